@@ -1,0 +1,1 @@
+"""Headstart: lossless speculative decoding for language models."""

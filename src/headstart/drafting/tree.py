@@ -1,0 +1,160 @@
+"""The draft tree: what every drafter proposes and every verification rule reads (DESIGN section 4).
+
+A chain is a tree in which every node has one child; no guess at all is the empty tree (plain decoding). The
+integer structure lives in NumPy on the host, the draft's probabilities stay tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+ROOT = -1
+"""The parent of a first-level node: the last committed token."""
+
+
+class TreeLaw(Enum):
+    """How the nodes came to be, which decides how they may be verified."""
+
+    POINT_MASS = "point-mass"
+    """Deterministic guesses: no draw was made."""
+    SAMPLED = "sampled"
+    """Independent draws from rows of ``draft_probs``; duplicates kept as draws."""
+    WITHOUT_REPLACEMENT = "without-replacement"
+    """Siblings drawn in order from one row, each from the rest of it."""
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The random draws behind a sampled tree, in the order they were made.
+
+    Equal tokens under one parent share a node (nodes may be merged) but stay two draws (draws may not).
+    """
+
+    parents: NDArray[np.int32]
+    """[draw] node whose law was drawn from, ROOT for the root."""
+    nodes: NDArray[np.int32]
+    """[draw] node the draw landed on."""
+    rows: NDArray[np.int32]
+    """[draw] row of ``draft_probs`` it was drawn from."""
+
+
+@dataclass(frozen=True)
+class DraftTree:
+    """Guesses after the root. Arrays are indexed by node, in topological order (a parent before its child)."""
+
+    tokens: NDArray[np.int32]
+    """[node] guessed token ids (target vocabulary)."""
+    parents: NDArray[np.int32]
+    """[node] parent node, ROOT for children of the root."""
+    law: TreeLaw = TreeLaw.POINT_MASS
+    draws: Draws | None = None
+    """None iff ``law`` is POINT_MASS. Nodes that no draw landed on are point masses (deterministic extras)."""
+    draft_probs: Tensor | None = None
+    """float64 [row, vocab], each row bit for bit the law a draw used, after the drafter's own transforms."""
+    probe: NDArray[np.bool_] | None = None
+    """[node] rows whose top ids are wanted but that are never verified nor committed; None: no such node.
+    Children of a probe node are probe nodes."""
+
+    def __post_init__(self) -> None:
+        if self.tokens.shape != self.parents.shape or self.tokens.ndim != 1:
+            raise ValueError(
+                f"tokens {self.tokens.shape} and parents {self.parents.shape} must be two vectors of one length"
+            )
+        if len(self.parents) and not (
+            (self.parents >= ROOT) & (self.parents < np.arange(len(self.parents)))
+        ).all():
+            raise ValueError("parents must be ROOT or an earlier node")
+        if (self.law is TreeLaw.POINT_MASS) != (self.draws is None):
+            raise ValueError(f"a {self.law.value} tree {'has no' if self.draws is not None else 'needs'} draws")
+        if (self.draws is None) != (self.draft_probs is None):
+            raise ValueError("draws and draft_probs come together")
+
+    @classmethod
+    def empty(cls) -> DraftTree:
+        """No guess: the round is plain decoding."""
+        return _EMPTY
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], draft_probs: Tensor | None = None) -> DraftTree:
+        """A chain of guesses; with ``draft_probs`` (float64 [len(tokens), vocab]) a chain of draws."""
+        if not len(tokens):
+            return _EMPTY
+        nodes = np.arange(len(tokens), dtype=np.int32)
+        ids = np.asarray(tokens, dtype=np.int32)
+        if draft_probs is None:
+            return cls(ids, nodes - 1)
+        return cls(ids, nodes - 1, TreeLaw.SAMPLED, Draws(nodes - 1, nodes, nodes), draft_probs)
+
+    @classmethod
+    def from_paths(cls, paths: Sequence[Sequence[int]], max_nodes: int) -> DraftTree:
+        """Deterministic guesses merged in a prefix tree, earlier paths first, at most ``max_nodes`` nodes."""
+        children: dict[tuple[int, int], int] = {}
+        tokens: list[int] = []
+        parents: list[int] = []
+        for path in paths:
+            node = ROOT
+            for token in path:
+                child = children.get((node, token))
+                if child is None:
+                    if len(tokens) >= max_nodes:
+                        break
+                    child = children[node, token] = len(tokens)
+                    tokens.append(token)
+                    parents.append(node)
+                node = child
+        return cls(np.asarray(tokens, dtype=np.int32), np.asarray(parents, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def depths(self) -> NDArray[np.int32]:
+        """[node] distance from the root, 1 for its children."""
+        depths = np.zeros(len(self), dtype=np.int32)
+        for node, parent in enumerate(self.parents.tolist()):
+            depths[node] = 1 if parent == ROOT else depths[parent] + 1
+        return depths
+
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        """node (or ROOT) -> its children that may be verified, in node order."""
+        children: dict[int, list[int]] = {}
+        for node, parent in enumerate(self.parents.tolist()):
+            if self.probe is None or not self.probe[node]:
+                children.setdefault(parent, []).append(node)
+        return children
+
+    @cached_property
+    def num_drafted(self) -> int:
+        """Nodes that may be verified (probe nodes are not guesses)."""
+        return len(self) if self.probe is None else len(self) - int(self.probe.sum())
+
+    @property
+    def is_chain(self) -> bool:
+        """Every node has one child."""
+        return bool((self.parents == np.arange(len(self)) - 1).all())
+
+    def path_to(self, node: int) -> list[int]:
+        """Nodes from the first level down to ``node``, itself included; empty for ROOT."""
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = int(self.parents[node])
+        return path[::-1]
+
+    def child_with(self, node: int, token: int) -> int | None:
+        """The verifiable child of ``node`` that bears ``token``, if there is one."""
+        for child in self.children.get(node, ()):
+            if self.tokens[child] == token:
+                return child
+        return None
+
+
+_EMPTY = DraftTree(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32))

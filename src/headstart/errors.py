@@ -1,0 +1,31 @@
+"""The errors that Headstart raises on purpose.
+
+Each message is one sentence that names the field, the value and the mend. The command line prints it as it
+is; a server puts it into the error object of the reply.
+"""
+
+from __future__ import annotations
+
+
+class HeadstartError(Exception):
+    """Base of every error a caller can cause or mend."""
+
+
+class ConfigError(HeadstartError, ValueError):
+    """A setting is missing, unknown, out of range, or does not fit another one."""
+
+
+class RequestError(HeadstartError, ValueError):
+    """One request cannot be served; no other request is touched."""
+
+
+class CheckpointError(HeadstartError):
+    """A model file is missing, damaged, or does not hold what its configuration promises."""
+
+
+class CacheError(HeadstartError):
+    """The key-value cache was asked for what it cannot give (unknown sequence, path out of range)."""
+
+
+class OutOfBlocksError(CacheError):
+    """The cache has too few free blocks; nothing was changed."""

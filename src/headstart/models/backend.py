@@ -1,0 +1,119 @@
+"""The contract between the engine and whatever computes a pass.
+
+A *pass* runs the model once over rows of many sequences: prompt chunks, roots and draft trees together,
+ragged, without padding. ``PassBatch`` says which rows; a ``Backend`` (torch or native) computes them against
+its own ``KVStorage``. Integer tables are NumPy int32, so that one set of tables serves torch and C alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.models.config import ModelConfig
+
+IntArray = NDArray[np.int32]
+
+FINAL_TAP = -1
+"""The tap that names the state after the final norm (what the head reads)."""
+
+
+@dataclass(frozen=True)
+class PassBatch:
+    """The rows of one pass. ``row`` counts rows of the whole pass, ``sequence`` the sequences in it.
+
+    A row sees the cached tokens of its own sequence, its ancestors in this pass, and itself; nothing else. Its
+    keys and values go to the sequence's logical slot ``cached_lengths[s] + (row - row_starts[s])``; the physical
+    place of logical slot i is block ``block_tables[s, i // block_size]``, offset ``i % block_size``.
+    """
+
+    tokens: IntArray
+    """[row] token ids."""
+    positions: IntArray
+    """[row] position of the token in its sequence: cached length + depth (root or first chunk row: depth 0)."""
+    parents: IntArray
+    """[row] pass-wide row index of the row before it on its path, -1 where that is the last cached token.
+    A parent always stands before its child."""
+    row_starts: IntArray
+    """[sequence + 1] rows of sequence s are ``row_starts[s]:row_starts[s + 1]``, never empty."""
+    cached_lengths: IntArray
+    """[sequence] tokens in the cache before this pass."""
+    block_tables: IntArray
+    """[sequence, block] physical block ids, enough for cached and new rows; padded with 0."""
+    logit_rows: IntArray
+    """[wanted] rows whose logits are returned, ascending."""
+    taps: tuple[int, ...] = ()
+    """Layers whose *input* is returned for every row (tap num_layers: the last layer's output before the final
+    norm; ``FINAL_TAP``: after it)."""
+    num_layers: int | None = None
+    """Run only the first layers, then final norm and head (early exit); None runs them all."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.cached_lengths)
+
+
+@dataclass(frozen=True)
+class PassOutput:
+    """What a pass returns.
+
+    ``logits``: float32 [wanted, vocab], in the order of ``PassBatch.logit_rows``.
+    ``hidden``: tap -> [row, hidden], in the backend's activation dtype.
+    """
+
+    logits: Tensor
+    hidden: dict[int, Tensor] = field(default_factory=dict)
+
+
+class KVStorage(Protocol):
+    """The memory behind a paged cache. Its layout belongs to the backend that reads it."""
+
+    num_blocks: int
+    block_size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    def move(self, source: IntArray, target: IntArray) -> None:
+        """Copy physical slots (block * block_size + offset) pairwise, in order: ``source[i]`` to ``target[i]``.
+
+        A target slot may be a later pair's source only if the caller ordered the pairs for it; accepted paths
+        always move towards lower slots in ascending order, which is safe.
+        """
+        ...
+
+    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole blocks pairwise (copy-on-write after a fork)."""
+        ...
+
+
+class Backend(Protocol):
+    """A model that can run passes."""
+
+    config: ModelConfig
+    name: str
+    """Which path computes ("torch-fp32", "native-amx-bf16", ...), for records."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the weights in bytes."""
+        ...
+
+    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
+        """Zero-filled storage (every slot finite)."""
+        ...
+
+    def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
+        """Run one pass: write the rows' keys and values, return the logits and taps asked for."""
+        ...

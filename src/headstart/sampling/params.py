@@ -1,0 +1,115 @@
+"""Sampling parameters of one request, validated once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headstart.errors import RequestError
+
+
+def _check(ok: bool, message: str) -> None:
+    if not ok:
+        raise RequestError(message)
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How the next token is drawn from the target's logits, and when to stop.
+
+    Every field acts on the target's law before verification, so speculation changes none of it. The order of
+    the transforms is vLLM's: allowed and banned tokens, min_tokens, logit bias; then repetition, frequency and
+    presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
+    """
+
+    temperature: float = 1.0
+    """0 is greedy: the highest logit, the lowest id among equals."""
+    top_k: int = 0
+    """Keep the k highest logits (ties with the k-th stay); 0 keeps all."""
+    top_p: float = 1.0
+    """Keep the smallest set of most probable tokens whose mass reaches top_p."""
+    min_p: float = 0.0
+    """Keep tokens with probability at least min_p times the highest."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens in prompt or output."""
+    presence_penalty: float = 0.0
+    """Subtracted once for each token in the output."""
+    frequency_penalty: float = 0.0
+    """Subtracted for each occurrence of a token in the output."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    """Only these may be drawn; None allows all."""
+    banned_token_ids: tuple[int, ...] = ()
+    min_tokens: int = 0
+    """No end-of-sequence or stop token before so many output tokens."""
+    max_tokens: int | None = 128
+    """Output tokens at most; None: as far as the context reaches."""
+    stop: tuple[str, ...] = ()
+    """Stop strings: the text ends before the first of them."""
+    stop_token_ids: tuple[int, ...] = ()
+    """End the sequence like an end-of-sequence token does."""
+    ignore_eos: bool = False
+    seed: int | None = None
+    """None draws a fresh 64-bit seed for the request."""
+    n: int = 1
+    """Independent samples of the same prompt."""
+    logprobs: int | None = None
+    """Log-probabilities of the chosen and so many best tokens, of the law before any transform; None: none."""
+
+    def __post_init__(self) -> None:
+        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, tuple(int(token) for token in value))
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        object.__setattr__(self, "stop", stop)
+        for name in (
+            "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+        ):
+            value = getattr(self, name)
+            _check(math.isfinite(value), f"{name} is {value}; it must be a finite number.")
+        _check(self.temperature >= 0, f"temperature is {self.temperature}; it must be 0 (greedy) or more.")
+        _check(self.top_k >= 0, f"top_k is {self.top_k}; it must be 0 (off) or more.")
+        _check(0 < self.top_p <= 1, f"top_p is {self.top_p}; it must lie in (0, 1].")
+        _check(0 <= self.min_p <= 1, f"min_p is {self.min_p}; it must lie in [0, 1].")
+        _check(self.repetition_penalty > 0, f"repetition_penalty is {self.repetition_penalty}; it must be above 0.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check(abs(getattr(self, name)) <= 2, f"{name} is {getattr(self, name)}; it must lie in [-2, 2].")
+        for token, bias in self.logit_bias.items():
+            _check(not math.isnan(bias), f"logit_bias of token {token} is not a number.")
+        _check(self.allowed_token_ids != (), "allowed_token_ids is empty; name at least one token or leave it out.")
+        _check(self.min_tokens >= 0, f"min_tokens is {self.min_tokens}; it must be 0 or more.")
+        if self.max_tokens is not None:
+            _check(self.max_tokens >= 1, f"max_tokens is {self.max_tokens}; it must be 1 or more.")
+            _check(
+                self.min_tokens <= self.max_tokens,
+                f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}; lower it.",
+            )
+        _check(all(self.stop), "stop holds an empty string; remove it.")
+        _check(self.n >= 1, f"n is {self.n}; it must be 1 or more.")
+        if self.seed is not None:
+            _check(0 <= self.seed < 2**64, f"seed is {self.seed}; it must lie in [0, 2**64).")
+        if self.logprobs is not None:
+            _check(0 <= self.logprobs <= 100, f"logprobs is {self.logprobs}; it must lie in [0, 100].")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Refuse token ids outside ``[0, vocab_size)``, before they can touch a logit.
+
+        Raises:
+            RequestError: naming the field and the id.
+        """
+        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "logit_bias"):
+            for token in getattr(self, name) or ():
+                _check(
+                    0 <= token < vocab_size,
+                    f"{name} names token {token}; this model's ids go from 0 to {vocab_size - 1}.",
+                )
+        _check(
+            self.allowed_token_ids is None or bool(set(self.allowed_token_ids) - set(self.banned_token_ids)),
+            "allowed_token_ids are all banned by banned_token_ids; leave at least one.",
+        )
