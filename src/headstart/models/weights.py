@@ -1,0 +1,56 @@
+"""A decoder's weights in one canonical form, whatever file they came from.
+
+Both backends build from this: projections are fused (q, k, v in one matrix; gate and up in one), rotary halves
+are in rotate-half order, norm weights are as stored in Hugging Face checkpoints (``ModelConfig.norm_offset`` is
+not yet added). Matrices are [out, in].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    weight: Tensor
+    """[hidden] (or [head_dim] for q/k norms)."""
+    bias: Tensor | None = None
+    """[hidden], layer norm only."""
+
+
+@dataclass(frozen=True)
+class LinearWeights:
+    weight: Tensor
+    """[out, in]."""
+    bias: Tensor | None = None
+    """[out]."""
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    attention_norm: NormWeights
+    qkv: LinearWeights
+    """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then as many of v."""
+    output: LinearWeights
+    mlp_norm: NormWeights
+    up: LinearWeights
+    """Gated: 2 * mlp_size rows, gate first; else mlp_size rows."""
+    down: LinearWeights
+    q_norm: NormWeights | None = None
+    k_norm: NormWeights | None = None
+    attention_post_norm: NormWeights | None = None
+    mlp_post_norm: NormWeights | None = None
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    embedding: Tensor
+    """[vocab, hidden]."""
+    layers: tuple[LayerWeights, ...]
+    final_norm: NormWeights
+    head: LinearWeights
+    """[vocab, hidden]; the embedding itself where the head is tied."""
+    positions: Tensor | None = None
+    """[max_positions, hidden], learned positions only."""
