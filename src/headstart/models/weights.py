@@ -7,9 +7,26 @@ not yet added). Matrices are [out, in].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
+
+
+class TensorSource(Protocol):
+    """The tensors of a checkpoint by the names its file gives them, read one at a time.
+
+    Shapes are in torch order (a matrix is [out, in]), for GGUF files too.
+    """
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor's shape, from the file's header alone."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in its stored dtype (quantised blocks: dequantised to float32)."""
+        ...
 
 
 @dataclass(frozen=True)
