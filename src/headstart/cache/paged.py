@@ -1,0 +1,160 @@
+"""The paged key-value cache: which block holds which token of which sequence.
+
+Bookkeeping only; the bytes are a ``KVStorage`` that the backend lays out and reads. A sequence's logical slot i
+lives in block ``table[i // block_size]`` at offset ``i % block_size``. A pass writes the root and the tree's
+nodes to the slots behind the committed tokens, in row order; ``commit`` moves the accepted rows down in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from headstart.cache.blocks import BlockAllocator
+from headstart.errors import CacheError, OutOfBlocksError
+from headstart.models.backend import IntArray, KVStorage
+
+
+@dataclass
+class _Table:
+    blocks: list[int] = field(default_factory=list)
+    length: int = 0
+    reserved: int = 0
+
+
+class PagedCache:
+    """Sequences over shared blocks. Lengths and rows are in tokens."""
+
+    def __init__(self, storage: KVStorage) -> None:
+        self.storage = storage
+        self.block_size = storage.block_size
+        self.allocator = BlockAllocator(storage.num_blocks)
+        self._tables: dict[int, _Table] = {}
+
+    def __contains__(self, sequence_id: int) -> bool:
+        return sequence_id in self._tables
+
+    @property
+    def num_free_tokens(self) -> int:
+        return self.allocator.num_free * self.block_size
+
+    def add(self, sequence_id: int) -> None:
+        """Know a new, empty sequence."""
+        if sequence_id in self._tables:
+            raise CacheError(f"sequence {sequence_id} is in the cache already.")
+        self._tables[sequence_id] = _Table()
+
+    def remove(self, sequence_id: int) -> None:
+        """Forget a sequence and release its blocks."""
+        self.allocator.release(self._table(sequence_id).blocks)
+        del self._tables[sequence_id]
+
+    def length(self, sequence_id: int) -> int:
+        """Committed tokens of the sequence in the cache."""
+        return self._table(sequence_id).length
+
+    def blocks_needed(self, sequence_id: int, rows: int) -> int:
+        """How many free blocks ``reserve`` would take for so many rows."""
+        table = self._table(sequence_id)
+        grown = -(-(table.length + rows) // self.block_size) - len(table.blocks)
+        return max(grown, 0) + (rows > 0 and self._tail_is_shared(table))
+
+    @contextmanager
+    def reserve(self, rows: Mapping[int, int]) -> Iterator[None]:
+        """Room for ``rows[id]`` rows behind each sequence's tokens, while the context lasts.
+
+        What ``commit`` did not take is rolled back at the end, also when the pass fails.
+
+        Raises:
+            OutOfBlocksError: there is no room for all of them; nothing was changed.
+        """
+        needed = sum(self.blocks_needed(sequence_id, count) for sequence_id, count in rows.items())
+        if needed > self.allocator.num_free:
+            raise OutOfBlocksError(f"{needed} cache blocks are needed and {self.allocator.num_free} are free.")
+        for sequence_id, count in rows.items():
+            table = self._table(sequence_id)
+            if count and self._tail_is_shared(table):
+                self._own_tail(table)
+            table.blocks += self.allocator.allocate(self.blocks_needed(sequence_id, count))
+            table.reserved = count
+        try:
+            yield
+        finally:
+            for sequence_id in rows:
+                if sequence_id in self._tables:
+                    self.truncate(sequence_id, self.length(sequence_id))
+
+    def commit(self, sequence_id: int, rows: Sequence[int]) -> None:
+        """Keep these reserved rows (ascending offsets, e.g. root and accepted path) as the next tokens."""
+        table = self._table(sequence_id)
+        if any(b <= a for a, b in pairwise(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < table.reserved):
+            raise CacheError(f"rows {list(rows)} are not ascending offsets below the {table.reserved} reserved ones.")
+        moved = [(row, place) for place, row in enumerate(rows) if row != place]
+        if moved:
+            source, target = np.asarray(moved, dtype=np.int32).T + table.length
+            self.storage.move(self._slots(table, source), self._slots(table, target))
+        table.length += len(rows)
+        table.reserved = 0
+
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Roll back to ``length`` tokens: blocks that start at or beyond it are freed, the partial last one stays."""
+        table = self._table(sequence_id)
+        if not 0 <= length <= table.length:
+            raise CacheError(f"length {length} is outside the sequence's {table.length} cached tokens.")
+        keep = -(-length // self.block_size)
+        self.allocator.release(table.blocks[keep:])
+        del table.blocks[keep:]
+        table.length = length
+        table.reserved = 0
+
+    def fork(self, source: int, target: int) -> None:
+        """``target`` starts as a copy of ``source`` that shares its blocks; the partial last one is copied on write."""
+        parent = self._table(source)
+        self.add(target)
+        keep = -(-parent.length // self.block_size)
+        self.allocator.share(parent.blocks[:keep])
+        self._tables[target] = _Table(parent.blocks[:keep], parent.length)
+
+    def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
+        """int32 [sequence, block]: block ids of each sequence, padded with 0."""
+        tables = [self._table(sequence_id).blocks for sequence_id in sequence_ids]
+        padded = np.zeros((len(tables), max(map(len, tables), default=0)), dtype=np.int32)
+        for row, blocks in zip(padded, tables, strict=True):
+            row[: len(blocks)] = blocks
+        return padded
+
+    def check(self) -> None:
+        """Integrity of blocks and lengths.
+
+        Raises:
+            CacheError: naming the first fault.
+        """
+        self.allocator.check(table.blocks for table in self._tables.values())
+        for sequence_id, table in self._tables.items():
+            if len(table.blocks) != -(-(table.length + table.reserved) // self.block_size):
+                raise CacheError(f"sequence {sequence_id} holds {len(table.blocks)} blocks for {table}.")
+
+    def _table(self, sequence_id: int) -> _Table:
+        try:
+            return self._tables[sequence_id]
+        except KeyError:
+            raise CacheError(f"sequence {sequence_id} is not in the cache.") from None
+
+    def _slots(self, table: _Table, logical: IntArray) -> IntArray:
+        blocks = np.asarray(table.blocks, dtype=np.int32)
+        return np.asarray(
+            blocks[logical // self.block_size] * self.block_size + logical % self.block_size, dtype=np.int32
+        )
+
+    def _tail_is_shared(self, table: _Table) -> bool:
+        return table.length % self.block_size != 0 and self.allocator.references(table.blocks[-1]) > 1
+
+    def _own_tail(self, table: _Table) -> None:
+        (copy,) = self.allocator.allocate(1)
+        self.storage.copy_blocks([table.blocks[-1]], [copy])
+        self.allocator.release([table.blocks[-1]])
+        table.blocks[-1] = copy

@@ -1,0 +1,110 @@
+"""One model and its cache: turns rows of sequences into a pass and gives each sequence its share of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from headstart.cache.paged import PagedCache
+from headstart.models.backend import Backend, IntArray, PassBatch
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows of one sequence in one pass, written behind its cached tokens in row order."""
+
+    sequence_id: int
+    tokens: IntArray
+    """[row] token ids."""
+    parents: IntArray
+    """[row] row of this span before it on its path, -1 where that is the last cached token."""
+    depths: IntArray
+    """[row] distance from the last cached token, 0 for the first row: position = cached length + depth."""
+    logits: Literal["all", "last", "none"] = "all"
+    """Rows whose logits are wanted."""
+
+    @classmethod
+    def chain(cls, sequence_id: int, tokens: Sequence[int], logits: Literal["all", "last", "none"] = "all") -> Span:
+        """Consecutive tokens: a prompt chunk, or one step of decoding."""
+        rows = np.arange(len(tokens), dtype=np.int32)
+        return cls(sequence_id, np.asarray(tokens, dtype=np.int32), rows - 1, rows, logits)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class SpanOutput:
+    """A span's share of a pass."""
+
+    logits: Tensor
+    """float32 [wanted, vocab]."""
+    hidden: dict[int, Tensor]
+    """tap -> [row, hidden]."""
+
+
+class ModelRunner:
+    """Runs passes of one model over the sequences of its own cache.
+
+    Args:
+        backend: computes the passes.
+        cache_tokens: room for so many tokens, over all sequences; rounded up to whole blocks.
+        block_size: tokens of a cache block.
+    """
+
+    def __init__(self, backend: Backend, cache_tokens: int, block_size: int = 32) -> None:
+        self.backend = backend
+        self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size))
+        self.passes = 0
+        """Passes run so far."""
+
+    def forward(
+        self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
+    ) -> list[SpanOutput]:
+        """One pass. The caller holds a reservation of the cache for every span's rows.
+
+        Returns:
+            One output a span, in their order. Nothing is committed: that is the caller's decision.
+        """
+        ids = [span.sequence_id for span in spans]
+        cached = np.asarray([self.cache.length(sequence_id) for sequence_id in ids], dtype=np.int32)
+        sizes = np.asarray([len(span) for span in spans], dtype=np.int32)
+        starts = np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(sizes, dtype=np.int32)])
+        wanted = [_wanted_rows(span) for span in spans]
+        parents = np.concatenate([span.parents for span in spans])
+        output = self.backend.forward(
+            PassBatch(
+                tokens=np.concatenate([span.tokens for span in spans]),
+                positions=np.concatenate([span.depths for span in spans]) + np.repeat(cached, sizes),
+                parents=np.where(parents < 0, np.int32(-1), parents + np.repeat(starts[:-1], sizes)),
+                row_starts=starts,
+                cached_lengths=cached,
+                block_tables=self.cache.block_tables(ids),
+                logit_rows=np.concatenate([rows + start for rows, start in zip(wanted, starts, strict=False)]),
+                taps=taps,
+                num_layers=num_layers,
+            ),
+            self.cache.storage,
+        )
+        self.passes += 1
+        outputs = []
+        first_logit = 0
+        for span, rows, start in zip(spans, wanted, starts.tolist(), strict=False):
+            outputs.append(
+                SpanOutput(
+                    logits=output.logits[first_logit : first_logit + len(rows)],
+                    hidden={tap: states[start : start + len(span)] for tap, states in output.hidden.items()},
+                )
+            )
+            first_logit += len(rows)
+        return outputs
+
+
+def _wanted_rows(span: Span) -> IntArray:
+    if span.logits == "all":
+        return np.arange(len(span), dtype=np.int32)
+    return np.arange(len(span) - 1 if span.logits == "last" else len(span), len(span), dtype=np.int32)

@@ -1,0 +1,120 @@
+"""Toy models whose law is known exactly.
+
+``ToyBackend`` keeps token ids in its "cache" and computes a row's logits from the tokens the row can really see
+there. A stale slot, a wrong block or a broken path therefore changes the logits, and a test that compares texts
+catches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from headstart.models.backend import IntArray, PassBatch, PassOutput
+from headstart.models.config import LayerConfig, ModelConfig
+
+Context = tuple[int, ...]
+LogitsOf = Callable[[Context], np.ndarray]
+
+
+class ToyStorage:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.tokens = np.full(num_blocks * block_size, -1, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes
+
+    def move(self, source: IntArray, target: IntArray) -> None:
+        for a, b in zip(source.tolist(), target.tolist(), strict=True):
+            self.tokens[b] = self.tokens[a]
+
+    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
+        blocks = self.tokens.reshape(self.num_blocks, self.block_size)
+        for a, b in zip(source, target, strict=True):
+            blocks[b] = blocks[a]
+
+
+class ToyBackend:
+    """A model whose logits are any function of the tokens a row sees."""
+
+    name = "toy"
+    nbytes = 0
+
+    def __init__(
+        self, vocab_size: int, logits_of: LogitsOf, max_positions: int = 4096, eos: tuple[int, ...] = ()
+    ) -> None:
+        self.config = ModelConfig(
+            family="toy",
+            vocab_size=vocab_size,
+            hidden_size=1,
+            num_heads=1,
+            num_kv_heads=1,
+            head_dim=1,
+            mlp_size=1,
+            max_positions=max_positions,
+            layers=(LayerConfig(),),
+            eos_token_ids=eos,
+        )
+        self.logits_of = logits_of
+        self.rows_seen = 0
+
+    def allocate_cache(self, num_blocks: int, block_size: int) -> ToyStorage:
+        return ToyStorage(num_blocks, block_size)
+
+    def forward(self, batch: PassBatch, storage: ToyStorage) -> PassOutput:
+        size = storage.block_size
+        paths: list[list[int]] = []
+        for s in range(batch.num_sequences):
+            first, last = int(batch.row_starts[s]), int(batch.row_starts[s + 1])
+            cached = int(batch.cached_lengths[s])
+
+            def slot(i: int, s: int = s) -> int:
+                return int(batch.block_tables[s, i // size]) * size + i % size
+
+            base = [int(storage.tokens[slot(i)]) for i in range(cached)]
+            for row in range(first, last):
+                storage.tokens[slot(cached + row - first)] = batch.tokens[row]
+                parent = int(batch.parents[row])
+                assert parent == -1 or first <= parent < row
+                before = base if parent == -1 else paths[parent]
+                assert int(batch.positions[row]) == len(before)
+                paths.append([*before, int(batch.tokens[row])])
+        self.rows_seen += batch.num_rows
+        logits = [self.logits_of(tuple(paths[row])) for row in batch.logit_rows.tolist()]
+        stacked = np.stack(logits) if logits else np.zeros((0, self.config.vocab_size))
+        hidden = {tap: torch.tensor([[float(path[-1])] for path in paths]) for tap in batch.taps}
+        return PassOutput(torch.tensor(stacked, dtype=torch.float32), hidden)
+
+
+def hashed_logits(vocab_size: int, seed: int = 0, order: int | None = None, scale: float = 2.0) -> LogitsOf:
+    """Random logits that depend on the last ``order`` tokens (None: on the whole context)."""
+
+    def logits_of(context: Context) -> np.ndarray:
+        seen = context if order is None else context[-order:]
+        rng = np.random.default_rng([seed, len(seen), *(token + 1 for token in seen)])
+        return rng.normal(size=vocab_size) * scale
+
+    return logits_of
+
+
+def table_logits(table: np.ndarray) -> LogitsOf:
+    """Logits from a [vocab, vocab] table of probabilities, indexed by the last token."""
+    logits = np.log(np.maximum(table, 1e-30))
+    return lambda context: logits[context[-1]]
+
+
+def repeating_logits(vocab_size: int, period: Sequence[int]) -> LogitsOf:
+    """A model that says ``period`` over and over: the next token follows the last one in it."""
+    following = {a: b for a, b in zip(period, [*period[1:], period[0]], strict=True)}
+
+    def logits_of(context: Context) -> np.ndarray:
+        logits = np.zeros(vocab_size)
+        logits[following.get(context[-1], period[0])] = 10.0
+        return logits
+
+    return logits_of
