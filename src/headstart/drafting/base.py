@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.drafting.tree import DraftTree
+from headstart.errors import RequestError
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
+from headstart.verification.base import VerifyRule
 
 
 class SequenceView(Protocol):
@@ -23,8 +25,33 @@ class SequenceView(Protocol):
     """Prompt and committed tokens. The last one is the root: it is not in the target's cache yet."""
     prompt_length: int
     params: SamplingParams
+    speculation: SpeculationParams
     noise: SequenceNoise
     """Counter-based randomness of this sequence (its seed and sample index)."""
+
+
+@dataclass(frozen=True)
+class SpeculationParams:
+    """How one request wants to be drafted and verified. None: the engine's or the drafter's own choice."""
+
+    enabled: bool = True
+    """False: plain decoding."""
+    draft_tokens: int | None = None
+    """Depth of the draft at most."""
+    tree_nodes: int | None = None
+    """Nodes of the draft at most."""
+    verify: VerifyRule = VerifyRule.AUTO
+    """COUPLED asks drafters that sample to share the target's noise (Gumbel coupling): their trees are point masses."""
+    lenience: float | None = None
+    """LOSSY opt-in (paper A.5): a guess x is also accepted where p(x) is smaller than q(x) by up to this factor."""
+
+    def __post_init__(self) -> None:
+        for name in ("draft_tokens", "tree_nodes"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise RequestError(f"{name} is {value}; it must be 0 (no speculation) or more.")
+        if self.lenience is not None and not 0 < self.lenience <= 1:
+            raise RequestError(f"lenience is {self.lenience}; it must lie in (0, 1], where 1 is lossless.")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""What a request returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended; the values are OpenAI's where it has one."""
+
+    STOP = "stop"
+    """An end-of-sequence or stop token, or a stop string."""
+    LENGTH = "length"
+    """max_tokens, or the end of the context."""
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class TokenOrigin(StrEnum):
+    """How a committed token came to be."""
+
+    ACCEPTED = "accepted"
+    """Guessed by the drafter and kept."""
+    CORRECTED = "corrected"
+    """The target's own token where every guess was wrong."""
+    BONUS = "bonus"
+    """The target's own token after a fully accepted path."""
+    PLAIN = "plain"
+    """Nothing was guessed."""
+
+
+@dataclass
+class SequenceStats:
+    """Counts and times of one sequence; seconds are wall time."""
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    """Output tokens, an end-of-sequence token included."""
+    rounds: int = 0
+    """Passes of the target after prefill."""
+    target_passes: int = 0
+    """All passes of the target that this sequence rode in, prefill included."""
+    drafted: int = 0
+    """Nodes guessed (probe nodes are not guesses)."""
+    accepted: int = 0
+    """Guesses that became output tokens."""
+    drafted_per_position: list[int] = field(default_factory=list)
+    """[i]: rounds in which a guess at depth i + 1 could have been accepted (its parents all were)."""
+    accepted_per_position: list[int] = field(default_factory=list)
+    """[i]: rounds in which the guess at depth i + 1 was accepted."""
+    preemptions: int = 0
+    prefill_seconds: float = 0.0
+    seconds: float = 0.0
+    """From admission to the last token, prefill included."""
+    draft_seconds: float = 0.0
+    """Time of the drafter in this sequence's rounds (shared by the sequences of a round)."""
+    target_seconds: float = 0.0
+    """Time of the target's passes in this sequence's rounds (shared likewise)."""
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted / drafted nodes, 0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """Tokens per round, the correction or bonus included (the papers' tau)."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens over the sequence's wall time, prefill included."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values under the names of the command line's JSON."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "rounds": self.rounds,
+            "target_passes": self.target_passes,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "mean_accepted_length": self.mean_accepted_length,
+            "accepted_per_position": list(self.accepted_per_position),
+            "drafted_per_position": list(self.drafted_per_position),
+            "preemptions": self.preemptions,
+            "seconds": self.seconds,
+            "prefill_seconds": self.prefill_seconds,
+            "draft_seconds": self.draft_seconds,
+            "target_seconds": self.target_seconds,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities at one output token, of the target's law before any transform."""
+
+    token_id: int
+    logprob: float
+    top: dict[int, float]
+    """The most probable tokens, best first."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sample of a prompt."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+    stats: SequenceStats
+    origins: list[TokenOrigin]
+    """[token] how each came to be."""
+    logprobs: list[TokenLogprobs] | None = None
+    stop_reason: int | str | None = None
+    """The stop token id or stop string that ended it, None for an end-of-sequence token or the length."""
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """Everything about one prompt. ``text``, ``token_ids`` and so on are the first sample's."""
+
+    prompt: str
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+
+    @property
+    def text(self) -> str:
+        return self.outputs[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.outputs[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        return self.outputs[0].finish_reason
+
+    @property
+    def stats(self) -> SequenceStats:
+        return self.outputs[0].stats
+
+    @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        return self.outputs[0].logprobs
