@@ -1,0 +1,151 @@
+"""Opening a model by alias, path or hub id.
+
+Nothing is computed here and nothing of the model's architecture is known: a checkpoint is named tensors and
+plain metadata, checked as far as the files alone allow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from headstart.errors import CheckpointError, ConfigError
+from headstart.models.aliases import ALIASES
+from headstart.models.files import read_json
+from headstart.models.gguf_file import GgufFile
+from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.weights import TensorSource
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_HUB_FILES = [
+    "config.json",
+    "generation_config.json",
+    "model*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+]
+
+
+class _Weights(TensorSource, Protocol):
+    def digest(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """An open model; a ``TensorSource``, plus what else its files say."""
+
+    kind: Literal["hf", "gguf"]
+    name: str
+    """What the caller asked for: alias, path or hub id."""
+    path: Path
+    """The directory ("hf") or file ("gguf") on disk."""
+    metadata: Mapping[str, Any]
+    """"hf": ``config.json``, its ``eos_token_id`` overridden by ``generation_config.json`` where that has one (as
+    transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
+    weights: _Weights
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Every tensor's shape, in torch order."""
+        return self.weights.shapes()
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in its stored dtype; quantised blocks dequantised to float32.
+
+        Raises:
+            CheckpointError: there is no such tensor, or it cannot be read.
+        """
+        return self.weights.read(name)
+
+    def digest(self) -> str:
+        """Identity of the weights, 64 hexadecimal digits, independent of sharding and file metadata.
+
+        SHA-256 over names, types, shapes and samples (see ``models.files.WeightsDigest``): what a trained head
+        records of its target.
+        """
+        return self.weights.digest()
+
+
+def open_checkpoint(model: str | Path, revision: str | None = None) -> Checkpoint:
+    """Open the model that ``model`` names.
+
+    ``model``: an alias (``headstart.models.aliases``), a Hugging Face directory, a ``.gguf`` file, or a hub id
+    ("org/name"), tried in this order; write "./name" for a directory that is called like an alias.
+    ``revision``: branch, tag or commit on the hub; for an alias, it asks for the hub's copy.
+
+    Raises:
+        CheckpointError: there is no such model, it cannot be fetched, or a file of it is damaged.
+        ConfigError: ``revision`` was given for a local path.
+    """
+    name = str(model)
+    path = _locate(name, revision)
+    if path.is_dir():
+        return _open_directory(name, path)
+    if path.suffix == ".gguf":
+        return _open_gguf(name, path)
+    raise CheckpointError(f"{path} is neither a .gguf file nor a directory; name the model's directory instead.")
+
+
+def _locate(name: str, revision: str | None) -> Path:
+    alias = ALIASES.get(name)
+    if alias is not None:
+        installed = None if revision else alias.installed_file()
+        return installed or _fetch(alias.hub_id, revision, mend=f"install the package {alias.package!r}")
+    path = Path(name).expanduser()
+    if path.exists():
+        if revision is not None:
+            raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
+        return path
+    if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
+        return _fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
+    known = ", ".join(sorted(ALIASES))
+    raise CheckpointError(
+        f"model is {name!r}, which does not exist; give a directory, a .gguf file, a hub id (org/name) "
+        f"or an alias ({known})."
+    )
+
+
+def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:
+    """The local snapshot of a hub repository, downloaded where it is not cached yet."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
+        ) from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        first_line = str(error).strip().split("\n", 1)[0]
+        raise CheckpointError(f"model {hub_id!r} cannot be fetched from the hub ({first_line}); {mend}.") from error
+
+
+def _open_directory(name: str, directory: Path) -> Checkpoint:
+    if not (directory / "config.json").is_file():
+        files = sorted(file.name for file in directory.glob("*.gguf"))
+        if files:
+            raise CheckpointError(f"{directory} is a directory of GGUF files; name one of them: {', '.join(files)}.")
+        raise CheckpointError(f"{directory} has no config.json; name a directory that holds a model.")
+    config = read_json(directory / "config.json")
+    generation_file = directory / "generation_config.json"
+    if generation_file.is_file():
+        eos = read_json(generation_file).get("eos_token_id")
+        if eos is not None:
+            config["eos_token_id"] = eos
+    return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
+
+
+def _open_gguf(name: str, path: Path) -> Checkpoint:
+    file = GgufFile(path)
+    parts = file.metadata.get("split.count", 0)
+    if parts not in (0, 1):
+        raise CheckpointError(f"{path} is one of {parts} parts; join them with llama-gguf-split --merge first.")
+    return Checkpoint("gguf", name, path, file.metadata, file)

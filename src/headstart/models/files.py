@@ -1,0 +1,68 @@
+"""Small helpers that every kind of model file shares."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headstart.errors import CheckpointError
+
+_MAX_JSON_BYTES = 1 << 27
+_SAMPLE_BYTES = 4096
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 file as text.
+
+    Raises:
+        CheckpointError: it is missing, unreadable, absurdly large or not UTF-8.
+    """
+    try:
+        size = path.stat().st_size
+        if size > _MAX_JSON_BYTES:
+            raise CheckpointError(f"{path} has {size} bytes, above the limit of {_MAX_JSON_BYTES}; check the file.")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); check that it is there.") from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is not UTF-8 text; fetch it again.") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds one object.
+
+    Raises:
+        CheckpointError: as ``read_text``, or it is not one JSON object.
+    """
+    text = read_text(path)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON ({error}); fetch it again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object; fetch it again.")
+    return value
+
+
+class WeightsDigest:
+    """SHA-256 over every tensor's name, stored type, shape, and 4 KiB each from its start, middle and end.
+
+    It tells models apart whatever the sharding or file metadata, in milliseconds; it is no proof that a file
+    is undamaged. Add the tensors in sorted order of their names.
+    """
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, name: str, stored_type: str, shape: Sequence[int], data: memoryview) -> None:
+        """Take one tensor in; ``data`` is its stored bytes."""
+        self._hash.update(json.dumps([name, stored_type, list(shape)]).encode())
+        middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
+        for start in (0, middle, max(0, len(data) - _SAMPLE_BYTES)):
+            self._hash.update(data[start : start + _SAMPLE_BYTES])
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()

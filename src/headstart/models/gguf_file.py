@@ -1,0 +1,261 @@
+"""Reading a GGUF file: a header of key-value metadata and tensor records, then the tensors.
+
+The format is that of ``docs/gguf.md`` in ggml-org/ggml, versions 2 and 3, little-endian. The header is parsed
+here rather than by the ``gguf`` package, whose reader believes every count and size it is told; that package's
+tables of block sizes and its dequantisation are used. Every number is checked against the size of the file
+before it is acted on, so a damaged file costs neither memory nor time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.files import WeightsDigest
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_DEFAULT_ALIGNMENT = 32
+_MAX_DIMENSIONS = 4
+
+_MAX_HEADER_BYTES = 1 << 27
+"""Headers of real files are below 20 MiB."""
+_MAX_VALUES = 1 << 24
+"""Metadata values in one file, array elements counted; a tokenizer of 300,000 tokens has about 1.5 million."""
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Value type -> struct code."""
+_STRING, _ARRAY = 8, 9
+
+_TORCH_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+}
+"""Tensor types that torch stores as they are; all others are blocks to dequantise."""
+
+
+@dataclass(frozen=True)
+class GgufTensor:
+    """One tensor record."""
+
+    shape: tuple[int, ...]
+    """In torch order (the file counts axes the other way round)."""
+    type: GGMLQuantizationType
+    offset: int
+    """First byte, from the start of the file."""
+    nbytes: int
+
+
+class GgufFile:
+    """An open GGUF file: its metadata as plain Python values, its tensors read one at a time from a memory map.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, damaged, or of an unsupported version or tensor type.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError as error:  # what mmap says of an empty file
+            raise CheckpointError(f"{path} is empty; fetch the file again.") from error
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read ({error.strerror}); check the path.") from error
+        header = _Header(path, self._map)
+        tensor_count, value_count = header.start()
+        self.metadata: Mapping[str, Any] = header.metadata(value_count)
+        self.tensors: Mapping[str, GgufTensor] = header.tensors(tensor_count, self._alignment())
+
+    def _alignment(self) -> int:
+        alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
+            raise CheckpointError(f"{self.path}: general.alignment is {alignment!r}; it must be a power of two.")
+        return alignment
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: tensor.shape for name, tensor in self.tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        """One tensor: plain types as stored, quantised blocks as float32.
+
+        Raises:
+            CheckpointError: there is no such tensor, or its type cannot be dequantised.
+        """
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(f"{self.path} has no tensor named {name!r}.")
+        data = np.frombuffer(self._map, dtype=np.uint8, count=tensor.nbytes, offset=tensor.offset)
+        dtype = _TORCH_DTYPES.get(tensor.type.name)
+        if dtype is not None:
+            return torch.from_numpy(data.copy()).view(dtype).reshape(tensor.shape)
+        from gguf.quants import dequantize
+
+        rows = data.reshape(*tensor.shape[:-1], -1)
+        try:
+            # A damaged block may hold an infinite scale; that is for the loader to judge, not worth a warning here.
+            with np.errstate(all="ignore"):
+                values = dequantize(rows, tensor.type)
+        except NotImplementedError as error:
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be dequantised; "
+                "use a file quantised to another type, such as Q8_0 or Q4_K."
+            ) from error
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(tensor.shape)
+
+    def digest(self) -> str:
+        """Identity of the weights, see ``WeightsDigest``."""
+        data = memoryview(self._map)
+        digest = WeightsDigest()
+        for name, tensor in sorted(self.tensors.items()):
+            span = data[tensor.offset : tensor.offset + tensor.nbytes]
+            digest.add(name, tensor.type.name, tensor.shape, span)
+        return digest.hexdigest()
+
+
+class _Header:
+    """A cursor over the header that never reads past its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path = path
+        self._data = data
+        self._end = min(len(data), _MAX_HEADER_BYTES)
+        self._position = 0
+        self._values_left = _MAX_VALUES
+
+    def start(self) -> tuple[int, int]:
+        """Magic, version and counts -> (tensors, key-value pairs)."""
+        if self._data[:4] != _MAGIC:
+            raise self._damaged("it does not begin with the GGUF magic")
+        self._position = 4
+        version = self._scalar("I")
+        if version not in _VERSIONS:
+            kind = "big-endian" if version & 0xFFFF == 0 and version else f"version {version}"
+            raise CheckpointError(f"{self._path} is a {kind} GGUF file; convert it to little-endian version 3.")
+        return self._scalar("Q"), self._scalar("Q")
+
+    def metadata(self, count: int) -> dict[str, Any]:
+        self._check_count(count, 8 + 4 + 1, "key-value pairs")
+        metadata: dict[str, Any] = {}
+        for _ in range(count):
+            key = self._string()
+            if key in metadata:
+                raise self._damaged(f"key {key!r} occurs twice")
+            metadata[key] = self._value(key, self._scalar("I"))
+        return metadata
+
+    def tensors(self, count: int, alignment: int) -> dict[str, GgufTensor]:
+        self._check_count(count, 8 + 4 + 8 + 4 + 8, "tensors")
+        records = [self._tensor_record() for _ in range(count)]
+        data_start = -(-self._position // alignment) * alignment
+        tensors: dict[str, GgufTensor] = {}
+        for name, shape, kind, offset, nbytes in records:
+            if name in tensors:
+                raise self._damaged(f"tensor {name!r} occurs twice")
+            if offset % alignment:
+                raise self._damaged(f"tensor {name!r} has offset {offset}, which is not a multiple of {alignment}")
+            if data_start + offset + nbytes > len(self._data):
+                raise self._damaged(
+                    f"tensor {name!r} ends at byte {data_start + offset + nbytes}, the file at {len(self._data)}"
+                )
+            tensors[name] = GgufTensor(shape, kind, data_start + offset, nbytes)
+        self._check_overlap(tensors)
+        return tensors
+
+    def _tensor_record(self) -> tuple[str, tuple[int, ...], GGMLQuantizationType, int, int]:
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+
+        name = self._string()
+        dimensions = self._scalar("I")
+        if not 1 <= dimensions <= _MAX_DIMENSIONS:
+            raise self._damaged(f"tensor {name!r} has {dimensions} dimensions")
+        shape = self._unpack(f"{dimensions}Q")[::-1]
+        raw_type = self._scalar("I")
+        offset = self._scalar("Q")
+        try:
+            kind = GGMLQuantizationType(raw_type)
+        except ValueError as error:
+            raise self._damaged(f"tensor {name!r} has the unknown type number {raw_type}") from error
+        block_size, block_bytes = GGML_QUANT_SIZES[kind]
+        if 0 in shape or shape[-1] % block_size:
+            raise self._damaged(f"tensor {name!r} of type {kind.name} has the impossible shape {list(shape)}")
+        return name, shape, kind, offset, math.prod(shape) // block_size * block_bytes
+
+    def _check_overlap(self, tensors: Mapping[str, GgufTensor]) -> None:
+        ordered = sorted(tensors.items(), key=lambda item: item[1].offset)
+        for (first, before), (second, after) in itertools.pairwise(ordered):
+            if before.offset + before.nbytes > after.offset:
+                raise self._damaged(f"tensors {first!r} and {second!r} overlap")
+
+    def _value(self, key: str, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            return self._array(key)
+        code = _SCALARS.get(kind)
+        if code is None:
+            raise self._damaged(f"key {key!r} has the unknown value type {kind}")
+        return self._scalar(code)
+
+    def _array(self, key: str) -> list[Any]:
+        kind, count = self._scalar("I"), self._scalar("Q")
+        code = _SCALARS.get(kind)
+        if code is None and kind != _STRING:
+            raise self._damaged(f"key {key!r} is an array of the unsupported value type {kind}")
+        self._check_count(count, 8 if code is None else struct.calcsize(f"<{code}"), f"elements of {key!r}")
+        if code is None:
+            return [self._string() for _ in range(count)]
+        return list(self._unpack(f"{count}{code}"))
+
+    def _check_count(self, count: int, least_bytes: int, what: str) -> None:
+        """Refuse a count that the rest of the header cannot hold, before anything is allocated for it."""
+        if count * least_bytes > self._end - self._position:
+            raise self._damaged(f"it announces {count} {what}, more than it can hold")
+        self._values_left -= count
+        if self._values_left < 0:
+            raise self._damaged(f"its header holds more than {_MAX_VALUES} values")
+
+    def _string(self) -> str:
+        start = self._position + 8
+        stop = start + self._scalar("Q")
+        if stop > self._end:
+            raise self._damaged("a string in the header runs past its end")
+        self._position = stop
+        try:
+            return self._data[start:stop].decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged("a string in the header is not UTF-8") from error
+
+    def _scalar(self, code: str) -> Any:
+        return self._unpack(code)[0]
+
+    def _unpack(self, codes: str) -> tuple[Any, ...]:
+        layout = f"<{codes}"
+        start = self._position
+        self._position += struct.calcsize(layout)
+        if self._position > self._end:
+            raise self._damaged("the header runs past the end of the file")
+        return struct.unpack_from(layout, self._data, start)
+
+    def _damaged(self, what: str) -> CheckpointError:
+        return CheckpointError(f"{self._path} is damaged or not a GGUF file: {what}; fetch or convert it again.")

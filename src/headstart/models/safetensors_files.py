@@ -1,0 +1,131 @@
+"""Reading the safetensors files of a Hugging Face directory, one file or several with an index.
+
+The ``safetensors`` package checks each header (length, offsets, overlaps, coverage of the file) before any
+tensor is touched; this module checks the files against each other and words the errors.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.files import WeightsDigest, read_json
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class SafetensorsFiles:
+    """The tensors of a directory's safetensors files.
+
+    Raises:
+        CheckpointError: no such file, a missing or damaged shard, an index that names what is not there, a tensor
+            in two shards, or weights in a pickle format only.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        weight_map: dict[str, str] = {}
+        if (directory / INDEX_FILE).is_file():
+            weight_map = _weight_map(directory / INDEX_FILE)
+        elif not (directory / SINGLE_FILE).is_file():
+            raise CheckpointError(_no_weights(directory))
+        shards = sorted(set(weight_map.values())) or [SINGLE_FILE]
+        self._home: dict[str, _Shard] = {}
+        for shard in (_Shard(directory / name) for name in shards):
+            for name in shard.shapes:
+                if name in self._home:
+                    other = self._home[name].path.name
+                    raise CheckpointError(
+                        f"{directory}: tensor {name!r} is in both {other} and {shard.path.name}; remove one of them."
+                    )
+                self._home[name] = shard
+        for name, shard_name in weight_map.items():
+            if name not in self._home or self._home[name].path.name != shard_name:
+                raise CheckpointError(
+                    f"{directory / INDEX_FILE} says that {name!r} is in {shard_name}, but it is not; fetch both again."
+                )
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: shard.shapes[name] for name, shard in self._home.items()}
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in its stored dtype.
+
+        Raises:
+            CheckpointError: there is no such tensor, or it cannot be read.
+        """
+        shard = self._home.get(name)
+        if shard is None:
+            raise CheckpointError(f"{self._directory} has no tensor named {name!r}.")
+        return shard.read(name)
+
+    def digest(self) -> str:
+        """Identity of the weights, see ``WeightsDigest``."""
+        digest = WeightsDigest()
+        data: dict[Path, tuple[dict[str, Any], memoryview]] = {}
+        for name, shard in sorted(self._home.items(), key=lambda item: item[0]):
+            if shard.path not in data:
+                data[shard.path] = shard.raw()
+            records, tensors = data[shard.path]
+            start, stop = records[name]["data_offsets"]
+            digest.add(name, records[name]["dtype"], shard.shapes[name], tensors[start:stop])
+        return digest.hexdigest()
+
+
+class _Shard:
+    """One safetensors file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; fetch it, or the whole directory, again.")
+        try:
+            self._handle = cast(Any, safe_open(path, framework="pt"))
+            names = list(self._handle.keys())
+            self.shapes = {name: tuple[int, ...](self._handle.get_slice(name).get_shape()) for name in names}
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); fetch it again.") from error
+
+    def read(self, name: str) -> Tensor:
+        try:
+            tensor: Tensor = self._handle.get_tensor(name)
+        except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from error
+        return tensor
+
+    def raw(self) -> tuple[dict[str, Any], memoryview]:
+        """The header's records, and the bytes that their ``data_offsets`` count in."""
+        with self.path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        start = 8 + int.from_bytes(data[:8], "little")
+        return json.loads(bytes(data[8:start])), data[start:]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no weight_map; fetch it again.")
+    for name, shard in weight_map.items():
+        # A bare file name: an index must not reach outside of its directory.
+        if not isinstance(shard, str) or Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise CheckpointError(f"{index} places {name!r} in {shard!r}, which is no safetensors file beside it.")
+    return weight_map
+
+
+def _no_weights(directory: Path) -> str:
+    if list(directory.glob("pytorch_model*.bin")) or list(directory.glob("*.pt*")):
+        return (
+            f"{directory} holds pickled weights only, which can run code when loaded; "
+            "convert them to safetensors (save_pretrained of a current transformers writes them)."
+        )
+    if any(directory.glob("*.safetensors")):
+        return f"{directory} holds safetensors shards but no {INDEX_FILE}; fetch it, or name one file {SINGLE_FILE}."
+    return f"{directory} has neither {SINGLE_FILE} nor {INDEX_FILE}; name a directory that holds a model."
