@@ -38,6 +38,8 @@ _ROUNDS = 10
 _SCALAR = 1 << 31
 
 UInt64Array = NDArray[np.uint64]
+IdArray = NDArray[np.int64]
+"""[id] token ids."""
 
 
 class Stream(IntEnum):
@@ -84,7 +86,7 @@ class SequenceNoise:
 
         argmin E/p over it draws from p; whoever uses it for the same position draws alike (methods-exact A6).
         """
-        return self._row(Stream.TARGET, position, 0, vocab_size, ids)
+        return torch.from_numpy(self._row(Stream.TARGET, position, 0, vocab_size, _host(ids)))
 
     def exponentials(self, stream: Stream, root: int, index: int, vocab_size: int, ids: Tensor | None = None) -> Tensor:
         """Exp(1) noise for one draw of the round whose root stands at position ``root``.
@@ -95,35 +97,81 @@ class SequenceNoise:
             ValueError: outside the limits of the packing, or ``stream`` is TARGET (keyed by position, see
                 ``position_exponentials``).
         """
-        return self._row(_sampled(stream), root, index, vocab_size, ids)
+        return torch.from_numpy(self._row(_sampled(stream), root, index, vocab_size, _host(ids)))
 
     def uniform(self, stream: Stream, root: int, index: int) -> float:
-        """A number in the open interval (0, 1), a multiple of 2**-33: accept iff ``uniform * q < p``, strictly.
+        """A number in the open interval (0, 1): accept iff ``uniform * q < p``, strictly.
 
         Raises:
             ValueError: as ``exponentials``.
         """
-        word = philox4x32(
-            (0, _checked("root", root, _WORD), self.sample, self._tag(_sampled(stream), index) | _SCALAR), self._key
-        )[0]
-        return (word + 0.5) / _WORD
+        tag = self._tag(_sampled(stream), index) | _SCALAR
+        return (philox4x32((0, _checked("root", root, _WORD), self.sample, tag), self._key)[0] + 0.5) / _WORD
+
+    def draw(self, stream: Stream, root: int, index: int, weights: Tensor) -> int:
+        """One token with probability proportional to ``weights`` (float64 [vocab], need not sum to 1).
+
+        The argmin of E / weights over the stream's exponentials.
+
+        Raises:
+            ValueError: as ``exponentials``, or no weight is above 0.
+        """
+        return self.draw_distinct(stream, root, index, weights, 1)[0]
+
+    def draw_distinct(self, stream: Stream, root: int, index: int, weights: Tensor, count: int) -> list[int]:
+        """Up to ``count`` tokens without replacement, in the order drawn; fewer where fewer weights are above 0.
+
+        The smallest E / weights in order, which is one draw after another from what is left (methods-exact A4).
+
+        Raises:
+            ValueError: as ``draw``.
+        """
+        vocab_size = len(weights)
+        host = weights.numpy(force=True)
+        support = np.flatnonzero(host > 0)
+        if len(support) == 0:
+            raise ValueError("no weight is above 0; there is nothing to draw")
+        if len(support) == 1:
+            return [int(support[0])]
+        whole = len(support) == vocab_size
+        ratios = self._row(_sampled(stream), root, index, vocab_size, None if whole else support)
+        ratios /= host if whole else host[support]
+        if count == 1:
+            return [int(support[ratios.argmin()])]
+        first = ratios.argpartition(count - 1)[:count] if count < len(ratios) else np.arange(len(ratios))
+        return [int(token) for token in support[first[ratios[first].argsort()]]]
+
+    def draw_at(self, position: int, weights: NDArray[np.float64], ids: IdArray | None, vocab_size: int) -> int:
+        """The coupled draw of the token at ``position``: argmin of E / weights (methods-exact A5, A6).
+
+        ``weights``: [vocab] with ``ids`` None, or [id] for the tokens that may be drawn, all above 0 or not.
+
+        Raises:
+            ValueError: outside the limits of the packing.
+        """
+        ratios = self._row(Stream.TARGET, position, 0, vocab_size, ids)
+        with np.errstate(divide="ignore"):
+            ratios /= weights
+        winner = int(ratios.argmin())
+        return winner if ids is None else int(ids[winner])
 
     def _tag(self, stream: Stream, index: int) -> int:
         return self._level << 28 | int(stream) << 24 | _checked("index", index, MAX_INDEX)
 
-    def _row(self, stream: Stream, position: int, index: int, vocab_size: int, ids: Tensor | None) -> Tensor:
+    def _row(
+        self, stream: Stream, position: int, index: int, vocab_size: int, ids: IdArray | None
+    ) -> NDArray[np.float64]:
         _checked("position", position, _WORD)
         if not 0 < vocab_size <= MAX_VOCAB:
             raise ValueError(f"vocab_size is {vocab_size}; it must lie in [1, {MAX_VOCAB}]")
         blocks = -(-vocab_size // 4)
         rest = (position, self.sample, self._tag(stream, index))
         if ids is None or len(ids) >= blocks:
-            row = _exponentials(philox4x32_array(np.arange(blocks, dtype=np.uint64), rest, self._key))
-            whole = torch.from_numpy(row.reshape(-1)[:vocab_size])
-            return whole if ids is None else whole[ids]
-        tokens = ids.numpy()
-        words = philox4x32_array((tokens >> 2).astype(np.uint64), rest, self._key)
-        return torch.from_numpy(_exponentials(words[np.arange(len(tokens)), tokens & 3]))
+            words = philox4x32_array(np.arange(blocks, dtype=np.uint64), rest, self._key)
+            row = _exponentials(words).reshape(-1)[:vocab_size]
+            return row if ids is None else row[ids]
+        words = philox4x32_array((ids >> 2).astype(np.uint64), rest, self._key)
+        return _exponentials(words[np.arange(len(ids)), ids & 3])
 
 
 def fresh_seed() -> int:
@@ -173,6 +221,10 @@ def _exponentials(words: UInt64Array) -> NDArray[np.float64]:
     uniform *= 1 / _WORD
     np.log(uniform, out=uniform)
     return np.negative(uniform, out=uniform)
+
+
+def _host(ids: Tensor | None) -> IdArray | None:
+    return None if ids is None else ids.numpy(force=True)
 
 
 def _checked(name: str, value: int, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""What every verification rule speaks of: the target's laws at a tree's nodes, and the verdict."""
+"""What every verification rule reads and returns."""
 
 from __future__ import annotations
 
@@ -9,39 +9,49 @@ from typing import Protocol
 from torch import Tensor
 
 
-class VerifyRule(Enum):
-    """How sampled trees are verified. Every choice is exact; they differ in what they accept."""
-
-    AUTO = "auto"
-    """Point masses are walked, sampled chains block-verified, other sampled trees verified draw by draw."""
-    REJECTION = "rejection"
-    """Algorithm 1 of the founding paper on chains, its iterative form on trees."""
-    BLOCK = "block"
-    """Block verification (Sun et al. 2024) on chains."""
-    COUPLED = "coupled"
-    """The target samples with noise keyed by position; the drafter shares that noise if it can."""
-
-
 class NodeLaws(Protocol):
-    """The target at a tree's nodes, computed when asked for. Node -1 is the root."""
+    """The target at the nodes of one draft tree, lazily: a walk visits one path. Node ROOT (-1) is the root.
 
-    greedy: bool
-    """Every law is one-hot at the argmax."""
+    Every law is the target's after the request's transforms, along the path's own history.
+    """
+
+    @property
+    def greedy(self) -> bool:
+        """Every law is one-hot: the request's temperature is 0."""
+        ...
 
     def probs(self, node: int) -> Tensor:
-        """float64 [vocab]: the law of the token after ``node``, after all transforms."""
+        """The law of the token after ``node``, float64 [vocab], summing to 1."""
         ...
 
     def sample(self, node: int) -> int:
-        """The token after ``node``, drawn with the noise of its own position (greedy: the argmax)."""
+        """The token after ``node``: the argmax if greedy, else drawn with the noise of the token's own position."""
+        ...
+
+    def peak_ratio(self, node: int, token: int) -> float:
+        """p(token) / max p after ``node``, before temperature and truncation (for greedy lenience)."""
         ...
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rule decided for one tree."""
+    """What one round says: the tokens of ``path``, then ``token``."""
 
     path: tuple[int, ...]
     """Accepted nodes, from the first level down."""
     token: int
-    """The target's own token after them: correction or bonus."""
+    """The correction, or the bonus after a fully accepted path."""
+
+
+class VerifyRule(Enum):
+    """How trees of sampled draws are verified; all are exact. Point masses and greedy requests always walk."""
+
+    AUTO = "auto"
+    """Block verification on chains, the iterative rule on other trees."""
+    REJECTION = "rejection"
+    """Algorithm 1 of the paper on chains, the iterative rule on other trees."""
+    BLOCK = "block"
+    """As AUTO, asked for by name: where the tree is no chain it falls back to the iterative rule."""
+    COUPLED = "coupled"
+    """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
+    independent draws falls back to the same walk, which accepts less than rejection does."""
