@@ -141,10 +141,10 @@ class SequenceNoise:
         first = ratios.argpartition(count - 1)[:count] if count < len(ratios) else np.arange(len(ratios))
         return [int(token) for token in support[first[ratios[first].argsort()]]]
 
-    def draw_at(self, position: int, weights: NDArray[np.float64], ids: IdArray | None, vocab_size: int) -> int:
+    def draw_at(self, position: int, vocab_size: int, weights: NDArray[np.float64], ids: IdArray | None = None) -> int:
         """The coupled draw of the token at ``position``: argmin of E / weights (methods-exact A5, A6).
 
-        ``weights``: [vocab] with ``ids`` None, or [id] for the tokens that may be drawn, all above 0 or not.
+        ``weights`` on the host: [vocab], or [id] for the tokens ``ids``; some must be above 0.
 
         Raises:
             ValueError: outside the limits of the packing.

@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headstart.errors import RequestError
+
+_INTEGER_FIELDS = ("top_k", "min_tokens", "n")
+_OPTIONAL_INTEGER_FIELDS = ("max_tokens", "seed", "logprobs")
+_REAL_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def _check(ok: bool, message: str) -> None:
     if not ok:
         raise RequestError(message)
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise RequestError(f"{name} is {value!r}; it must be an integer.")
+
+
+def _real(name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, (str, bool)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    _check(math.isfinite(number), f"{name} is {value!r}; it must be a finite number.")
+    return number
+
+
+def _token_id(name: str, token: Any) -> int:
+    try:
+        return int(token) if isinstance(token, str) else operator.index(token)
+    except (TypeError, ValueError):
+        raise RequestError(f"{name} names {token!r}; token ids are integers.") from None
 
 
 @dataclass(frozen=True)
@@ -38,6 +69,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     """Subtracted for each occurrence of a token in the output."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to a token's logit; -inf bans it."""
     allowed_token_ids: tuple[int, ...] | None = None
     """Only these may be drawn; None allows all."""
     banned_token_ids: tuple[int, ...] = ()
@@ -59,16 +91,23 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, tuple(int(token) for token in value))
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        object.__setattr__(self, "stop", stop)
-        for name in (
-            "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-        ):
-            value = getattr(self, name)
-            _check(math.isfinite(value), f"{name} is {value}; it must be a finite number.")
+            tokens = getattr(self, name)
+            if tokens is not None:
+                object.__setattr__(self, name, tuple(_token_id(name, token) for token in tokens))
+        bias = {_token_id("logit_bias", token): value for token, value in self.logit_bias.items()}
+        for token, value in bias.items():
+            bias[token] = value if value == -math.inf else _real(f"logit_bias of token {token}", value)
+        object.__setattr__(self, "logit_bias", bias)
+        stop: str | Sequence[object] = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
+        _check(all(isinstance(text, str) and text for text in self.stop), "stop must hold strings, none of them empty.")
+        for name in _INTEGER_FIELDS:
+            object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        for name in _OPTIONAL_INTEGER_FIELDS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _integer(name, getattr(self, name)))
+        for name in _REAL_FIELDS:
+            object.__setattr__(self, name, _real(name, getattr(self, name)))
         _check(self.temperature >= 0, f"temperature is {self.temperature}; it must be 0 (greedy) or more.")
         _check(self.top_k >= 0, f"top_k is {self.top_k}; it must be 0 (off) or more.")
         _check(0 < self.top_p <= 1, f"top_p is {self.top_p}; it must lie in (0, 1].")
@@ -76,8 +115,6 @@ class SamplingParams:
         _check(self.repetition_penalty > 0, f"repetition_penalty is {self.repetition_penalty}; it must be above 0.")
         for name in ("presence_penalty", "frequency_penalty"):
             _check(abs(getattr(self, name)) <= 2, f"{name} is {getattr(self, name)}; it must lie in [-2, 2].")
-        for token, bias in self.logit_bias.items():
-            _check(not math.isnan(bias), f"logit_bias of token {token} is not a number.")
         _check(self.allowed_token_ids != (), "allowed_token_ids is empty; name at least one token or leave it out.")
         _check(self.min_tokens >= 0, f"min_tokens is {self.min_tokens}; it must be 0 or more.")
         if self.max_tokens is not None:
@@ -86,7 +123,6 @@ class SamplingParams:
                 self.min_tokens <= self.max_tokens,
                 f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}; lower it.",
             )
-        _check(all(self.stop), "stop holds an empty string; remove it.")
         _check(self.n >= 1, f"n is {self.n}; it must be 1 or more.")
         if self.seed is not None:
             _check(0 <= self.seed < 2**64, f"seed is {self.seed}; it must lie in [0, 2**64).")

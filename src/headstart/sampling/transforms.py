@@ -1,0 +1,287 @@
+"""From the target's logits to the law of the next token, along one path's own history.
+
+The order is vLLM's (methods-exact A9): allowed and banned tokens, min_tokens, logit bias; repetition, frequency and
+presence penalties; a greedy request stops here; temperature, min-p, top-k, top-p. Rows are processed on the host, one
+at a time, logits in float32 and probabilities in float64, so that a row's law never depends on its neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.errors import RequestError
+from headstart.sampling.noise import IdArray, SequenceNoise
+from headstart.sampling.params import SamplingParams
+
+Row = NDArray[np.float32]
+Weights = NDArray[np.float64]
+
+_NUCLEUS_HEADS = (256, 4096)
+"""Sizes of the head in which top-p looks first: sorting a whole vocabulary costs milliseconds."""
+
+
+class TokenHistory:
+    """The tokens of one sequence, counted as they are committed: distinct ids in order of appearance."""
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int] = ()) -> None:
+        self.output_length = 0
+        distinct = dict.fromkeys(prompt)
+        self._slots = {token: slot for slot, token in enumerate(distinct)}
+        self._ids: IdArray = np.fromiter(distinct, dtype=np.int64, count=len(distinct))
+        self._counts: Row = np.zeros(len(distinct), dtype=np.float32)
+        for token in output:
+            self.append(token)
+
+    def append(self, token: int) -> None:
+        """Count one committed output token."""
+        self.output_length += 1
+        slot = self._slots.setdefault(token, len(self._slots))
+        if slot == len(self._ids):
+            room = max(64, slot)
+            self._ids = np.concatenate((self._ids, np.zeros(room, dtype=np.int64)))
+            self._counts = np.concatenate((self._counts, np.zeros(room, dtype=np.float32)))
+        self._ids[slot] = token
+        self._counts[slot] += 1
+
+    def along(self, path: Sequence[int] = ()) -> PathHistory:
+        """The history at a tree node: ``path`` holds the tokens after the root down to the node, its own included."""
+        return PathHistory(self, path)
+
+    def counts(self, path: Sequence[int] = ()) -> tuple[IdArray, Row]:
+        """Distinct tokens of prompt, output and ``path``, and how often each stands in output and path.
+
+        int64 [distinct] and float32 [distinct]; views of the history itself where ``path`` is empty.
+        """
+        known = len(self._slots)
+        if not path:
+            return self._ids[:known], self._counts[:known]
+        unseen = (token for token in dict.fromkeys(path) if token not in self._slots)
+        new = {token: slot for slot, token in enumerate(unseen, known)}
+        ids = np.concatenate((self._ids[:known], np.fromiter(new, dtype=np.int64, count=len(new))))
+        counts = np.concatenate((self._counts[:known], np.zeros(len(new), dtype=np.float32)))
+        for token in path:
+            counts[new[token] if token in new else self._slots[token]] += 1
+        return ids, counts
+
+
+class PathHistory:
+    """The history of one tree node: the sequence's, and the path to the node laid over it. Counted when asked."""
+
+    __slots__ = ("_base", "_path")
+
+    def __init__(self, base: TokenHistory, path: Sequence[int]) -> None:
+        self._base = base
+        self._path = path
+
+    @property
+    def output_length(self) -> int:
+        """Output tokens up to the node, committed ones included."""
+        return self._base.output_length + len(self._path)
+
+    def counts(self) -> tuple[IdArray, Row]:
+        """As ``TokenHistory.counts``."""
+        return self._base.counts(self._path)
+
+
+class Transforms:
+    """One request's way from logits to law, compiled once. Stateless: the history is an argument."""
+
+    def __init__(self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> None:
+        """``eos_token_ids`` are what min_tokens holds back, besides the request's stop tokens.
+
+        Raises:
+            RequestError: ``params`` names a token outside [0, vocab_size).
+        """
+        params.check_vocabulary(vocab_size)
+        self.params = params
+        self.vocab_size = vocab_size
+        self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self._banned = _ids(params.banned_token_ids)
+        self._ends = _ids({*params.stop_token_ids, *(token for token in eos_token_ids if 0 <= token < vocab_size)})
+        self._biased = _ids(params.logit_bias)
+        self._bias: Row = np.asarray(list(params.logit_bias.values()), dtype=np.float32)
+        self._edits = self._allowed is not None or bool(len(self._banned) + len(self._biased))
+        self._counted = bool(params.frequency_penalty or params.presence_penalty)
+        self._penalises = self._counted or params.repetition_penalty != 1
+
+    @property
+    def greedy(self) -> bool:
+        return self.params.greedy
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the law depends on what was said before, so that a history must be given."""
+        return self._penalises or self.params.min_tokens > 0
+
+    def processed_logits(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
+        """Logits [vocab] up to and including penalties, float32 on the host; greedy requests take their argmax.
+
+        The memory of ``logits`` itself where nothing is to be done.
+        """
+        return torch.from_numpy(self._processed(logits, history))
+
+    def law(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
+        """The law of the next token, float64 [vocab], summing to 1; one-hot if greedy.
+
+        Raises:
+            RequestError: a logit is not a number, or no token is left.
+        """
+        law = np.zeros(self.vocab_size)
+        row = self._processed(logits, history)
+        if self.greedy:
+            law[_argmax(row)] = 1.0
+            return torch.from_numpy(law)
+        ids, weights = self._weights(row)
+        weights /= weights.sum()
+        if ids is None:
+            return torch.from_numpy(weights)
+        law[ids] = weights
+        return torch.from_numpy(law)
+
+    def sample(self, logits: Tensor, noise: SequenceNoise, position: int, history: PathHistory | None = None) -> int:
+        """The token at ``position``: argmin of E / p over the position's noise, or the argmax if greedy.
+
+        A draft and a target that sample the same position with the same noise agree as often as Gumbel coupling
+        can (methods-exact A6). Noise is computed for the tokens that may be drawn alone.
+
+        Raises:
+            RequestError: as ``law``.
+        """
+        row = self._processed(logits, history)
+        if self.greedy:
+            return _argmax(row)
+        ids, weights = self._weights(row)
+        return noise.draw_at(position, self.vocab_size, weights, ids)
+
+    def peak_ratio(self, logits: Tensor, token: int, history: PathHistory | None = None) -> float:
+        """p(token) / max p of the softmax of the processed logits, at temperature 1 and without truncation.
+
+        Raises:
+            RequestError: as ``law``.
+        """
+        row = self._processed(logits, history)
+        return math.exp(float(row[token]) - float(row[_argmax(row)]))
+
+    def _processed(self, logits: Tensor, history: PathHistory | None) -> Row:
+        row: Row = logits.float().numpy(force=True)
+        if row.shape != (self.vocab_size,):
+            raise ValueError(f"logits have shape {row.shape}; one row of {self.vocab_size} is needed")
+        if not self._edits and not self.needs_history:
+            return row
+        if history is None and self.needs_history:
+            raise ValueError("penalties and min_tokens need the history of the path")
+        too_early = history is not None and history.output_length < self.params.min_tokens
+        if not self._edits and not self._penalises and not too_early:
+            return row
+        if self._allowed is None:
+            row = row.copy()
+        else:
+            allowed = row[self._allowed]
+            row = np.full_like(row, -np.inf)
+            row[self._allowed] = allowed
+        row[self._banned] = -np.inf
+        if too_early:
+            row[self._ends] = -np.inf
+        row[self._biased] += self._bias
+        if self._penalises and history is not None:
+            self._penalise(row, *history.counts())
+        return row
+
+    def _penalise(self, row: Row, ids: IdArray, counts: Row) -> None:
+        params = self.params
+        scores = row[ids]
+        if params.repetition_penalty != 1:
+            penalty = np.float32(params.repetition_penalty)
+            scores = np.where(scores < 0, scores * penalty, scores / penalty)
+        if self._counted:
+            scores -= np.float32(params.frequency_penalty) * counts
+            scores -= np.float32(params.presence_penalty) * (counts > 0)
+        row[ids] = scores
+
+    def _weights(self, row: Row) -> tuple[IdArray | None, Weights]:
+        """Tokens that may be drawn, ascending (None: all), and their probabilities up to a common factor."""
+        params = self.params
+        peak = float(row.max())
+        _check_peak(peak)
+        # Min-p and top-k both keep what lies above a threshold, so one pass serves them in either order.
+        floor = -math.inf
+        if params.min_p > 0:
+            floor = peak + params.temperature * math.log(params.min_p)
+        if 0 < params.top_k < self.vocab_size:
+            kth = self.vocab_size - params.top_k
+            floor = max(floor, float(np.partition(row, kth)[kth]))
+        ids = np.flatnonzero(row >= np.float64(floor)) if floor > -math.inf else None
+        weights = (row if ids is None else row[ids]).astype(np.float64)
+        weights -= peak
+        with np.errstate(over="ignore"):
+            weights /= params.temperature
+        np.exp(weights, out=weights)
+        if params.top_p < 1:
+            kept = _nucleus(weights, params.top_p)
+            ids, weights = kept if ids is None else ids[kept], weights[kept]
+        return ids, weights
+
+
+def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, float]]:
+    """Log-probability of ``token``, and of the ``count`` best tokens, best first, lowest id first among equals.
+
+    ``logits`` [vocab] are the target's own: log-softmax before any transform, in float32.
+
+    Raises:
+        RequestError: a logit is not a number.
+    """
+    row: Row = logits.float().log_softmax(-1).numpy(force=True)
+    if math.isnan(row[token]):
+        raise RequestError(_NOT_A_NUMBER)
+    best: IdArray = np.zeros(0, dtype=np.int64)
+    if count:
+        kth = max(len(row) - count, 0)
+        near = np.flatnonzero(row >= np.partition(row, kth)[kth])
+        best = near[np.argsort(-row[near], kind="stable")][:count]
+    return float(row[token]), {int(other): float(row[other]) for other in best}
+
+
+def _nucleus(weights: Weights, top_p: float) -> IdArray:
+    """Indices, ascending, of the most probable tokens: each whose mass ranked strictly above it is below top_p.
+
+    Equal weights rank by index. The head of the ranking is the same whether the rest is sorted or not.
+    """
+    wanted = top_p * float(weights.sum())
+    for size in (*_NUCLEUS_HEADS, len(weights)):
+        cut = len(weights) - size
+        head = np.flatnonzero(weights >= np.partition(weights, cut)[cut]) if cut > 0 else np.arange(len(weights))
+        ranking = head[np.argsort(-weights[head], kind="stable")]
+        mass = np.cumsum(weights[ranking])
+        if mass[-1] >= wanted or cut <= 0:
+            break
+    return np.sort(ranking[: int(np.searchsorted(mass, wanted)) + 1])
+
+
+_NOT_A_NUMBER = "the model's logits hold a value that is not a finite number; nothing can be sampled from them."
+
+
+def _check_peak(peak: float) -> None:
+    if peak == -math.inf:
+        raise RequestError(
+            "no token is left to sample: logit_bias, allowed_token_ids, banned_token_ids and min_tokens together "
+            "forbid all of them; allow at least one."
+        )
+    if not math.isfinite(peak):
+        raise RequestError(_NOT_A_NUMBER)
+
+
+def _argmax(row: Row) -> int:
+    # NumPy takes the lowest id among equals and any NaN before a number; it is also far quicker than torch here.
+    token = int(row.argmax())
+    _check_peak(float(row[token]))
+    return token
+
+
+def _ids(tokens: Iterable[int]) -> IdArray:
+    return np.fromiter(tokens, dtype=np.int64)
