@@ -67,9 +67,7 @@ class DraftTree:
             raise ValueError(
                 f"tokens {self.tokens.shape} and parents {self.parents.shape} must be two vectors of one length"
             )
-        if len(self.parents) and not (
-            (self.parents >= ROOT) & (self.parents < np.arange(len(self.parents)))
-        ).all():
+        if len(self.parents) and not ((self.parents >= ROOT) & (self.parents < np.arange(len(self.parents)))).all():
             raise ValueError("parents must be ROOT or an earlier node")
         if (self.law is TreeLaw.POINT_MASS) != (self.draws is None):
             raise ValueError(f"a {self.law.value} tree {'has no' if self.draws is not None else 'needs'} draws")

@@ -1,0 +1,103 @@
+"""What a drafter is given when it is built, besides its options."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headstart.drafting.base import SequenceView
+    from headstart.models.backend import Backend
+    from headstart.runner import ModelRunner
+
+
+class TextEncoder(Protocol):
+    """The part of a tokenizer that every drafter may rely on."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain text."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """Another model, for a drafter that runs one."""
+
+    backend: Backend
+    tokenizer: TextEncoder
+
+
+def one_scope(sequence: SequenceView) -> Hashable:
+    """All sequences may learn from each other."""
+    return ""
+
+
+@dataclass(frozen=True)
+class DraftContext:
+    """The surroundings of a drafter. Only ``vocab_size`` is always there.
+
+    Drafters without a model need no more than that, so they can be built and tested without a target.
+    """
+
+    vocab_size: int
+    """Of the target; every drafted id lies below it."""
+    runner: ModelRunner | None = None
+    """The target's runner: its backend (and through it the ``ModelConfig``) and its cache."""
+    tokenizer: TextEncoder | None = None
+    """The target's."""
+    load_model: Callable[[str], LoadedModel] | None = None
+    """Loads a model by alias, directory, hub id or file."""
+    scope_of: Callable[[SequenceView], Hashable] = one_scope
+    """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
+    next, so a server that serves several tenants gives each its own."""
+
+    def require_runner(self) -> ModelRunner:
+        """The target's runner, for a drafter that cannot do without.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        return _required("runner", self.runner)
+
+    def require_tokenizer(self) -> TextEncoder:
+        """The target's tokenizer, likewise."""
+        return _required("tokenizer", self.tokenizer)
+
+    def require_loader(self) -> Callable[[str], LoadedModel]:
+        """The loader of other models, likewise."""
+        return _required("load_model", self.load_model)
+
+
+Needed = TypeVar("Needed")
+
+
+def _required(name: str, value: Needed | None) -> Needed:
+    if value is None:
+        raise ConfigError(f"this drafter needs the context's {name}, which is None; give it to DraftContext.")
+    return value
+
+
+Memory = TypeVar("Memory")
+
+
+class ScopedMemory(Generic[Memory]):
+    """What outlives a request, apart for each scope; the scopes used last are kept."""
+
+    def __init__(self, new: Callable[[], Memory], max_scopes: int = 16) -> None:
+        self._new = new
+        self._max_scopes = max_scopes
+        self._scopes: OrderedDict[Hashable, Memory] = OrderedDict()
+
+    def __getitem__(self, scope: Hashable) -> Memory:
+        """The memory of a scope; an unknown scope starts with a blank one."""
+        memory = self._scopes.get(scope)
+        if memory is None:
+            memory = self._scopes[scope] = self._new()
+            if len(self._scopes) > self._max_scopes:
+                self._scopes.popitem(last=False)
+        self._scopes.move_to_end(scope)
+        return memory

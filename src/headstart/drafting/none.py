@@ -1,0 +1,31 @@
+"""Plain decoding, as a drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.options import NoOptions
+from headstart.drafting.tree import DraftTree
+
+
+class NoDrafter:
+    """Always proposes the empty tree."""
+
+    needs = TargetSignals()
+
+    def __init__(self, context: DraftContext, options: NoOptions) -> None:
+        pass
+
+    def begin(self, sequence: SequenceView) -> None:
+        pass
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        return [DraftTree.empty()] * len(sequences)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        pass
+
+    def end(self, sequence_id: int) -> None:
+        pass

@@ -1,0 +1,71 @@
+"""Options of a drafter: a frozen dataclass each, checked before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from headstart.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Nothing to choose."""
+
+
+def require(ok: bool, message: str) -> None:
+    """For the ``__post_init__`` of options.
+
+    Raises:
+        ConfigError: with ``message`` where not ``ok``.
+    """
+    if not ok:
+        raise ConfigError(message)
+
+
+def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, object]) -> Any:
+    """An ``options_class`` from keyword arguments; ``drafter`` is named in messages.
+
+    Raises:
+        ConfigError: an unknown option, a missing one, a value of the wrong type or out of range.
+    """
+    known = {field.name: field for field in fields(options_class)}
+    valid = f"its options are {', '.join(known)}" if known else "it has no options"
+    for name in given:
+        require(name in known, f"drafter {drafter!r} has no option {name!r}; {valid}.")
+    types = get_type_hints(options_class)
+    for name, value in given.items():
+        require(
+            _fits(value, types[name]),
+            f"option {name!r} of drafter {drafter!r} is {value!r}; it must be {_describe(types[name])}.",
+        )
+    try:
+        return options_class(**given)
+    except TypeError as error:
+        raise ConfigError(f"drafter {drafter!r} lacks an option ({error}); {valid}.") from error
+
+
+def _fits(value: object, kind: Any) -> bool:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in get_args(kind))
+    if origin is Literal:
+        return value in get_args(kind)
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _describe(kind: Any) -> str:
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(_describe(option) for option in get_args(kind))
+    if origin is Literal:
+        return " or ".join(repr(choice) for choice in get_args(kind))
+    if kind is NoneType:
+        return "None"
+    return {int: "an integer", float: "a number", bool: "True or False", str: "a string"}.get(kind, str(kind))

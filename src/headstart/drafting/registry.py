@@ -1,0 +1,150 @@
+"""Drafters by name: the ones that come with Headstart, and those that other packages add.
+
+A package adds a drafter by an entry point in the group ``headstart.drafters``: the entry point's name is the
+drafter's, its value the class (``docs/add_a_drafter.md``). A drafter class is called with a ``DraftContext`` and
+its options, and names their frozen dataclass in ``Options`` (left out: it has none). Its module is imported when
+it is first built, so listing costs nothing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from headstart.drafting.base import Drafter
+from headstart.drafting.context import DraftContext
+from headstart.drafting.options import NoOptions, parse_options
+from headstart.errors import ConfigError
+
+ENTRY_POINT_GROUP = "headstart.drafters"
+
+
+@dataclass(frozen=True)
+class DrafterInfo:
+    """One drafter, as listed."""
+
+    name: str
+    summary: str
+    """One line: how it guesses."""
+    source: str
+    """The paper, or the project it follows."""
+    target: str
+    """Where the class is: ``module:Class``."""
+
+
+_HERE = "headstart.drafting"
+
+_BUILT_IN = {
+    info.name: info
+    for info in (
+        DrafterInfo("none", "guesses nothing: plain decoding", "Headstart", f"{_HERE}.none:NoDrafter"),
+        DrafterInfo(
+            "ngram",
+            "the most frequent continuation of the last 3, 2 or 1 tokens, chained",
+            "akunu book, speculative decoding with n-grams",
+            f"{_HERE}.ngram:NgramDrafter",
+        ),
+        DrafterInfo(
+            "prompt-lookup",
+            "what followed the last tokens when they stood in the context before",
+            "Saxena 2023, prompt lookup decoding",
+            f"{_HERE}.prompt_lookup:PromptLookupDrafter",
+        ),
+        DrafterInfo(
+            "suffix",
+            "a tree of likely continuations of the longest repeated suffixes, sized by how long they match",
+            "Oliaro et al. 2024, SuffixDecoding (arXiv:2411.04975)",
+            f"{_HERE}.suffix:SuffixDrafter",
+        ),
+        DrafterInfo(
+            "recycling",
+            "a tree over the target's own runner-up tokens, kept from earlier passes and requests",
+            "Luo et al. 2024, Token Recycling (arXiv:2408.08696)",
+            f"{_HERE}.recycling:RecyclingDrafter",
+        ),
+        DrafterInfo(
+            "copy",
+            "the rest of the input from the place the output has reached in it",
+            "Sun et al. 2021, Shallow Aggressive Decoding (arXiv:2106.04970)",
+            f"{_HERE}.copying:CopyDrafter",
+        ),
+        DrafterInfo(
+            "unigram",
+            "the most frequent token so far, or draws from the counts",
+            "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
+            f"{_HERE}.trivial:UnigramDrafter",
+        ),
+        DrafterInfo(
+            "bigram",
+            "the most frequent successor of the last token, chained, or draws from the counts",
+            "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
+            f"{_HERE}.trivial:BigramDrafter",
+        ),
+        DrafterInfo(
+            "random",
+            "uniformly random tokens: the floor that any drafter must beat",
+            "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
+            f"{_HERE}.trivial:RandomDrafter",
+        ),
+    )
+}
+
+
+def available_drafters() -> dict[str, DrafterInfo]:
+    """Every drafter by name, those of other packages behind the built-in ones. Imports none of them."""
+    return {**_BUILT_IN, **{name: _info(point) for name, point in _entry_points().items()}}
+
+
+def drafter_options(name: str) -> type[Any]:
+    """The frozen dataclass of the drafter's options.
+
+    Raises:
+        ConfigError: no drafter has this name, or its package cannot be imported.
+    """
+    return getattr(_drafter_class(name), "Options", NoOptions)
+
+
+def create_drafter(name: str, context: DraftContext, **options: object) -> Drafter:
+    """Build a drafter.
+
+    Raises:
+        ConfigError: no drafter has this name, its package cannot be imported, or it lacks an option, refuses
+            its value, or misses something in the context.
+    """
+    drafter_class = _drafter_class(name)
+    drafter: Drafter = drafter_class(context, parse_options(drafter_options(name), name, options))
+    return drafter
+
+
+def _drafter_class(name: str) -> Any:
+    built_in = _BUILT_IN.get(name)
+    if built_in is not None:
+        module, _, attribute = built_in.target.partition(":")
+        return getattr(import_module(module), attribute)
+    point = _entry_points().get(name)
+    if point is None:
+        raise ConfigError(f"there is no drafter {name!r}; choose one of {', '.join(available_drafters())}.")
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"drafter {name!r} cannot be loaded from {point.value}: {error}.") from error
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    points: dict[str, EntryPoint] = {}
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        if point.name in _BUILT_IN or point.name in points:
+            warnings.warn(f"drafter {point.name!r} of {point.value} is ignored: the name is taken.", stacklevel=3)
+        else:
+            points[point.name] = point
+    return points
+
+
+def _info(point: EntryPoint) -> DrafterInfo:
+    if point.dist is None:
+        return DrafterInfo(point.name, "", "", point.value)
+    summary = point.dist.metadata["Summary"] or ""
+    return DrafterInfo(point.name, summary, f"package {point.dist.name} {point.dist.version}", point.value)
