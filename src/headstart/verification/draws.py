@@ -1,0 +1,55 @@
+"""The draws of a sampled tree, as the rules read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headstart.drafting.tree import ROOT, DraftTree
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One random draw of a sampled tree."""
+
+    index: int
+    """Its place in the order of drawing, which keys its noise."""
+    node: int
+    """Where it landed."""
+    token: int
+    row: int
+    """Row of ``draft_probs``."""
+    law: Tensor
+    """That row, float64 [vocab]."""
+
+
+def draws_by_parent(tree: DraftTree) -> dict[int, list[Draw]]:
+    """node (or ROOT) -> its draws, in the order they were made. Draws merged into one node stay apart.
+
+    Raises:
+        ValueError: the tree is made of point masses.
+    """
+    if tree.draws is None or tree.draft_probs is None:
+        raise ValueError("a tree of point masses has no draws")
+    laws = tree.draft_probs.cpu()
+    by_parent: dict[int, list[Draw]] = {}
+    draws = zip(tree.draws.parents.tolist(), tree.draws.nodes.tolist(), tree.draws.rows.tolist(), strict=True)
+    for index, (parent, node, row) in enumerate(draws):
+        draw = Draw(index, node, int(tree.tokens[node]), row, laws[row])
+        by_parent.setdefault(parent, []).append(draw)
+    return by_parent
+
+
+def chain_of_draws(tree: DraftTree) -> list[Draw] | None:
+    """The draws from the root down if the tree, probe nodes aside, is a chain with one draw a node; else None."""
+    by_parent = draws_by_parent(tree)
+    chain: list[Draw] = []
+    node = ROOT
+    while children := tree.children.get(node):
+        made = by_parent.pop(node, [])
+        if len(children) != 1 or len(made) != 1 or made[0].node != children[0]:
+            return None
+        chain += made
+        node = children[0]
+    return None if by_parent else chain

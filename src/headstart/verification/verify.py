@@ -1,0 +1,43 @@
+"""The one door to the rules: which of them serves a tree."""
+
+from __future__ import annotations
+
+from headstart.drafting.tree import DraftTree, TreeLaw
+from headstart.sampling.noise import SequenceNoise
+from headstart.verification.base import NodeLaws, Verdict, VerifyRule
+from headstart.verification.block import verify_block
+from headstart.verification.chain import verify_chain
+from headstart.verification.coupled import walk
+from headstart.verification.draws import chain_of_draws
+from headstart.verification.lenient import verify_lenient
+from headstart.verification.tree import verify_tree
+
+
+def verify(
+    tree: DraftTree,
+    laws: NodeLaws,
+    noise: SequenceNoise,
+    root_position: int,
+    rule: VerifyRule = VerifyRule.AUTO,
+    lenience: float | None = None,
+) -> Verdict:
+    """What the target says to ``tree``: the accepted path, then one more token.
+
+    ``root_position`` is the position of the root token and keys the noise of sampled rules. The output follows the
+    target's law under every ``rule`` (see ``VerifyRule``), unless ``lenience`` asks for the lossy opt-in.
+    Probe nodes are never verified. The empty tree is plain decoding.
+
+    Raises:
+        ConfigError: ``lenience`` outside (0, 1].
+        RequestError: from ``laws``, where a row's logits give no law.
+    """
+    if lenience is not None:
+        return verify_lenient(tree, laws, noise, root_position, lenience)
+    if laws.greedy or tree.law is TreeLaw.POINT_MASS or rule is VerifyRule.COUPLED:
+        return walk(tree, laws)
+    chain = chain_of_draws(tree)
+    if chain is None:
+        return verify_tree(tree, laws, noise, root_position)
+    if rule is VerifyRule.REJECTION:
+        return verify_chain(chain, laws, noise, root_position)
+    return verify_block(chain, laws, noise, root_position)
