@@ -19,6 +19,7 @@ A word w becomes u = (w + 1/2) 2**-32 in float64: never 0, never 1.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
@@ -167,10 +168,10 @@ class SequenceNoise:
         blocks = -(-vocab_size // 4)
         rest = (position, self.sample, self._tag(stream, index))
         if ids is None or len(ids) >= blocks:
-            words = philox4x32_array(np.arange(blocks, dtype=np.uint64), rest, self._key)
+            words = philox4x32_array((np.arange(blocks, dtype=np.uint64), *rest), self._key)
             row = _exponentials(words).reshape(-1)[:vocab_size]
             return row if ids is None else row[ids]
-        words = philox4x32_array((ids >> 2).astype(np.uint64), rest, self._key)
+        words = philox4x32_array(((ids >> 2).astype(np.uint64), *rest), self._key)
         return _exponentials(words[np.arange(len(ids)), ids & 3])
 
 
@@ -191,26 +192,27 @@ def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tupl
     return c0, c1, c2, c3
 
 
-def philox4x32_array(word0: UInt64Array, rest: tuple[int, int, int], key: tuple[int, int]) -> UInt64Array:
-    """Philox4x32-10 over many first counter words: uint64 [block] -> 32-bit words as uint64 [block, 4]."""
+def philox4x32_array(counter: Sequence[UInt64Array | int], key: Sequence[UInt64Array | int]) -> UInt64Array:
+    """Philox4x32-10 over arrays: four counter and two key words, broadcast to [...] -> 32-bit words [..., 4]."""
+    words = np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in (*counter, *key)))
+    c0, c1, c2, c3 = (word.copy() for word in words[:4])
+    k0, k1 = (np.asarray(word, dtype=np.uint64) for word in key)
     mask, shift = np.uint64(_MASK), np.uint64(32)
     multiplier0, multiplier1 = (np.uint64(multiplier) for multiplier in _MULTIPLIERS)
-    c0 = word0.copy()
-    c1, c2, c3 = (np.full_like(word0, word) for word in rest)
-    product0, product1 = np.empty_like(word0), np.empty_like(word0)
-    k0, k1 = key
+    weyl0, weyl1 = (np.uint64(constant) for constant in _WEYL)
+    product0, product1 = np.empty_like(c0), np.empty_like(c0)
     for _ in range(_ROUNDS):
         np.multiply(c0, multiplier0, out=product0)
         np.multiply(c2, multiplier1, out=product1)
         np.right_shift(product1, shift, out=c0)
         c0 ^= c1
-        c0 ^= np.uint64(k0)
+        c0 ^= k0
         np.bitwise_and(product1, mask, out=c1)
         np.right_shift(product0, shift, out=c2)
         c2 ^= c3
-        c2 ^= np.uint64(k1)
+        c2 ^= k1
         np.bitwise_and(product0, mask, out=c3)
-        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+        k0, k1 = (k0 + weyl0) & mask, (k1 + weyl1) & mask
     return np.stack((c0, c1, c2, c3), axis=-1)
 
 
