@@ -1,0 +1,76 @@
+"""Tables, and a self-contained HTML page of tables and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from headstart.analysis.plots import STYLE, Figure, to_svg
+
+Cell = str | int | float | None
+
+_PAGE_STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--ground:#fff}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--ground:#14171c}}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:760px;margin:2rem auto;
+padding:0 1rem}
+svg{max-width:100%;height:auto}.wide{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{padding:.25rem .75rem;text-align:right;border-bottom:1px solid var(--line)}
+th:first-child,td:first-child{text-align:left}p.note{color:var(--soft)}
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of values; None is shown as a dash."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    decimals: int | tuple[int, ...] = 2
+    """Digits of the floats, the same for all columns or one for each."""
+
+    def texts(self) -> list[list[str]]:
+        """The rows as they are shown."""
+        decimals = (self.decimals,) * len(self.columns) if isinstance(self.decimals, int) else self.decimals
+        return [[_text(cell, digits) for cell, digits in zip(row, decimals, strict=True)] for row in self.rows]
+
+
+def _text(cell: Cell, digits: int) -> str:
+    if cell is None:
+        return "–"
+    if isinstance(cell, float):
+        return f"{cell:.{digits}f}" if math.isfinite(cell) else "∞"
+    return str(cell)
+
+
+def to_html(title: str, exhibits: Sequence[Table | Figure]) -> str:
+    """One page with everything inside: no script, no font, no image from elsewhere."""
+    sections = "".join(_figure(item) if isinstance(item, Figure) else _table(item) for item in exhibits)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_PAGE_STYLE}{STYLE}</style></head>"
+        f"<body><h1>{escape(title)}</h1>{sections}</body></html>\n"
+    )
+
+
+def _figure(figure: Figure) -> str:
+    return f"<figure>{to_svg(figure, style=False)}{_note(figure.note)}</figure>"
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.texts())
+    return (
+        f'<section><h2>{escape(table.title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{_note(table.note)}</section>"
+    )
+
+
+def _note(note: str) -> str:
+    return f'<p class="note">{escape(note)}</p>' if note else ""
