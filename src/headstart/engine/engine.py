@@ -1,0 +1,150 @@
+"""A queue of sequences over one target and one drafter. Knows token ids, never text."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import replace
+
+from headstart.drafting.base import Drafter
+from headstart.engine.outputs import FinishReason
+from headstart.engine.round import decode_round
+from headstart.engine.schedule import Limits, Plan, make_plan
+from headstart.engine.sequence import Sequence
+from headstart.errors import CacheError, RequestError
+from headstart.runner import ModelRunner
+
+
+class Engine:
+    """Admits sequences up to the batch limit and runs passes until they finish.
+
+    Args:
+        runner: the target and its cache.
+        drafter: guesses for every sequence.
+        limits: bounds of passes and sequences.
+    """
+
+    def __init__(self, runner: ModelRunner, drafter: Drafter, limits: Limits) -> None:
+        self.runner = runner
+        self.drafter = drafter
+        self.limits = limits
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.running
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence.
+
+        Raises:
+            RequestError: it can never be served.
+        """
+        prompt, context = sequence.prompt_length, self.limits.max_context
+        if not prompt:
+            raise RequestError("the prompt has no tokens; give at least one.")
+        if prompt >= context:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and the context holds {context}, at least one of them for output; "
+                "shorten the prompt."
+            )
+        if prompt + 1 > self._cache_tokens:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens."
+            )
+        vocab_size = self.runner.backend.config.vocab_size
+        for token in sequence.tokens:
+            if not 0 <= token < vocab_size:
+                raise RequestError(f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.")
+        sequence.params.check_vocabulary(vocab_size)
+        sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, context - prompt))
+        self.waiting.append(sequence)
+
+    def step(self) -> list[Sequence]:
+        """One pass.
+
+        Returns:
+            The sequences that took part in it; those that finished have left the engine. Empty when idle.
+        """
+        self._admit()
+        plan = self._plan()
+        if plan is None:
+            return self._leave()
+        decode_round(self.runner, self.drafter, plan)
+        took_part = [sequence for sequence, _ in (*plan.reading, *plan.decoding)]
+        self._leave()
+        return took_part
+
+    def abort(self, sequence: Sequence) -> None:
+        """End a sequence wherever it stands; what it has committed stays with it."""
+        if not sequence.finished:
+            sequence.finish_reason = FinishReason.ABORT
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        self._leave()
+
+    def check(self) -> None:
+        """Integrity between rounds: cache lengths follow the committed tokens, and no block is lost.
+
+        Raises:
+            CacheError: a length is off, or a block is leaked, over-freed or aliased.
+        """
+        cache = self.runner.cache
+        cache.check()
+        for sequence in self.running:
+            cached, committed = cache.length(sequence.id), len(sequence.tokens)
+            # Short of the root only while the prompt (or, after a preemption, everything) is being read.
+            reading = not sequence.stats.rounds or bool(sequence.stats.preemptions)
+            if not (cached == committed - 1 or (reading and cached < committed - 1)):
+                raise CacheError(f"sequence {sequence.id} has {cached} of its {committed} tokens in the cache.")
+
+    @property
+    def _cache_tokens(self) -> int:
+        cache = self.runner.cache
+        return cache.allocator.num_blocks * cache.block_size
+
+    def _admit(self) -> None:
+        cache = self.runner.cache
+        while self.waiting and len(self.running) < self.limits.max_sequences:
+            sequence = self.waiting[0]
+            # Its tokens must fit beside those of the others, and a block more for each: else it would push them out.
+            needed = -(-len(sequence.tokens) // cache.block_size) + sum(
+                1 + cache.blocks_needed(other.id, len(other.tokens) - cache.length(other.id)) for other in self.running
+            )
+            if self.running and needed > cache.allocator.num_free:
+                break
+            self.waiting.popleft()
+            if sequence.started is None:
+                sequence.started = time.perf_counter()
+            cache.add(sequence.id)
+            self.drafter.begin(sequence)
+            self.running.append(sequence)
+
+    def _plan(self) -> Plan | None:
+        """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
+        while self.running:
+            plan = make_plan(self.running, self.runner.cache, self.limits)
+            if plan is not None:
+                return plan
+            youngest = self.running[-1]
+            if len(self.running) == 1:
+                youngest.finish_reason = FinishReason.LENGTH
+                return None
+            self._forget(youngest)
+            youngest.stats.preemptions += 1
+            self.waiting.appendleft(youngest)
+        return None
+
+    def _leave(self) -> list[Sequence]:
+        finished = [sequence for sequence in self.running if sequence.finished]
+        for sequence in finished:
+            self._forget(sequence)
+            assert sequence.started is not None
+            sequence.stats.seconds = time.perf_counter() - sequence.started
+        return finished
+
+    def _forget(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.runner.cache.remove(sequence.id)
+        self.drafter.end(sequence.id)

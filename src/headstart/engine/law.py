@@ -1,0 +1,55 @@
+"""The only place where the target's logits become probabilities."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headstart.drafting.tree import DraftTree
+from headstart.engine.outputs import TokenLogprobs
+from headstart.engine.sequence import Sequence
+from headstart.sampling.transforms import PathHistory, logprobs
+
+
+class TargetLaw:
+    """The target's laws at the root and nodes of one draft, after the request's transforms, each along its own path.
+
+    Implements ``verification.base.NodeLaws``. Lazy: a walk pays for one path, whatever the tree's size.
+
+    Args:
+        logits: float32 [row, vocab]; row 0 is the root's, row i + 1 node i's.
+        draft: the tree.
+        sequence: as it stood before the round.
+    """
+
+    def __init__(self, logits: Tensor, draft: DraftTree, sequence: Sequence) -> None:
+        self._logits = logits
+        self._draft = draft
+        self._sequence = sequence
+        self._root_position = len(sequence.tokens) - 1
+        self._transforms = sequence.transforms
+
+    @property
+    def greedy(self) -> bool:
+        return self._transforms.greedy
+
+    def probs(self, node: int) -> Tensor:
+        """float64 [vocab]: the law of the token after ``node``."""
+        return self._transforms.law(self._logits[node + 1], self._history(node))
+
+    def sample(self, node: int) -> int:
+        """The token after ``node``: the argmax if greedy, else drawn with the noise of the token's own position."""
+        position = self._root_position + len(self._draft.path_to(node)) + 1
+        return self._transforms.sample(self._logits[node + 1], self._sequence.noise, position, self._history(node))
+
+    def peak_ratio(self, node: int, token: int) -> float:
+        """p(token) / max p after ``node``, before temperature and truncation."""
+        return self._transforms.peak_ratio(self._logits[node + 1], token, self._history(node))
+
+    def logprobs(self, node: int, token: int, count: int) -> TokenLogprobs:
+        """Log-probabilities of ``token`` and of the ``count`` best after ``node``, before any transform."""
+        return TokenLogprobs(token, *logprobs(self._logits[node + 1], token, count))
+
+    def _history(self, node: int) -> PathHistory | None:
+        if not self._transforms.needs_history:
+            return None
+        return self._sequence.history.along([int(self._draft.tokens[step]) for step in self._draft.path_to(node)])

@@ -1,0 +1,160 @@
+"""One pass and everything that follows from it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from headstart.drafting.base import Drafter, RoundOutcome
+from headstart.drafting.tree import ROOT, DraftTree
+from headstart.engine.law import TargetLaw
+from headstart.engine.outputs import SequenceStats, TokenOrigin
+from headstart.engine.schedule import Plan
+from headstart.engine.sequence import Sequence
+from headstart.errors import RequestError
+from headstart.runner import ModelRunner, Span, SpanOutput
+from headstart.verification.base import Verdict
+from headstart.verification.verify import verify
+
+
+def decode_round(runner: ModelRunner, drafter: Drafter, plan: Plan) -> None:
+    """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafter.
+
+    Plain decoding is the same round with the empty tree. The plan has made sure of room in the cache.
+    """
+    clock = _Clock()
+    decoding = [sequence for sequence, _ in plan.decoding]
+    drafts = drafter.propose(decoding, [budget for _, budget in plan.decoding]) if decoding else []
+    clock.drafted()
+    chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
+    trees = [_tree(sequence, draft) for sequence, draft in zip(decoding, drafts, strict=True)]
+    spans = chunks + trees
+    outcomes = []
+    with runner.cache.reserve({span.sequence_id: len(span) for span in spans}):
+        outputs = runner.forward(spans, drafter.needs.taps)
+        clock.passed()
+        for (sequence, count), span, output in zip(plan.reading, spans, outputs, strict=False):
+            outcomes.append(_outcome(runner, sequence, span, output, DraftTree.empty()))
+            runner.cache.commit(sequence.id, range(count))
+            clock.charge_prefill(sequence.stats)
+        for sequence, draft, span, output in zip(decoding, drafts, trees, outputs[len(chunks) :], strict=True):
+            seen = _outcome(runner, sequence, span, output, draft, drafter.needs.top_ids)
+            try:
+                verdict = _verify(sequence, draft, law := TargetLaw(output.logits, draft, sequence))
+            except RequestError as error:
+                sequence.fail(str(error))
+                continue
+            committed = commit_tokens(sequence, draft, verdict, law)
+            kept = verdict.path[: len(committed) - 1]
+            runner.cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
+            outcomes.append(replace(seen, accepted=kept, committed=committed))
+            clock.charge_round(sequence.stats)
+    drafter.observe(outcomes)
+
+
+def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw) -> tuple[int, ...]:
+    """Make a verdict's tokens final, up to the one that ends the sequence; what follows it is discarded.
+
+    End-of-sequence tokens, stop tokens, stop strings and lengths are decided here alone. Counts acceptance.
+
+    Returns:
+        The committed tokens, at least one.
+    """
+    stats = sequence.stats
+    stats.drafted += draft.num_drafted
+    committed: list[int] = []
+    for depth, node in enumerate((ROOT, *verdict.path)):
+        accepted = depth < len(verdict.path)
+        token = int(draft.tokens[verdict.path[depth]]) if accepted else verdict.token
+        guessed = bool(draft.children.get(node))
+        if sequence.params.logprobs is not None:
+            sequence.logprobs.append(law.logprobs(node, token, sequence.params.logprobs))
+        sequence.origins.append(_origin(accepted, guessed, depth))
+        sequence.commit(token)
+        committed.append(token)
+        if guessed:
+            _count(stats.drafted_per_position, depth)
+        if accepted:
+            stats.accepted += 1
+            _count(stats.accepted_per_position, depth)
+        if sequence.finished:
+            break
+    while len(stats.accepted_per_position) < len(stats.drafted_per_position):
+        stats.accepted_per_position.append(0)
+    return tuple(committed)
+
+
+def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
+    wishes = sequence.speculation
+    return verify(draft, law, sequence.noise, len(sequence.tokens) - 1, wishes.verify, wishes.lenience)
+
+
+def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:
+    first = runner.cache.length(sequence.id)
+    return Span.chain(sequence.id, sequence.tokens[first : first + count], logits="none")
+
+
+def _tree(sequence: Sequence, draft: DraftTree) -> Span:
+    """Row 0 is the root, row i + 1 node i of the draft."""
+    root = sequence.tokens[-1]
+    if not len(draft):
+        return Span.chain(sequence.id, [root])
+    return Span(
+        sequence.id,
+        np.concatenate([np.asarray([root], dtype=np.int32), draft.tokens]),
+        np.concatenate([np.asarray([-1], dtype=np.int32), draft.parents + np.int32(1)]),
+        np.concatenate([np.zeros(1, dtype=np.int32), draft.depths]),
+    )
+
+
+def _outcome(
+    runner: ModelRunner, sequence: Sequence, span: Span, output: SpanOutput, draft: DraftTree, top_ids: int = 0
+) -> RoundOutcome:
+    top = output.logits.topk(top_ids).indices.numpy() if top_ids and len(output.logits) else None
+    return RoundOutcome(
+        sequence, runner.cache.length(sequence.id), span.tokens, draft, top_ids=top, hidden=output.hidden
+    )
+
+
+def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
+    if accepted:
+        return TokenOrigin.ACCEPTED
+    if guessed:
+        return TokenOrigin.CORRECTED
+    return TokenOrigin.BONUS if depth else TokenOrigin.PLAIN
+
+
+def _count(counts: list[int], index: int) -> None:
+    if index == len(counts):
+        counts.append(0)
+    counts[index] += 1
+
+
+@dataclass
+class _Clock:
+    """Where the time of a pass went; every sequence that rode in it is charged the whole."""
+
+    start: float = 0.0
+    draft_end: float = 0.0
+    pass_end: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.start = time.perf_counter()
+
+    def drafted(self) -> None:
+        self.draft_end = time.perf_counter()
+
+    def passed(self) -> None:
+        self.pass_end = time.perf_counter()
+
+    def charge_prefill(self, stats: SequenceStats) -> None:
+        stats.target_passes += 1
+        stats.prefill_seconds += self.pass_end - self.start
+
+    def charge_round(self, stats: SequenceStats) -> None:
+        stats.target_passes += 1
+        stats.rounds += 1
+        stats.draft_seconds += self.draft_end - self.start
+        stats.target_seconds += self.pass_end - self.draft_end

@@ -1,0 +1,88 @@
+"""Who rides in the next pass, and how many rows each may have. Sees row counts, never method names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from headstart.cache.paged import PagedCache
+from headstart.drafting.base import DraftBudget
+from headstart.engine.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of a pass, in rows, and of a sequence, in tokens."""
+
+    max_sequences: int = 16
+    """Sequences that decode together."""
+    max_rows: int = 512
+    """Rows of a pass; decoding comes first, prompt chunks fill the rest."""
+    draft_rows: int = 31
+    """Guessed rows of a pass, over all its sequences: up to a machine's knee they cost next to nothing."""
+    max_context: int = 2048
+    """Prompt and output tokens of a sequence."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The work of one pass."""
+
+    reading: list[tuple[Sequence, int]]
+    """Prompt chunks: a sequence and how many of its unread tokens to read."""
+    decoding: list[tuple[Sequence, DraftBudget]]
+    """Rounds: a sequence and what may be guessed for it."""
+
+
+def unread(sequence: Sequence, cache: PagedCache) -> int:
+    """Tokens before the root that are not in the cache yet (after admission or preemption)."""
+    return len(sequence.tokens) - 1 - cache.length(sequence.id)
+
+
+def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Plan | None:
+    """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
+
+    Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds.
+    """
+    decoding = [sequence for sequence in sequences if not unread(sequence, cache)]
+    free = cache.allocator.num_free - sum(cache.blocks_needed(sequence.id, 1) for sequence in decoding)
+    if free < 0:
+        return None
+    budgets = []
+    share = max(limits.draft_rows // max(len(decoding), 1), 1) if limits.draft_rows else 0
+    for sequence in decoding:
+        budget = _budget(sequence, share, limits.max_context)
+        extra = cache.blocks_needed(sequence.id, 1 + budget.nodes) - cache.blocks_needed(sequence.id, 1)
+        if extra > free:
+            budget, extra = DraftBudget(0, 0), 0
+        free -= extra
+        budgets.append((sequence, budget))
+    rows = limits.max_rows - sum(1 + budget.nodes for _, budget in budgets)
+    reading = []
+    for sequence in sequences:
+        count = min(unread(sequence, cache), rows, limits.max_rows)
+        if count <= 0:
+            continue
+        needed = cache.blocks_needed(sequence.id, count)
+        if needed > free:
+            # The oldest reads first; what has no room waits for blocks.
+            break
+        free -= needed
+        rows -= count
+        reading.append((sequence, count))
+    return Plan(reading, budgets) if reading or budgets else None
+
+
+def _budget(sequence: Sequence, share: int, max_context: int) -> DraftBudget:
+    """Near the end of the context or of the output the tree shrinks, then decoding is plain (seed 001)."""
+    wishes = sequence.speculation
+    if not wishes.enabled:
+        return DraftBudget(0, 0)
+    room = max_context - len(sequence.tokens)
+    depth = min(room, sequence.stops.max_tokens - sequence.num_output) - 1
+    if wishes.draft_tokens is not None:
+        depth = min(depth, wishes.draft_tokens)
+    nodes = min(share, room - 1) if wishes.tree_nodes is None else min(share, room - 1, wishes.tree_nodes)
+    if depth <= 0 or nodes <= 0:
+        return DraftBudget(0, 0)
+    return DraftBudget(nodes, min(depth, nodes))

@@ -1,0 +1,98 @@
+"""One sequence on its way from prompt to finish: its tokens, its stop conditions, its counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headstart.drafting.base import SpeculationParams
+from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
+from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.params import SamplingParams
+from headstart.sampling.transforms import TokenHistory, Transforms
+
+
+class TextWatch(Protocol):
+    """Watches the text of a sequence for stop strings (the engine itself knows no text)."""
+
+    def append(self, token: int) -> str | None:
+        """Take one committed token; the stop string that it completes, if it does."""
+        ...
+
+
+@dataclass(frozen=True)
+class StopRules:
+    """When a sequence ends, besides its stop strings."""
+
+    end_tokens: frozenset[int]
+    """The model's end-of-sequence tokens, empty where they are ignored."""
+    stop_tokens: frozenset[int]
+    """The request's own stop tokens."""
+    max_tokens: int
+    """Output tokens at most."""
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Implements ``drafting.base.SequenceView``.
+
+    ``tokens`` holds the prompt and everything committed; the last one is the root of the next round. All others
+    are, or will be after prefill, in the target's cache.
+    """
+
+    id: int
+    tokens: list[int]
+    prompt_length: int
+    params: SamplingParams
+    transforms: Transforms
+    noise: SequenceNoise
+    stops: StopRules
+    speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    watch: TextWatch | None = None
+    stats: SequenceStats = field(default_factory=SequenceStats)
+    origins: list[TokenOrigin] = field(default_factory=list)
+    """[output token]."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """[output token], where asked for."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    error: str | None = None
+    history: TokenHistory = field(init=False)
+    started: float | None = None
+    """Clock at admission, in seconds."""
+
+    def __post_init__(self) -> None:
+        self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :])
+        self.stats.prompt_tokens = self.prompt_length
+
+    @property
+    def output(self) -> list[int]:
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def commit(self, token: int) -> None:
+        """Make one token final and see whether it ends the sequence."""
+        self.tokens.append(token)
+        self.history.append(token)
+        self.stats.tokens += 1
+        stop_string = self.watch.append(token) if self.watch is not None else None
+        if token in self.stops.end_tokens:
+            self.finish_reason = FinishReason.STOP
+        elif token in self.stops.stop_tokens:
+            self.finish_reason, self.stop_reason = FinishReason.STOP, token
+        elif stop_string is not None:
+            self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
+        elif self.num_output >= self.stops.max_tokens:
+            self.finish_reason = FinishReason.LENGTH
+
+    def fail(self, message: str) -> None:
+        """End this sequence alone with an error."""
+        self.finish_reason = FinishReason.ERROR
+        self.error = message
