@@ -1,0 +1,84 @@
+"""Reading the tokenizer of a Hugging Face directory: ``tokenizer.json`` and the settings beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from headstart.errors import CheckpointError
+from headstart.models.files import read_json, read_text
+from headstart.text.tokenizer_parts import TokenizerParts, set_affixes
+
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_directory_tokenizer(directory: Path, config: Mapping[str, Any]) -> TokenizerParts:
+    """The tokenizer of a directory whose model has this ``config`` (it says what ends a sequence).
+
+    Raises:
+        CheckpointError: a file is missing or damaged.
+    """
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise CheckpointError(
+            f"{directory} has no tokenizer.json; write one with transformers: "
+            "AutoTokenizer.from_pretrained(directory).save_pretrained(directory)."
+        )
+    text = read_text(path)
+    try:
+        backend: Backend = Backend.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{path} is not a valid tokenizer ({error}); fetch it again.") from error
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            settings |= read_json(directory / name)
+    special_tokens = _special_tokens(backend, settings)
+    _set_affixes(backend, special_tokens, settings)
+    eos_ids = _end_of_sequence(config, source=directory)
+    own_eos = backend.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
+    return TokenizerParts(backend, special_tokens, eos_ids or (() if own_eos is None else (own_eos,)))
+
+
+def _special_tokens(backend: Backend, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Role -> spelling; each is made a special token of the backend, if it has an id.
+
+    One without an id is left alone: a new id would lie outside of the model's embedding.
+    """
+    special_tokens: dict[str, str] = {}
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for role in _ROLES:
+        value = settings.get(role)
+        spelling = value.get("content") if isinstance(value, dict) else value
+        if not isinstance(spelling, str):
+            continue
+        special_tokens[role] = spelling
+        if spelling not in added and backend.token_to_id(spelling) is not None:
+            backend.add_special_tokens([AddedToken(spelling, special=True, normalized=False)])
+    return special_tokens
+
+
+def _set_affixes(backend: Backend, special_tokens: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    """Where the settings say outright whether texts get a first and a last token, they overrule tokenizer.json."""
+    wanted = {"bos_token": settings.get("add_bos_token"), "eos_token": settings.get("add_eos_token")}
+    if not any(isinstance(flag, bool) for flag in wanted.values()):
+        return
+    ids = {role: backend.token_to_id(special_tokens[role]) for role in wanted if role in special_tokens}
+    set_affixes(
+        backend,
+        prefix=ids.get("bos_token") if wanted["bos_token"] else None,
+        suffix=ids.get("eos_token") if wanted["eos_token"] else None,
+    )
+
+
+def _end_of_sequence(config: Mapping[str, Any], source: Path) -> tuple[int, ...]:
+    value = config.get("eos_token_id")
+    token_ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token_id in token_ids:
+        if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
+            raise CheckpointError(f"{source}: eos_token_id is {value!r}; it must be a token id or a list of them.")
+    return tuple(token_ids)
