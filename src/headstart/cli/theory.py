@@ -43,7 +43,7 @@ def theory(
     sections: Annotated[
         list[Section] | None,
         typer.Argument(
-            metavar="[SECTION]...",
+            metavar="SECTION",
             help="What to show: figure2, figure3, figure4, table1, table4, lenience, oracle, ngram or trees; all of "
             "them if none is named and no point or law is given.",
         ),
