@@ -55,6 +55,8 @@ class NgramPlaces:
         end = len(self._tokens)
         for length, places in self._places.items():
             first = max(old, length)
+            if first >= end:
+                continue
             columns = (self._tokens[first - length + i : end - length + i] for i in range(length))
             found: Iterable[tuple[tuple[int, ...], int]] = zip(
                 zip(*columns, strict=True), range(first, end), strict=False

@@ -25,8 +25,8 @@ TOP_IDS = 8
 LEVEL_SIZES = (8, 21, 25, 15, 8, 3)
 """Nodes on each level of the paper's tree of 80."""
 
-RANK_PROBABILITIES = (0.45, 0.15, 0.08, 0.05, 0.035, 0.025, 0.02, 0.015)
-"""How often the row of a token names the next one, by rank."""
+RANK_PROBABILITIES = (0.39, 0.09, 0.047, 0.03, 0.026, 0.025, 0.02, 0.013)
+"""How often a warm row names the next token, by rank: measured on 3,000 greedy tokens of SmolLM2-135M."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -163,20 +164,19 @@ class RandomDrafter:
 
 def _law(counts: NextCounts, vocab_size: int) -> Tensor:
     """Relative frequencies, float64 [vocab]."""
-    law = torch.zeros(vocab_size, dtype=torch.float64)
-    law[torch.tensor(list(counts.counts))] = torch.tensor(list(counts.counts.values()), dtype=torch.float64)
-    return law / law.sum()
+    law = np.zeros(vocab_size)
+    law[list(counts.counts)] = list(counts.counts.values())
+    return torch.from_numpy(law / law.sum())
 
 
 def _draw(law: Tensor, sequence: SequenceView, index: int) -> int:
-    """The draw for guess ``index`` of a chain: argmin E/q, which needs no normalisation and never hits q = 0."""
+    """The draw for guess ``index`` of a chain."""
     root = len(sequence.tokens) - 1
-    ids = law.nonzero().flatten()
-    if _is_coupled(sequence):
-        noise = sequence.noise.position_exponentials(root + 1 + index, len(law), ids)
-    else:
-        noise = sequence.noise.exponentials(Stream.DRAFT, root, index, len(law), ids)
-    return int(ids[torch.argmin(noise / law[ids])])
+    if not _is_coupled(sequence):
+        return sequence.noise.draw(Stream.DRAFT, root, index, law)
+    weights = law.numpy()
+    support = np.flatnonzero(weights)
+    return sequence.noise.draw_at(root + 1 + index, len(weights), weights[support], support)
 
 
 def _is_coupled(sequence: SequenceView) -> bool:

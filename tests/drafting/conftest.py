@@ -1,0 +1,69 @@
+"""Which drafters the contract suite runs over, and what it builds them with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from drafting_toys import CONTRACT_VOCAB
+
+from headstart.drafting.base import Drafter
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import available_drafters, create_drafter
+
+
+@dataclass(frozen=True)
+class Case:
+    """A drafter and the options it is checked with."""
+
+    name: str
+    options: dict[str, object] = field(default_factory=dict)
+    remembers: bool = False
+    """Learns from rejected rows or other sequences on purpose, so its guesses do not follow from the tokens alone."""
+
+    def __str__(self) -> str:
+        return "-".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+
+
+VARIANTS = [
+    Case("ngram", {"window": 5, "draft_tokens": 9}),
+    Case("prompt-lookup", {"match": "leftmost"}),
+    Case("suffix", {"tree_nodes": 40, "offset": 2.0, "max_depth": 6}),
+    Case("suffix", {"shared_tokens": 40}, remembers=True),
+    Case("recycling", {"tree_nodes": 80}, remembers=True),
+    Case("copy", {"from_start": False, "min_match": 2}),
+    Case("unigram", {"sample": True}),
+    Case("bigram", {"sample": True}),
+    Case("random", {"sample": True}),
+]
+REMEMBERING = {"recycling"}
+CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
+
+WITHOUT_MODEL = {"none", "ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random"}
+
+CONTEXTS: dict[str, Callable[[], DraftContext]] = {}
+"""For drafters that need more than a vocabulary: name -> a fresh context over CONTRACT_VOCAB tokens."""
+
+
+def new_drafter_of(case: Case) -> Callable[[], Drafter]:
+    """Builds the case's drafter, a new one at each call; skips what has no context yet."""
+    if case.name in WITHOUT_MODEL:
+        context = DraftContext(CONTRACT_VOCAB)
+    elif case.name in CONTEXTS:
+        context = CONTEXTS[case.name]()
+    else:
+        pytest.skip(f"drafter {case.name} needs a model: give tests/drafting/conftest.py a context for it")
+    return lambda: create_drafter(case.name, context, **case.options)
+
+
+@pytest.fixture(params=CASES, ids=str)
+def new_drafter(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
+    """Builds one of the registered drafters, with its own options or others."""
+    return new_drafter_of(request.param)
+
+
+@pytest.fixture(params=[case for case in CASES if not case.remembers], ids=str)
+def new_token_drafter(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
+    """Builds a drafter whose guesses follow from its sequence's tokens and noise alone."""
+    return new_drafter_of(request.param)
