@@ -2,7 +2,7 @@
 
 Both backends build from this: projections are fused (q, k, v in one matrix; gate and up in one), rotary halves
 are in rotate-half order, norm weights are as stored in Hugging Face checkpoints (``ModelConfig.norm_offset`` is
-not yet added). Matrices are [out, in].
+not yet added). Matrices are [out, in] in the precision asked for; norms and biases, being small, stay float32.
 """
 
 from __future__ import annotations
@@ -71,3 +71,6 @@ class DecoderWeights:
     """[vocab, hidden]; the embedding itself where the head is tied."""
     positions: Tensor | None = None
     """[max_positions, hidden], learned positions only."""
+    rope_factors: Tensor | None = None
+    """float32 [rotated dims / 2], divides the rotary frequencies of every layer: how GGUF files store Llama 3's
+    scaling."""

@@ -1,0 +1,80 @@
+"""The kinds of decoder Headstart knows; a new one costs a file here and no new decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Any
+
+from headstart.errors import CheckpointError
+from headstart.models.config import ModelConfig
+from headstart.models.families import llama
+from headstart.models.families.base import CheckpointKind, Family, TensorLayout
+from headstart.models.families.fields import Fields
+
+FAMILIES: tuple[Family, ...] = (*llama.FAMILIES,)
+
+_BY_NAME = {family.name: family for family in FAMILIES}
+_BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
+_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
+
+
+def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
+    """Read the contents of a ``config.json``; ``name`` says in messages where it is from.
+
+    Raises:
+        CheckpointError: unknown architecture, unsupported feature, missing or impossible entry.
+    """
+    source = f"model {name!r}" if name else "config.json"
+    fields = Fields(config, source)
+    family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
+    if fields.get("quantization_config") is not None:
+        raise CheckpointError(
+            f"{source} is quantised (quantization_config), which only GGUF files may be; use the unquantised model."
+        )
+    return _checked(replace(family.hf(fields), name=name), source)
+
+
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), name: str = "") -> ModelConfig:
+    """Read a GGUF file's metadata (plain Python values).
+
+    ``tensors``: names of the file's tensors, for what only they tell: whether the head is tied to the embedding.
+
+    Raises:
+        CheckpointError: unknown architecture, unsupported feature, missing or impossible entry.
+    """
+    source = f"model {name!r}" if name else "GGUF metadata"
+    architecture = Fields(metadata, source).text("general.architecture", "")
+    family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
+    config = family.gguf(Fields(metadata, source, f"{architecture}."))
+    tied = f"{family.gguf_layout.head}.weight" not in tensors
+    return _checked(replace(config, tied_head=tied, name=name), source)
+
+
+def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
+    """Where the tensors of this model's family are in one kind of file."""
+    return _BY_NAME[config.family].layout(kind)
+
+
+def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> Family:
+    if name not in families:
+        raise CheckpointError(
+            f"{source} has {key} {name!r}, which is not supported; supported are {', '.join(sorted(families))}."
+        )
+    return families[name]
+
+
+def _checked(config: ModelConfig, source: str) -> ModelConfig:
+    """Refuse numbers that no decoder of this kind can have together."""
+    if config.num_heads % config.num_kv_heads:
+        raise CheckpointError(
+            f"{source} has {config.num_heads} heads, which {config.num_kv_heads} key-value heads do not divide; "
+            "fetch the model again."
+        )
+    for rope in config.ropes:
+        if rope.dim < 2 or rope.dim % 2 or rope.dim > config.head_dim:
+            raise CheckpointError(
+                f"{source} rotates {rope.dim} dimensions of heads of size {config.head_dim}; "
+                "it must be an even number up to that size."
+            )
+    return config

@@ -1,0 +1,59 @@
+"""What a family is: how its description is read, and where its tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from headstart.models.config import ModelConfig
+from headstart.models.families.fields import Fields
+
+CheckpointKind = Literal["hf", "gguf"]
+Convert = Callable[[Tensor, ModelConfig], Tensor]
+"""From a file's layout of a tensor (weight or bias) to the canonical one of ``models.weights``."""
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """Names of a family's tensors in one kind of file, without their ending ``.weight`` or ``.bias``.
+
+    ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights``, except that
+    ``qkv`` may be split in ``q``, ``k``, ``v``, and that a gated MLP's ``up`` is split in ``gate`` and ``up``.
+    """
+
+    embedding: str
+    final_norm: str
+    head: str
+    layer: Mapping[str, str]
+    prefix: str = ""
+    """Before every name but the head's; files of the bare model leave it out."""
+    positions: str = ""
+    rope_factors: str = ""
+    """Whole name of a table that divides the rotary frequencies, where the format has one."""
+    transposed: bool = False
+    """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
+    convert: Mapping[str, Convert] = field(default_factory=dict)
+    """role -> conversion, where the file's layout differs from the canonical one."""
+    ignored: tuple[str, ...] = ()
+    """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of decoder. ``hf`` and ``gguf`` read a description; ``hf_layout`` and ``gguf_layout`` name tensors."""
+
+    name: str
+    model_type: str
+    """``model_type`` in config.json."""
+    architecture: str
+    """``general.architecture`` in GGUF."""
+    hf: Callable[[Fields], ModelConfig]
+    gguf: Callable[[Fields], ModelConfig]
+    hf_layout: TensorLayout
+    gguf_layout: TensorLayout
+
+    def layout(self, kind: CheckpointKind) -> TensorLayout:
+        return self.hf_layout if kind == "hf" else self.gguf_layout

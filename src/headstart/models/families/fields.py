@@ -1,0 +1,112 @@
+"""Typed reading of a model's description, be it ``config.json`` or GGUF metadata.
+
+These files come from strangers: an entry of a wrong type or an absurd size is refused by name and value, before
+anything is computed or allocated from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headstart.errors import CheckpointError
+
+MAX_SIZE = 1 << 24
+"""No size of a real decoder (vocabulary, width, layers, positions) is larger, but for the context length."""
+MAX_POSITIONS = 1 << 31
+
+
+class Fields:
+    """The entries of one description. An entry that is null counts as absent.
+
+    ``prefix`` is put before every key ("llama." for GGUF metadata); ``source`` says in messages where it is from.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], source: str, prefix: str = "") -> None:
+        self.entries = entries
+        self.source = source
+        self.prefix = prefix
+
+    def get(self, key: str) -> Any:
+        return self.entries.get(self.prefix + key)
+
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
+        """A whole number; the entry is required where there is no default."""
+        value = self.optional_integer(key, minimum, maximum)
+        value = default if value is None else value
+        if value is None:
+            raise self.missing(key)
+        return value
+
+    def optional_integer(self, key: str, minimum: int = 1, maximum: int = MAX_SIZE) -> int | None:
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self.bad(key, value, f"a whole number from {minimum} to {maximum}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number; the entry is required where there is no default."""
+        value = self.optional_number(key)
+        value = default if value is None else value
+        if value is None:
+            raise self.missing(key)
+        return value
+
+    def optional_number(self, key: str) -> float | None:
+        value = self.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise self.bad(key, value, "a positive number")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.bad(key, value, "true or false")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.bad(key, value, "a string")
+        return value
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """One id or a list of them; absent: none."""
+        value = self.get(key)
+        if value is None:
+            return ()
+        ids = value if isinstance(value, list) else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i <= MAX_SIZE for i in ids):
+            raise self.bad(key, value, "a token id or a list of them")
+        return tuple(ids)
+
+    def within(self, key: str) -> Fields | None:
+        """A nested description; None where it is absent or empty."""
+        value = self.get(key)
+        if value is None or value == {}:
+            return None
+        if not isinstance(value, dict):
+            raise self.bad(key, value, "an object")
+        return Fields(value, f"{self.source}, {self.prefix}{key}")
+
+    def refuse(self, key: str, *values: Any, because: str) -> None:
+        """Stop where the entry has one of ``values``: a feature that would silently give wrong numbers."""
+        value = self.get(key)
+        if value in values:
+            raise CheckpointError(f"{self.source}: {self.prefix}{key} is {value!r}, {because}; use another model.")
+
+    def missing(self, key: str) -> CheckpointError:
+        return CheckpointError(f"{self.source} has no entry {self.prefix + key!r}; fetch the model again.")
+
+    def bad(self, key: str, value: Any, wanted: str) -> CheckpointError:
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        return CheckpointError(f"{self.source}: {self.prefix}{key} is {shown}, but must be {wanted}.")

@@ -1,0 +1,259 @@
+"""Llama and its close kin: Llama 2 and 3, SmolLM2, Mistral, Qwen 2 and 3, SmolLM3.
+
+Sources: the configuration and modelling files of transformers (models/llama, mistral, qwen2, qwen3, smollm3);
+for GGUF llama.cpp's converter, which interleaves the rotary halves of q and k for llama and smollm3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.config import Activation, LayerConfig, ModelConfig
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.rope import rope_from_gguf, rope_from_hf
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+_NOPE_INTERVAL = 4
+"""SmolLM3 leaves every fourth layer without positions; GGUF files do not say so (llama.cpp has it as a constant)."""
+
+
+def activation(fields: Fields, key: str, default: str) -> Activation:
+    name = fields.text(key, default)
+    if name not in ACTIVATIONS:
+        raise fields.bad(key, name, f"one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+def windows_from_hf(fields: Fields, num_layers: int, window: int | None, sliding: list[bool]) -> list[int | None]:
+    """[layer] sliding window. ``layer_types`` decides where it is given, else the family's rule ``sliding``."""
+    kinds = fields.get("layer_types")
+    if kinds is not None:
+        known = ("full_attention", "sliding_attention")
+        if not isinstance(kinds, list) or len(kinds) != num_layers or any(kind not in known for kind in kinds):
+            raise fields.bad("layer_types", kinds, f"{num_layers} entries, each {' or '.join(known)}")
+        sliding = [kind == "sliding_attention" for kind in kinds]
+    if window is None and kinds is not None and any(sliding):
+        raise fields.missing("sliding_window")
+    return [window if is_sliding else None for is_sliding in sliding]
+
+
+def base_from_hf(fields: Fields, family: str, tied: bool, default_theta: float = 10_000.0) -> ModelConfig:
+    """What all of these share, with full attention in every layer."""
+    hidden = fields.integer("hidden_size")
+    heads = fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", hidden // heads)
+    num_layers = fields.integer("num_hidden_layers", maximum=4096)
+    return ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=fields.integer("num_key_value_heads", heads),
+        head_dim=head_dim,
+        mlp_size=fields.integer("intermediate_size"),
+        max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
+        layers=(LayerConfig(),) * num_layers,
+        ropes=(rope_from_hf(fields, head_dim, default_theta),),
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        activation=activation(fields, "hidden_act", "silu"),
+        tied_head=fields.flag("tie_word_embeddings", tied),
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+    )
+
+
+def _llama(fields: Fields) -> ModelConfig:
+    attention_bias = fields.flag("attention_bias", False)
+    return replace(
+        base_from_hf(fields, "llama", tied=False),
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def _mistral(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "mistral", tied=False)
+    # The default of transformers, and what null means to it: Mistral 7B 0.1 slides, later ones say null.
+    window = fields.optional_integer("sliding_window") if "sliding_window" in fields.entries else 4096
+    return replace(config, layers=(LayerConfig(window),) * config.num_layers)
+
+
+def _qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+    window = fields.integer("sliding_window", 4096) if fields.flag("use_sliding_window", False) else None
+    first = fields.integer("max_window_layers", 28, minimum=0)
+    sliding = [window is not None and i >= first for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, window, sliding)
+    return replace(config, layers=tuple(LayerConfig(window) for window in windows))
+
+
+def _qwen2(fields: Fields) -> ModelConfig:
+    return replace(_qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False)), qkv_bias=True)
+
+
+def _qwen3(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "qwen3", tied=False)
+    if fields.get("head_dim") is None:  # its default is a constant, not hidden_size / heads
+        config = replace(config, head_dim=128, ropes=(rope_from_hf(fields, 128),))
+    attention_bias = fields.flag("attention_bias", False)
+    return replace(_qwen_windows(fields, config), qk_norm=True, qkv_bias=attention_bias, output_bias=attention_bias)
+
+
+def _smollm3(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "smollm3", tied=True, default_theta=2_000_000.0)
+    rotates = fields.get("no_rope_layers")
+    if rotates is None:
+        interval = fields.integer("no_rope_layer_interval", _NOPE_INTERVAL)
+        rotates = [int((i + 1) % interval != 0) for i in range(config.num_layers)]
+    elif not isinstance(rotates, list) or len(rotates) < config.num_layers or any(r not in (0, 1) for r in rotates):
+        raise fields.bad("no_rope_layers", rotates, f"{config.num_layers} entries, each 0 or 1")
+    window = fields.optional_integer("sliding_window") if fields.flag("use_sliding_window", False) else None
+    sliding = [window is not None and not r for r in rotates[: config.num_layers]]
+    windows = windows_from_hf(fields, config.num_layers, window, sliding)
+    attention_bias = fields.flag("attention_bias", False)
+    return replace(
+        config,
+        layers=tuple(LayerConfig(w, 0 if r else None) for w, r in zip(windows, rotates, strict=False)),
+        qkv_bias=attention_bias,
+        output_bias=attention_bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0, **changes: Any) -> ModelConfig:
+    """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer."""
+    if fields.integer("expert_count", 0, minimum=0) > 0:
+        raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
+    hidden = fields.integer("embedding_length")
+    heads = fields.integer("attention.head_count")
+    head_dim = fields.integer("attention.key_length", hidden // heads)
+    if fields.integer("attention.value_length", head_dim) != head_dim:
+        raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"the key length, {head_dim}")
+    if fields.integer("rope.dimension_count", head_dim) != head_dim:
+        raise fields.bad("rope.dimension_count", fields.get("rope.dimension_count"), f"the head's size, {head_dim}")
+    num_layers = fields.integer("block_count", maximum=4096)
+    config = ModelConfig(
+        family=family,
+        vocab_size=vocab_size_from_gguf(fields),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=fields.integer("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        mlp_size=fields.integer("feed_forward_length"),
+        max_positions=fields.integer("context_length", maximum=MAX_POSITIONS),
+        layers=(LayerConfig(),) * num_layers,
+        ropes=(rope_from_gguf(fields, head_dim, default_theta),),
+        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        **token_ids_from_gguf(fields),
+    )
+    return replace(config, **changes)
+
+
+def vocab_size_from_gguf(fields: Fields) -> int:
+    size = fields.optional_integer("vocab_size")
+    if size is not None:
+        return size
+    tokens = fields.entries.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens:
+        raise fields.missing("vocab_size")
+    return len(tokens)
+
+
+def token_ids_from_gguf(fields: Fields) -> dict[str, Any]:
+    """``bos_token_id`` and ``eos_token_ids``; the end of a turn ends a sequence too, as in llama.cpp."""
+    tokenizer = Fields(fields.entries, fields.source, "tokenizer.ggml.")
+    ends = (tokenizer.optional_integer(key, minimum=0) for key in ("eos_token_id", "eot_token_id"))
+    return {
+        "bos_token_id": tokenizer.optional_integer("bos_token_id", minimum=0),
+        "eos_token_ids": tuple(dict.fromkeys(end for end in ends if end is not None)),
+    }
+
+
+def _llama_gguf(fields: Fields) -> ModelConfig:
+    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    config = base_from_gguf(fields, "llama")
+    return replace(config, layers=(LayerConfig(window),) * config.num_layers)
+
+
+def _qwen2_gguf(fields: Fields) -> ModelConfig:
+    return base_from_gguf(fields, "qwen2", qkv_bias=True)
+
+
+def _qwen3_gguf(fields: Fields) -> ModelConfig:
+    return base_from_gguf(fields, "qwen3", qk_norm=True)
+
+
+def _smollm3_gguf(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "smollm3", default_theta=2_000_000.0)
+    layers = (LayerConfig(rope=0 if (i + 1) % _NOPE_INTERVAL else None) for i in range(config.num_layers))
+    return replace(config, layers=tuple(layers))
+
+
+def _halves(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """[heads * head_dim, ...] with interleaved rotary pairs (2j, 2j + 1) -> pairs (j, j + head_dim / 2)."""
+    pairs = tensor.reshape(-1, config.head_dim // 2, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)
+
+
+HF_LAYER = {
+    "attention_norm": "layers.{i}.input_layernorm",
+    "q": "layers.{i}.self_attn.q_proj",
+    "k": "layers.{i}.self_attn.k_proj",
+    "v": "layers.{i}.self_attn.v_proj",
+    "output": "layers.{i}.self_attn.o_proj",
+    "q_norm": "layers.{i}.self_attn.q_norm",
+    "k_norm": "layers.{i}.self_attn.k_norm",
+    "mlp_norm": "layers.{i}.post_attention_layernorm",
+    "gate": "layers.{i}.mlp.gate_proj",
+    "up": "layers.{i}.mlp.up_proj",
+    "down": "layers.{i}.mlp.down_proj",
+}
+HF_LAYOUT = TensorLayout(
+    prefix="model.",
+    embedding="embed_tokens",
+    final_norm="norm",
+    head="lm_head",
+    layer=HF_LAYER,
+    ignored=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"rotary_emb\.inv_freq"),
+)
+GGUF_LAYER = {
+    "attention_norm": "blk.{i}.attn_norm",
+    "q": "blk.{i}.attn_q",
+    "k": "blk.{i}.attn_k",
+    "v": "blk.{i}.attn_v",
+    "output": "blk.{i}.attn_output",
+    "q_norm": "blk.{i}.attn_q_norm",
+    "k_norm": "blk.{i}.attn_k_norm",
+    "mlp_norm": "blk.{i}.ffn_norm",
+    "gate": "blk.{i}.ffn_gate",
+    "up": "blk.{i}.ffn_up",
+    "down": "blk.{i}.ffn_down",
+}
+GGUF_LAYOUT = TensorLayout(
+    embedding="token_embd",
+    final_norm="output_norm",
+    head="output",
+    layer=GGUF_LAYER,
+    rope_factors="rope_freqs.weight",
+)
+_GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": _halves, "k": _halves})
+
+FAMILIES = (
+    Family("llama", "llama", "llama", _llama, _llama_gguf, HF_LAYOUT, _GGUF_INTERLEAVED),
+    Family("mistral", "mistral", "llama", _mistral, _llama_gguf, HF_LAYOUT, _GGUF_INTERLEAVED),
+    Family("qwen2", "qwen2", "qwen2", _qwen2, _qwen2_gguf, HF_LAYOUT, GGUF_LAYOUT),
+    Family("qwen3", "qwen3", "qwen3", _qwen3, _qwen3_gguf, HF_LAYOUT, GGUF_LAYOUT),
+    Family("smollm3", "smollm3", "smollm3", _smollm3, _smollm3_gguf, HF_LAYOUT, _GGUF_INTERLEAVED),
+)

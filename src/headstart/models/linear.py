@@ -1,0 +1,53 @@
+"""Matrix products of a decoder, in the form the machine runs fastest."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.models.weights import LinearWeights
+
+_MAX_INNER = 1024
+"""Packed float32 products over more inputs are summed from parts: one longer chain of additions loses digits, and
+oneDNN orders it differently for different row counts."""
+
+
+class Linear:
+    """y = x W^T + b with weights in ``dtype``; float32 accumulation inside.
+
+    On a CPU with oneDNN the matrix is packed once into oneDNN's blocked layout. Over all matrices of a 135M model
+    that was measured faster than ``F.linear`` from 4 rows on in float32 and always in bfloat16 (1.2 to 2 times).
+    In float32 a row also comes out the same, bit for bit, however many rows share the pass.
+    """
+
+    def __init__(self, weights: LinearWeights, dtype: torch.dtype, device: torch.device) -> None:
+        weight = weights.weight.to(device, dtype)
+        self.nbytes = weight.nbytes
+        """Size of the matrix in bytes."""
+        self.bias = None if weights.bias is None else weights.bias.to(device, dtype)
+        self.packed = device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        self.parts = [weight]
+        if self.packed:
+            count = -(-weight.shape[1] // _MAX_INNER) if dtype == torch.float32 else 1
+            self.parts = list(weight.chunk(count, dim=1))
+        self.sizes = [part.shape[1] for part in self.parts]
+        if self.packed:
+            self.parts = [torch.ops.mkldnn._reorder_linear_weight(part.contiguous(), None) for part in self.parts]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[row, in] -> [row, out]."""
+        if not self.packed:
+            return F.linear(x, self.parts[0], self.bias)
+        if len(self.parts) == 1:
+            return _packed_linear(x, self.parts[0], self.bias)
+        inputs = x.split(self.sizes, dim=1)
+        y = _packed_linear(inputs[0], self.parts[0], self.bias)
+        for part_input, part in zip(inputs[1:], self.parts[1:], strict=True):
+            y.add_(_packed_linear(part_input, part, None))
+        return y
+
+
+def _packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return y
