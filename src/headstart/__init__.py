@@ -1,1 +1,78 @@
-"""Headstart: lossless speculative decoding for language models."""
+"""Headstart: lossless speculative decoding for language models.
+
+>>> from headstart import LLM, SamplingParams
+>>> llm = LLM("smollm2", drafter="ngram")
+>>> out, = llm.generate(["Once upon a time"], SamplingParams(temperature=0, max_tokens=32))
+>>> print(out.text, out.stats.acceptance_rate)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
+    from headstart.drafting.registry import available_drafters
+    from headstart.drafting.tree import DraftTree
+    from headstart.engine.outputs import Completion, FinishReason, RequestOutput, SequenceStats, TokenOrigin
+    from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
+    from headstart.llm import LLM
+    from headstart.request import StreamPiece
+    from headstart.sampling.params import SamplingParams
+    from headstart.verification.base import VerifyRule
+
+# Imported when first used, so that `import headstart` and `headstart --help` stay quick.
+_HOMES = {
+    "CheckpointError": "errors",
+    "Completion": "engine.outputs",
+    "ConfigError": "errors",
+    "DraftTree": "drafting.tree",
+    "Drafter": "drafting.base",
+    "FinishReason": "engine.outputs",
+    "HeadstartError": "errors",
+    "LLM": "llm",
+    "RequestError": "errors",
+    "RequestOutput": "engine.outputs",
+    "RoundOutcome": "drafting.base",
+    "SamplingParams": "sampling.params",
+    "SequenceStats": "engine.outputs",
+    "SpeculationParams": "drafting.base",
+    "StreamPiece": "request",
+    "TargetSignals": "drafting.base",
+    "TokenOrigin": "engine.outputs",
+    "VerifyRule": "verification.base",
+    "available_drafters": "drafting.registry",
+}
+
+__all__ = [
+    "LLM",
+    "CheckpointError",
+    "Completion",
+    "ConfigError",
+    "DraftTree",
+    "Drafter",
+    "FinishReason",
+    "HeadstartError",
+    "RequestError",
+    "RequestOutput",
+    "RoundOutcome",
+    "SamplingParams",
+    "SequenceStats",
+    "SpeculationParams",
+    "StreamPiece",
+    "TargetSignals",
+    "TokenOrigin",
+    "VerifyRule",
+    "available_drafters",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

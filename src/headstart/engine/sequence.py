@@ -12,11 +12,16 @@ from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import TokenHistory, Transforms
 
 
-class TextWatch(Protocol):
-    """Watches the text of a sequence for stop strings (the engine itself knows no text)."""
+class GrowingText(Protocol):
+    """The text of a sequence, watched for stop strings (the engine itself knows no text)."""
 
-    def append(self, token: int) -> str | None:
-        """Take one committed token; the stop string that it completes, if it does."""
+    @property
+    def stop(self) -> str | None:
+        """The stop string that was completed, if one was."""
+        ...
+
+    def append(self, token_id: int) -> str:
+        """Take one committed token; the text that became final."""
         ...
 
 
@@ -48,7 +53,7 @@ class Sequence:
     noise: SequenceNoise
     stops: StopRules
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
-    watch: TextWatch | None = None
+    text: GrowingText | None = None
     stats: SequenceStats = field(default_factory=SequenceStats)
     origins: list[TokenOrigin] = field(default_factory=list)
     """[output token]."""
@@ -82,13 +87,14 @@ class Sequence:
         self.tokens.append(token)
         self.history.append(token)
         self.stats.tokens += 1
-        stop_string = self.watch.append(token) if self.watch is not None else None
+        if self.text is not None:
+            self.text.append(token)
         if token in self.stops.end_tokens:
             self.finish_reason = FinishReason.STOP
         elif token in self.stops.stop_tokens:
             self.finish_reason, self.stop_reason = FinishReason.STOP, token
-        elif stop_string is not None:
-            self.finish_reason, self.stop_reason = FinishReason.STOP, stop_string
+        elif self.text is not None and self.text.stop is not None:
+            self.finish_reason, self.stop_reason = FinishReason.STOP, self.text.stop
         elif self.num_output >= self.stops.max_tokens:
             self.finish_reason = FinishReason.LENGTH
 

@@ -1,0 +1,302 @@
+"""The library's front door: load a model, decode text with it, plainly or with speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from headstart.drafting.base import SpeculationParams
+from headstart.drafting.context import DraftContext, LoadedModel
+from headstart.drafting.registry import create_drafter, drafter_options
+from headstart.engine.engine import Engine
+from headstart.engine.outputs import RequestOutput
+from headstart.engine.schedule import Limits
+from headstart.errors import ConfigError, RequestError
+from headstart.loading import Model, Precision, load_model
+from headstart.request import EncodedPrompt, Job, StreamPiece
+from headstart.runner import ModelRunner
+from headstart.sampling.noise import fresh_seed
+from headstart.sampling.params import SamplingParams
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+OnCommit = Callable[[StreamPiece], None]
+
+DEFAULT_MODEL = "smollm2"
+DEFAULT_DRAFTER = "ngram"
+_CACHE_BYTES = 1 << 30
+_MAX_CONTEXT = 8192
+
+
+class LLM:
+    """A target with a drafter, ready to decode.
+
+    Args:
+        model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file.
+        drafter: a registered drafter's name (``headstart drafters`` lists them); "none" decodes plainly.
+        draft_model: another model for the drafter, named as ``model`` is.
+        draft_tokens: depth of the draft; None: the drafter's default.
+        drafter_options: further options of the drafter.
+        speculation: how requests are drafted and verified unless they say otherwise.
+        precision: of the target (``loading.Precision``).
+        max_context: prompt and output tokens of a sequence; None: what the model was made for, at most 8192.
+        max_batch_size: sequences that decode together.
+        cache_tokens: room of the key-value cache; None: about 1 GiB, but at least one whole context.
+        revision: branch, tag or commit of a hub model.
+
+    Raises:
+        ConfigError, CheckpointError: see the message; nothing is half-loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_MODEL,
+        drafter: str = DEFAULT_DRAFTER,
+        *,
+        draft_model: str | Path | None = None,
+        draft_tokens: int | None = None,
+        drafter_options: Mapping[str, object] | None = None,
+        speculation: SpeculationParams | None = None,
+        precision: Precision | str = Precision.AUTO,
+        max_context: int | None = None,
+        max_batch_size: int = 16,
+        cache_tokens: int | None = None,
+        revision: str | None = None,
+    ) -> None:
+        options = _drafter_options(drafter, draft_model, draft_tokens, drafter_options)
+        self._precision = precision
+        self.model: Model = load_model(model, precision, revision)
+        config = self.model.config
+        context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
+        if not 2 <= context <= config.max_positions:
+            raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
+        if max_batch_size < 1:
+            raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
+        limits = Limits(max_sequences=max_batch_size, max_context=context)
+        if cache_tokens is None:
+            cache_tokens = min(
+                max(_CACHE_BYTES // _cache_bytes_per_token(self.model), context), max_batch_size * context
+            )
+        runner = ModelRunner(self.model.backend, cache_tokens + limits.draft_rows)
+        self.speculation = speculation or SpeculationParams()
+        if draft_tokens is not None:
+            self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
+        self.drafter_name = drafter
+        self.engine = Engine(
+            runner,
+            create_drafter(
+                drafter,
+                DraftContext(
+                    vocab_size=config.vocab_size,
+                    runner=runner,
+                    tokenizer=self.model.tokenizer,
+                    load_model=self._load_draft,
+                ),
+                **options,
+            ),
+            limits,
+        )
+        self._ids = count()
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> list[RequestOutput]:
+        """Decode prompts together.
+
+        Args:
+            prompts: texts, or lists of token ids; one or several.
+            params: for all prompts, or one for each.
+            speculation: overrides the engine's for this call.
+            on_commit: called with each piece as it is committed.
+
+        Returns:
+            One output a prompt, in their order. A prompt that fails while it decodes has finish reason "error".
+
+        Raises:
+            RequestError: a prompt cannot be served; raised before anything is decoded.
+        """
+        listed = [prompts] if _is_one_prompt(prompts) else prompts
+        return self._run([self._prompt(prompt) for prompt in listed], params, speculation, on_commit)  # type: ignore[arg-type]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        speculation: SpeculationParams | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several together, through the model's chat template; else as ``generate``."""
+        conversations = [messages] if _is_one_chat(messages) else messages
+        encoded = [self._chat_prompt(conversation, tools) for conversation in conversations]  # type: ignore[arg-type]
+        return self._run(encoded, params, speculation, on_commit)
+
+    def stream(
+        self,
+        prompt: Prompt | None = None,
+        params: SamplingParams | None = None,
+        *,
+        messages: Sequence[Message] | None = None,
+        speculation: SpeculationParams | None = None,
+    ) -> Iterator[StreamPiece]:
+        """Decode one prompt, or answer one conversation, piece by piece as rounds commit.
+
+        Closing the iterator early ends the request and frees what it held.
+
+        Raises:
+            RequestError: the prompt cannot be served, or its sequence failed.
+        """
+        if prompt is None and messages is not None:
+            request = self._chat_prompt(messages)
+        elif prompt is not None and messages is None:
+            request = self._prompt(prompt)
+        else:
+            raise RequestError("give either a prompt or messages.")
+        jobs = self._jobs([request], params, speculation)
+        try:
+            for job in jobs:
+                self.engine.add(job.sequence)
+            while not self.engine.idle:
+                self.engine.step()
+                for job in jobs:
+                    if (piece := job.next_piece()) is not None:
+                        yield piece
+            for job in jobs:
+                if job.sequence.error is not None:
+                    raise RequestError(job.sequence.error)
+        finally:
+            self._abort(jobs)
+
+    def _load_draft(self, name: str) -> LoadedModel:
+        draft = load_model(name, self._precision)
+        return LoadedModel(draft.backend, draft.tokenizer)
+
+    def _run(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        speculation: SpeculationParams | None,
+        on_commit: OnCommit | None,
+    ) -> list[RequestOutput]:
+        jobs = self._jobs(prompts, params, speculation)
+        try:
+            for job in jobs:
+                with _named(job.prompt_index, len(prompts)):
+                    self.engine.add(job.sequence)
+            while not self.engine.idle:
+                self.engine.step()
+                if on_commit is not None:
+                    for job in jobs:
+                        if (piece := job.next_piece()) is not None:
+                            on_commit(piece)
+        finally:
+            self._abort(jobs)
+        outputs = [RequestOutput(prompt.text, prompt.token_ids, []) for prompt in prompts]
+        for job in jobs:
+            outputs[job.prompt_index].outputs.append(job.completion())
+        return outputs
+
+    def _jobs(
+        self,
+        prompts: Sequence[EncodedPrompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        speculation: SpeculationParams | None,
+    ) -> list[Job]:
+        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
+        if len(each) != len(prompts):
+            raise RequestError(
+                f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."
+            )
+        jobs = []
+        for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
+            seed = fresh_seed() if wanted.seed is None else wanted.seed
+            for sample in range(wanted.n):
+                with _named(index, len(prompts)):
+                    jobs.append(
+                        Job(
+                            self.model,
+                            prompt,
+                            index,
+                            sample,
+                            next(self._ids),
+                            wanted,
+                            seed,
+                            speculation or self.speculation,
+                        )
+                    )
+        return jobs
+
+    def _prompt(self, prompt: Prompt) -> EncodedPrompt:
+        tokenizer = self.model.tokenizer
+        if not isinstance(prompt, str):
+            ids = [int(token) for token in prompt]
+            return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
+        ids = tokenizer.encode(prompt)
+        if not ids and tokenizer.bos_token_id is not None:
+            # Nothing said yet: the text starts from the begin-of-sequence token, as transformers does.
+            ids = [tokenizer.bos_token_id]
+        return EncodedPrompt(prompt, ids)
+
+    def _chat_prompt(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> EncodedPrompt:
+        text = self.model.chat_template.render(messages, tools=tools)
+        return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
+
+    def _abort(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.engine.abort(job.sequence)
+
+
+def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
+    return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+
+
+def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
+    return not messages or isinstance(messages[0], Mapping)
+
+
+def _drafter_options(
+    drafter: str, draft_model: str | Path | None, draft_tokens: int | None, more: Mapping[str, object] | None
+) -> dict[str, object]:
+    """The drafter's options, with the common ones under the names that it knows.
+
+    Raises:
+        ConfigError: ``draft_model`` was given to a drafter that runs no model.
+    """
+    options = dict(more or {})
+    known = {field.name for field in fields(drafter_options(drafter))}
+    if draft_model is not None:
+        if "model" not in known:
+            raise ConfigError(
+                f"draft_model is {str(draft_model)!r}, but drafter {drafter!r} runs no model; leave it out."
+            )
+        options["model"] = str(draft_model)
+    if draft_tokens is not None and "draft_tokens" in known:
+        options["draft_tokens"] = draft_tokens
+    return options
+
+
+def _cache_bytes_per_token(model: Model) -> int:
+    return max(model.backend.allocate_cache(1, 1).nbytes, 1)
+
+
+@contextmanager
+def _named(index: int, prompts: int) -> Iterator[None]:
+    """Say which of several prompts a refusal is about."""
+    try:
+        yield
+    except RequestError as error:
+        if prompts == 1:
+            raise
+        raise RequestError(f"prompt {index}: {error}") from None

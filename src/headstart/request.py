@@ -1,0 +1,132 @@
+"""One sample of one prompt on its way through the engine: token ids inside, text outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headstart.drafting.base import SpeculationParams
+from headstart.engine.outputs import Completion, FinishReason, TokenOrigin
+from headstart.engine.sequence import Sequence, StopRules
+from headstart.loading import Model
+from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.params import SamplingParams
+from headstart.sampling.transforms import Transforms
+from headstart.text.detokenizer import IncrementalDetokenizer
+
+_NO_LIMIT = 1 << 62
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as text (a chat as its template rendered it) and as token ids."""
+
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class StreamPiece:
+    """What one round added to one sample. Prints as its text."""
+
+    text: str
+    """Text that became final; empty while a character or a possible stop string is incomplete."""
+    token_ids: list[int]
+    origins: list[TokenOrigin]
+    """[token] how each came to be."""
+    prompt_index: int = 0
+    sample: int = 0
+    finish_reason: FinishReason | None = None
+    """Set in the last piece."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Job:
+    """A sequence and the text it has become.
+
+    Args:
+        model: the target.
+        prompt: of the request; ``prompt_index`` is its place among the prompts of a call.
+        sample: which of the prompt's ``n`` samples this is.
+        sequence_id: unique in the engine.
+        seed: in [0, 2**64), resolved.
+
+    Raises:
+        RequestError: a parameter does not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        prompt: EncodedPrompt,
+        prompt_index: int,
+        sample: int,
+        sequence_id: int,
+        params: SamplingParams,
+        seed: int,
+        speculation: SpeculationParams,
+    ) -> None:
+        self.prompt_index = prompt_index
+        self.sample = sample
+        self._text = IncrementalDetokenizer(
+            model.tokenizer, prompt.token_ids, stop=params.stop, min_tokens=params.min_tokens
+        )
+        self.sequence = Sequence(
+            id=sequence_id,
+            tokens=list(prompt.token_ids),
+            prompt_length=len(prompt.token_ids),
+            params=params,
+            transforms=Transforms(params, model.config.vocab_size, model.eos_token_ids),
+            noise=SequenceNoise(seed, sample),
+            stops=StopRules(
+                end_tokens=frozenset() if params.ignore_eos else frozenset(model.eos_token_ids),
+                stop_tokens=frozenset(params.stop_token_ids),
+                max_tokens=_NO_LIMIT if params.max_tokens is None else params.max_tokens,
+            ),
+            speculation=speculation,
+            text=self._text,
+        )
+        self._shown_text = 0
+        self._shown_tokens = 0
+        self._closed = False
+
+    def next_piece(self) -> StreamPiece | None:
+        """What came since the last piece, None where nothing did. The last piece names the finish reason."""
+        sequence = self.sequence
+        if self._closed or (self._shown_tokens == sequence.num_output and not sequence.finished):
+            return None
+        text = self._final_text()
+        piece = StreamPiece(
+            text=text[self._shown_text :],
+            token_ids=sequence.tokens[sequence.prompt_length + self._shown_tokens :],
+            origins=sequence.origins[self._shown_tokens :],
+            prompt_index=self.prompt_index,
+            sample=self.sample,
+            finish_reason=sequence.finish_reason,
+        )
+        self._shown_text = len(text)
+        self._shown_tokens = sequence.num_output
+        self._closed = sequence.finished
+        return piece
+
+    def completion(self) -> Completion:
+        """The result of a finished sequence."""
+        sequence = self.sequence
+        assert sequence.finish_reason is not None
+        return Completion(
+            index=self.sample,
+            text=self._final_text(),
+            token_ids=sequence.output,
+            finish_reason=sequence.finish_reason,
+            stats=sequence.stats,
+            origins=sequence.origins,
+            logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
+            stop_reason=sequence.stop_reason,
+            error=sequence.error,
+        )
+
+    def _final_text(self) -> str:
+        if self.sequence.finished:
+            self._text.finish()
+        return self._text.text
