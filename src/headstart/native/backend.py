@@ -1,0 +1,312 @@
+"""A ``Backend`` whose pass is one call of the native library."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.errors import ConfigError
+from headstart.models.backend import IntArray, KVStorage, PassBatch, PassOutput
+from headstart.models.config import Activation, ModelConfig, NormKind
+from headstart.models.rotary import inverse_frequencies
+from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
+from headstart.native.library import Library, Pass, Shape
+from headstart.native.loader import load_library
+
+Precision = Literal["bf16", "int8", "int8-fast", "fp32"]
+"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32."""
+
+PAGE_KEYS = 32
+"""Keys of a cache page: the block size is a multiple of it."""
+
+_LINEARS = ("qkv", "output", "up", "down")
+_NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
+
+
+def supports(config: ModelConfig) -> str | None:
+    """None if the native pass can run such a model, else the reason in a few words."""
+    if config.head_dim % 32 or config.head_dim > 256:
+        return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
+    if config.num_heads % config.num_kv_heads:
+        return f"{config.num_heads} heads do not share {config.num_kv_heads} kv heads evenly"
+    for rope in config.ropes:
+        if rope.dim % 32 or rope.dim > config.head_dim:
+            return f"{rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
+    return None
+
+
+class NativeStorage:
+    """Paged keys and values in the library's tile order."""
+
+    def __init__(self, library: Library, model: int, num_blocks: int, block_size: int) -> None:
+        if block_size % PAGE_KEYS:
+            raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.model = model
+        self.pages_per_block = block_size // PAGE_KEYS
+        handle = library.cache_create(model, num_blocks * self.pages_per_block)
+        if not handle:
+            raise ConfigError(f"{num_blocks} cache blocks do not fit in memory; ask for fewer")
+        self.handle: int = handle
+        self._library = library
+        weakref.finalize(self, library.cache_destroy, handle)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._library.cache_bytes(self.handle))
+
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """The raw bytes, in the order of ``src/kv_cache.h``; valid while the storage lives."""
+        pointer = ctypes.cast(self._library.cache_data(self.handle), ctypes.POINTER(ctypes.c_uint8))
+        return np.ctypeslib.as_array(pointer, (self.nbytes,))
+
+    def move(self, source: IntArray, target: IntArray) -> None:
+        """Copy slots pairwise, in order (see ``KVStorage.move``)."""
+        self._library.cache_move(self.handle, *self._pairs(source, target, self.block_size))
+
+    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole blocks pairwise."""
+        within = np.arange(self.pages_per_block, dtype=np.int32)
+        pages = [
+            (np.asarray(blocks, np.int32)[:, None] * self.pages_per_block + within).ravel()
+            for blocks in (source, target)
+        ]
+        self._library.cache_copy(self.handle, *self._pairs(*pages, self.pages_per_block))
+
+    def _pairs(self, source: IntArray, target: IntArray, per_block: int) -> tuple[object, object, int]:
+        source, target = _int32(source), _int32(target)
+        limit = self.num_blocks * per_block
+        if len(source) != len(target):
+            raise ValueError(f"{len(source)} sources for {len(target)} targets")
+        for places in (source, target):
+            if len(places) and (places.min() < 0 or places.max() >= limit):
+                raise ValueError(f"a place is outside 0..{limit - 1}")
+        # The arrays themselves keep the memory alive during the call.
+        return source.ctypes.data_as(ctypes.c_void_p), target.ctypes.data_as(ctypes.c_void_p), len(source)
+
+
+class NativeBackend:
+    """A decoder packed for this machine's processor.
+
+    Rows are computed to the same bits in every pass: alone or with others, chunked or not, as a chain or in a tree,
+    with any number of threads. Hidden rows (taps) are float32. One pass at a time, from one thread.
+
+    Args:
+        config: the model; ``supports(config)`` must be None.
+        weights: read while packing, not kept (but the embedding table is, if it is bfloat16 already).
+        precision: how weights and activations are held.
+        threads: team size, None for torch's.
+        isa: instruction set to use instead of the fastest (see ``load_library``).
+
+    Raises:
+        ConfigError: the model is not supported, or there is no native path on this machine.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        precision: Precision = "bf16",
+        threads: int | None = None,
+        isa: str | None = None,
+    ) -> None:
+        reason = supports(config)
+        if reason is not None:
+            raise ConfigError(f"the native pass cannot run {config.name or config.family}: {reason}; use PyTorch")
+        library = load_library(isa)
+        if library is None:
+            raise ConfigError("there is no native path on this machine; use PyTorch")
+        self.config = config
+        self.name = f"native-{library.isa}-{precision}"
+        self.threads = threads or torch.get_num_threads()
+        self._library = library
+        self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+        handle = library.create(ctypes.byref(_shape(config, precision, self.threads)))
+        if not handle:
+            raise ConfigError(f"the weights of {config.name or config.family} do not fit in memory as {precision}")
+        self.handle: int = handle
+        weakref.finalize(self, library.destroy, handle)
+        self._positions = 0
+        self._ropes: list[tuple[Tensor, Tensor]] = []
+        self._frequencies = [inverse_frequencies(rope, weights.rope_factors) for rope in config.ropes]
+        with torch.inference_mode():
+            self._pack(weights)
+        self._pass = Pass()
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._library.bytes(self.handle)) + self._embedding.nbytes
+
+    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS) -> KVStorage:
+        """Zero-filled storage.
+
+        Raises:
+            ConfigError: ``block_size`` is no multiple of 32, or memory is short.
+        """
+        return NativeStorage(self._library, self.handle, num_blocks, block_size)
+
+    def read_seconds(self) -> float:
+        """Seconds that one read of all weights took just now: the floor of a pass."""
+        return float(self._library.read_seconds(self.handle))
+
+    def forward(self, batch: PassBatch, storage: KVStorage, inputs: Tensor | None = None) -> PassOutput:
+        """Run one pass.
+
+        ``inputs``: float32 [row, hidden] in place of the tokens' embeddings.
+
+        Raises:
+            TypeError: the storage is another backend's.
+            ValueError: the batch's tables contradict each other or the cache.
+        """
+        if not isinstance(storage, NativeStorage) or storage.model != self.handle:
+            raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
+        rows, wanted = len(batch.tokens), len(batch.logit_rows)
+        depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
+        tables = [
+            _int32(table)
+            for table in (
+                batch.tokens,
+                batch.positions,
+                batch.parents,
+                batch.row_starts,
+                batch.cached_lengths,
+                batch.block_tables,
+                batch.logit_rows,
+                np.array(batch.taps, np.int32),
+            )
+        ]
+        _check_lengths(batch)
+        self._reach(int(batch.positions.max(initial=0)) + 1)
+        logits = torch.empty(wanted, self.config.vocab_size)
+        hidden = {tap: torch.empty(rows, self.config.hidden_size) for tap in batch.taps}
+        if inputs is not None:
+            inputs = inputs.to(torch.float32).contiguous()
+            if inputs.shape != (rows, self.config.hidden_size):
+                raise ValueError(f"inputs are {tuple(inputs.shape)}; rows x hidden is {(rows, self.config.hidden_size)}")
+        taps = (ctypes.c_void_p * len(batch.taps))(*(hidden[tap].data_ptr() for tap in batch.taps))
+        arguments = Pass(
+            rows,
+            batch.num_sequences,
+            batch.block_tables.shape[1],
+            storage.pages_per_block,
+            wanted,
+            depth,
+            len(batch.taps),
+            *(table.__array_interface__["data"][0] for table in tables),
+            None if inputs is None else inputs.data_ptr(),
+            logits.data_ptr(),
+            taps,
+        )
+        error = self._library.forward(self.handle, storage.handle, ctypes.byref(arguments))
+        if error is not None:
+            raise ValueError(f"the pass cannot run: {error.decode()}")
+        return PassOutput(logits, hidden)
+
+    def _pack(self, weights: DecoderWeights) -> None:
+        config, library = self.config, self._library
+        for index, layer in enumerate(config.layers):
+            library.set_layer(self.handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
+        for index, parts in enumerate(weights.layers):
+            for which, name in enumerate(_NORMS):
+                self._pack_norm(index, which, getattr(parts, name))
+            for which, name in enumerate(_LINEARS):
+                self._pack_linear(index, which, getattr(parts, name))
+        self._pack_norm(-1, 0, weights.final_norm)
+        self._pack_linear(-1, 0, weights.head)
+        # int8 keeps the table, of which a pass reads a row or two, in bf16.
+        self._embedding = weights.embedding.detach().to("cpu", self._dtype).contiguous()
+        self._learned = None if weights.positions is None else _float32(weights.positions)
+        library.set_embedding(
+            self.handle,
+            self._embedding.data_ptr(),
+            self._dtype is torch.bfloat16,
+            None if self._learned is None else self._learned.data_ptr(),
+            0 if self._learned is None else len(self._learned),
+        )
+
+    def _pack_linear(self, layer: int, which: int, linear: LinearWeights) -> None:
+        weight = linear.weight.detach().cpu()
+        weight = (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
+        bias = None if linear.bias is None else _float32(linear.bias)
+        self._library.set_linear(
+            self.handle,
+            layer,
+            which,
+            weight.data_ptr(),
+            weight.dtype is torch.bfloat16,
+            None if bias is None else bias.data_ptr(),
+        )
+
+    def _pack_norm(self, layer: int, which: int, norm: NormWeights | None) -> None:
+        if norm is None:
+            return
+        weight = _float32(norm.weight) + self.config.norm_offset
+        if weight.dim() != 1:
+            raise ConfigError("the native pass has no norm with weights of its own for each head; use PyTorch")
+        bias = None if norm.bias is None else _float32(norm.bias)
+        self._library.set_norm(
+            self.handle, layer, which, weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight)
+        )
+
+    def _reach(self, positions: int) -> None:
+        """Extend the rope tables to this many positions."""
+        if positions <= self._positions:
+            return
+        # Doubling keeps this rare; very long models do not pay for positions never reached.
+        self._positions = max(positions, 2 * self._positions, 4096)
+        counted = torch.arange(self._positions).float()[:, None]
+        self._ropes = [((counted * f).cos().contiguous(), (counted * f).sin().contiguous()) for f in self._frequencies]
+        for index, (cosines, sines) in enumerate(self._ropes):
+            dimensions = 2 * cosines.shape[1]
+            self._library.set_rope(
+                self.handle, index, cosines.data_ptr(), sines.data_ptr(), self._positions, dimensions
+            )
+
+
+def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
+    return Shape(
+        vocab=config.vocab_size,
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        mlp=config.mlp_size,
+        layers=config.num_layers,
+        precision=get_args(Precision).index(precision),
+        threads=threads,
+        norm=get_args(NormKind).index(config.norm),
+        activation=get_args(Activation).index(config.activation),
+        gated=config.gated_mlp,
+        parallel_residual=config.parallel_residual,
+        norm_eps=config.norm_eps,
+        attention_scale=config.scale,
+        attention_softcap=config.attention_softcap or 0.0,
+        logit_softcap=config.logit_softcap or 0.0,
+        embedding_scale=config.embedding_scale,
+    )
+
+
+def _check_lengths(batch: PassBatch) -> None:
+    """The library trusts lengths; everything else it checks itself."""
+    rows, sequences = len(batch.tokens), len(batch.cached_lengths)
+    if len(batch.positions) != rows or len(batch.parents) != rows:
+        raise ValueError(f"positions and parents do not have one entry for each of {rows} rows")
+    if len(batch.row_starts) != sequences + 1 or len(batch.block_tables) != sequences:
+        raise ValueError(f"row_starts and block_tables do not fit {sequences} sequences")
+
+
+def _int32(values: IntArray) -> IntArray:
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def _float32(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32).contiguous()

@@ -1,0 +1,56 @@
+"""Instruction sets the native pass is written for, and what this processor has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """One way to compile the native sources."""
+
+    name: str
+    compiler_flags: tuple[str, ...]
+    cpu_flags: frozenset[str]
+    """Names in /proc/cpuinfo that it needs."""
+
+
+_AVX2 = ("-mavx2", "-mfma")
+_AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512")
+_AVX512_CPU = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx2", "fma"})
+
+INSTRUCTION_SETS = (
+    InstructionSet(
+        "amx",
+        ("-DHEADSTART_AMX", *_AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        _AVX512_CPU | {"amx_tile", "amx_bf16", "amx_int8"},
+    ),
+    InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
+    InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma"})),
+)
+"""Fastest first."""
+
+AMX_EMULATED = InstructionSet(
+    "amx-emulated", ("-DHEADSTART_AMX", "-DHEADSTART_AMX_EMULATED", *_AVX512), _AVX512_CPU
+)
+"""The matrix-unit code with its tile instructions emulated: for tests on processors without the unit."""
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Feature names of this processor as Linux prints them; empty where they cannot be read."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def by_name(name: str) -> InstructionSet | None:
+    """The instruction set called ``name``, None if there is none."""
+    return next((isa for isa in (*INSTRUCTION_SETS, AMX_EMULATED) if isa.name == name), None)

@@ -1,0 +1,68 @@
+"""The C interface of ``src/api.h`` as ctypes sees it."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+
+
+class Shape(Structure):
+    """``HeadstartShape``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
+        *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
+        *((name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")),
+        ("embedding_scale", c_float),
+    )
+
+
+class Pass(Structure):
+    """``HeadstartPass``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("rows", "sequences", "blocks_per_sequence", "pages_per_block")),
+        *((name, c_int32) for name in ("wanted", "layers", "taps")),
+        *((name, c_void_p) for name in ("tokens", "positions", "parents", "row_starts", "cached_lengths")),
+        *((name, c_void_p) for name in ("block_tables", "logit_rows", "tap_layers", "inputs", "logits")),
+        ("tap_rows", POINTER(c_void_p)),
+    )
+
+
+_SIGNATURES = {
+    "enable": (c_int, ()),
+    "create": (c_void_p, (POINTER(Shape),)),
+    "destroy": (None, (c_void_p,)),
+    "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
+    "set_linear": (None, (c_void_p, c_int, c_int, c_void_p, c_int, c_void_p)),
+    "set_layer": (None, (c_void_p, c_int, c_int, c_int)),
+    "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),
+    "set_embedding": (None, (c_void_p, c_void_p, c_int, c_void_p, c_int)),
+    "bytes": (c_int64, (c_void_p,)),
+    "cache_create": (c_void_p, (c_void_p, c_int)),
+    "cache_destroy": (None, (c_void_p,)),
+    "cache_data": (c_void_p, (c_void_p,)),
+    "cache_bytes": (c_int64, (c_void_p,)),
+    "cache_move": (None, (c_void_p, c_void_p, c_void_p, c_int)),
+    "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
+    "forward": (c_char_p, (c_void_p, c_void_p, POINTER(Pass))),
+    "read_seconds": (c_double, (c_void_p,)),
+}
+
+
+class Library:
+    """One loaded library; each function of the interface is an attribute named without its prefix."""
+
+    def __init__(self, handle: ctypes.CDLL, isa: str) -> None:
+        self.isa = isa
+        self._functions = {}
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(handle, f"headstart_{name}")
+            function.restype, function.argtypes = result, arguments
+            self._functions[name] = function
+
+    def __getattr__(self, name: str) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
+        try:
+            return self.__dict__["_functions"][name]
+        except KeyError:
+            raise AttributeError(name) from None

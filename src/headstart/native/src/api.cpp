@@ -1,0 +1,109 @@
+// The C interface. This file is the whole library: it is compiled once per instruction set, into a library of its
+// own, so that no inline function is ever shared between code for different processors.
+#include "api.h"
+
+#include <chrono>
+#include <new>
+
+#include "pass.h"
+
+namespace {
+
+struct Model {
+  explicit Model(const HeadstartShape &shape) : decoder(shape), runner(decoder) {}
+  Decoder decoder;
+  PassRunner runner;
+};
+
+Model *model_of(void *p) { return static_cast<Model *>(p); }
+const Decoder &decoder_of(const void *p) { return static_cast<const Model *>(p)->decoder; }
+const KvCache *cache_of(const void *p) { return static_cast<const KvCache *>(p); }
+
+}  // namespace
+
+extern "C" {
+
+#define HEADSTART_API __attribute__((visibility("default")))
+
+HEADSTART_API int headstart_enable() { return enable_unit(); }
+
+HEADSTART_API void *headstart_create(const HeadstartShape *shape) {
+  try {
+    return new Model(*shape);
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
+}
+HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
+
+HEADSTART_API void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size) {
+  model_of(model)->decoder.set_norm(layer, which, weight, bias, size);
+}
+HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16, const float *bias) {
+  model_of(model)->decoder.set_linear(layer, which, weight, is_bf16, bias);
+}
+HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int rope) {
+  DecoderLayer &it = model_of(model)->decoder.layers[layer];
+  it.window = window, it.rope = rope;
+}
+HEADSTART_API void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
+                                      int dimensions) {
+  auto &ropes = model_of(model)->decoder.ropes;
+  if (index >= static_cast<int>(ropes.size())) ropes.resize(index + 1);
+  ropes[index] = {cosines, sines, positions, dimensions};
+}
+HEADSTART_API void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned, int positions) {
+  Decoder &decoder = model_of(model)->decoder;
+  decoder.embedding = table, decoder.embedding_bf16 = is_bf16;
+  decoder.learned = learned, decoder.learned_positions = positions;
+}
+HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).stream_bytes(); }
+
+HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
+  const Decoder &decoder = decoder_of(model);
+  const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);
+  try {
+    return new KvCache(decoder.shape.layers, pages, decoder.shape.kv_heads, decoder.shape.head_dim, cell);
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
+}
+HEADSTART_API void headstart_cache_destroy(void *cache) { delete static_cast<KvCache *>(cache); }
+HEADSTART_API void *headstart_cache_data(const void *cache) { return cache_of(cache)->data(); }
+HEADSTART_API int64_t headstart_cache_bytes(const void *cache) { return static_cast<int64_t>(cache_of(cache)->bytes()); }
+HEADSTART_API void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count) {
+  for (int i = 0; i < count; ++i) cache_of(cache)->move_slot(source[i], target[i]);
+}
+HEADSTART_API void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count) {
+  for (int i = 0; i < count; ++i) cache_of(cache)->copy_page(source[i], target[i]);
+}
+
+HEADSTART_API const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass) {
+  try {
+    return model_of(model)->runner.run(*cache_of(cache), *pass);
+  } catch (const std::bad_alloc &) {
+    return "no memory for the pass";
+  }
+}
+
+HEADSTART_API double headstart_read_seconds(const void *model) {
+  const Decoder &decoder = decoder_of(model);
+  const int threads = decoder.shape.threads;
+  volatile float sink = 0.f;
+  const auto start = std::chrono::steady_clock::now();
+#pragma omp parallel num_threads(threads)
+  {
+    Lanes sums[4] = {splat(0.f), splat(0.f), splat(0.f), splat(0.f)};
+    const HugeBuffer &stream = decoder.streams[omp_get_thread_num()];
+    for (size_t at = 0; at + 256 <= stream.size(); at += 256) {
+      prefetch_lines(stream.data() + at + kPrefetchBytes, 256);
+      for (int i = 0; i < 4; ++i) sums[i] = max(sums[i], load(reinterpret_cast<const float *>(stream.data() + at) + i * 16));
+    }
+    const float total = reduce_add(max(max(sums[0], sums[1]), max(sums[2], sums[3])));
+#pragma omp critical
+    sink = total;
+  }
+  static_cast<void>(sink);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+}

@@ -1,0 +1,57 @@
+// The C interface that Python loads with ctypes. Plain types only: no Python, no torch.
+#pragma once
+#include <cstdint>
+
+extern "C" {
+
+// Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
+struct HeadstartShape {
+  int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
+  int32_t precision, threads;
+  int32_t norm, activation, gated, parallel_residual;
+  float norm_eps, attention_scale, attention_softcap, logit_softcap, embedding_scale;  // soft caps: 0 for none
+};
+
+// One pass; field by field headstart.models.backend.PassBatch.
+struct HeadstartPass {
+  int32_t rows, sequences, blocks_per_sequence, pages_per_block;
+  int32_t wanted, layers, taps;
+  const int32_t *tokens, *positions, *parents, *row_starts, *cached_lengths, *block_tables, *logit_rows;
+  const int32_t *tap_layers;  // [taps], -1: after the final norm
+  const float *inputs;        // [rows][hidden] in place of token embeddings, or null
+  float *logits;              // [wanted][vocab]
+  float *const *tap_rows;     // [taps] pointers to [rows][hidden]
+};
+
+// Whether this library can run here (asks the system for the matrix unit where it needs one).
+int headstart_enable();
+
+// Null when memory is short.
+void *headstart_create(const HeadstartShape *shape);
+void headstart_destroy(void *model);
+// Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1, norm 0: final. `bias` may be null.
+void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
+// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1, linear 0: head. `weight` is [outputs][inputs], bf16 or float.
+void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16, const float *bias);
+// window 0: full attention; rope -1: no rotation.
+void headstart_set_layer(void *model, int layer, int window, int rope);
+// Borrowed tables: cosines and sines [positions][dimensions / 2]; embedding [vocab][hidden]; learned positions
+// [positions][hidden] or null.
+void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions, int dimensions);
+void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned, int positions);
+int64_t headstart_bytes(const void *model);
+
+// `pages` pages of 32 keys, zero-filled; null when memory is short.
+void *headstart_cache_create(const void *model, int pages);
+void headstart_cache_destroy(void *cache);
+void *headstart_cache_data(const void *cache);
+int64_t headstart_cache_bytes(const void *cache);
+void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count);
+void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count);
+
+// Null on success, else what is wrong with the pass, as a sentence. Nothing has been written then.
+const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass);
+
+// Seconds one read of the weights takes with the team of a pass: the floor that a pass is measured against.
+double headstart_read_seconds(const void *model);
+}

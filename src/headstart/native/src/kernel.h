@@ -1,0 +1,9 @@
+// The kernels of the instruction set this library is built for.
+#pragma once
+#if defined(HEADSTART_AMX)
+#include "kernel_amx.h"
+#elif defined(HEADSTART_AVX512)
+#include "kernel_avx512.h"
+#else
+#include "kernel_avx2.h"
+#endif

@@ -1,0 +1,160 @@
+// Linear layers: weights packed once into the order in which they are read, and the kernels that multiply them.
+#pragma once
+#include <cmath>
+#include <vector>
+
+#include "multiply.h"
+#include "platform.h"
+
+enum class Precision { bf16, int8, int8_fast, fp32 };
+
+// The rows that a linear layer reads: Bf16 or float elements, or 8-bit planes with one scale a row.
+struct Activations {
+  char *data = nullptr;
+  size_t row_bytes = 0;
+  size_t plane_bytes = 0;  // from the plane of high bytes to that of low bytes (int8)
+  float *scales = nullptr;
+
+  char *row(int r) const { return data + r * row_bytes; }
+};
+
+// One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
+// finds its run in its own stream.
+struct PackedLinear {
+  int outputs = 0, inputs = 0, padded_inputs = 0, pairs = 0;
+  size_t pair_bytes = 0;
+  std::vector<int> first_pair;  // [threads + 1]
+  std::vector<const char *> weights;
+  std::vector<float> bias;           // [pairs * 32], empty without bias
+  std::vector<float> scales;         // [pairs * 32], int8: a column's unit
+  std::vector<int32_t> column_sums;  // [pairs * 32], int8: what an activation offset of one adds to a column
+};
+
+enum class ElementKind { fp32, bf16, int8 };
+
+struct LinearKernel {
+  ElementKind element;  // of the activations
+  // Converts one padded row of floats to what `multiply` reads.
+  void (*store_row)(const Activations &to, int row, const float *x, int padded_inputs);
+  // out[rows][32] = rows [row, row + rows) times the pair's 32 columns, scales applied, bias not. The buffer holds
+  // `kRowBlock` rows; prefetch runs ahead in the stream that `weights` is part of.
+  void (*multiply)(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int row, int rows,
+                   bool prefetch, float *out);
+};
+
+constexpr int kRowBlock = 32;  // most rows of one `multiply`
+
+// Writes sixteen columns of a row of floating-point activations (8-bit ones need the whole row: `store_row`).
+static inline void store_activation(ElementKind kind, const Activations &to, int row, int column, Lanes x) {
+  if (kind == ElementKind::bf16)
+    store_bf16(reinterpret_cast<Bf16 *>(to.row(row)) + column, x);
+  else
+    store(reinterpret_cast<float *>(to.row(row)) + column, x);
+}
+
+static inline size_t element_bytes(Precision precision) {
+  return precision == Precision::fp32 ? 4 : precision == Precision::bf16 ? 2 : 1;
+}
+static inline bool is_quantised(Precision p) { return p == Precision::int8 || p == Precision::int8_fast; }
+
+// Sizes and the deal of pairs to threads, before any weight is seen.
+static inline PackedLinear plan_linear(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
+                                       int threads) {
+  PackedLinear linear;
+  linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
+  linear.pair_bytes = static_cast<size_t>(kColumns) * padded_inputs * element_bytes(precision);
+  linear.first_pair.resize(threads + 1);
+  for (int t = 0; t <= threads; ++t) linear.first_pair[t] = static_cast<int>(static_cast<int64_t>(pairs) * t / threads);
+  linear.weights.resize(threads);
+  return linear;
+}
+
+// Writes one column of a pair; `w` holds the padded inputs of the output.
+static inline void pack_column(PackedLinear &linear, char *pair_at, int column, const Bf16 *w) {
+  auto *words = reinterpret_cast<uint32_t *>(pair_at) + (column >> 4) * 256 + (column & 15);
+  for (int k = 0; k < linear.padded_inputs; k += 2)
+    std::memcpy(words + (k >> 5) * 512 + ((k & 31) >> 1) * 16, w + k, sizeof(uint32_t));
+}
+static inline void pack_column(PackedLinear &linear, char *pair_at, int column, const float *w) {
+  auto *cells = reinterpret_cast<float *>(pair_at);
+  for (int k = 0; k < linear.padded_inputs; ++k)
+    cells[(k >> 5) * TileOrder<float>::kPairCells + TileOrder<float>::index(column, k & 31)] = w[k];
+}
+
+// The same in 8 bits, symmetric with one unit a column; four inputs of a column are neighbours. Rounds w, in place.
+static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pair, int column, float *w) {
+  Lanes top = splat(0.f);
+  for (int k = 0; k < linear.padded_inputs; k += 16) top = max(top, abs(load(w + k)));
+  const float largest = reduce_max(top), unit = largest > 0.f ? largest / 127.f : 1.f;
+  for (int k = 0; k < linear.padded_inputs; k += 16) store(w + k, round(load(w + k) / splat(unit)));
+  char *to = pair_at + (column >> 4) * 1024 + (column & 15) * 4;
+  int32_t sum = 0;
+  for (int k = 0; k < linear.padded_inputs; k += 4) {
+    int8_t four[4];
+    for (int i = 0; i < 4; ++i) sum += four[i] = static_cast<int8_t>(w[k + i]);
+    std::memcpy(to + (k >> 6) * 2048 + ((k & 63) >> 2) * 64, four, 4);
+  }
+  linear.scales[pair * kColumns + column] = unit;
+  linear.column_sums[pair * kColumns + column] = sum;
+}
+
+// The part of a layer that thread t computes: `finish(pair, row, rows, out)` gets each block of 32 columns.
+template <class Finish>
+static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
+                              int thread, Finish &&finish) {
+  alignas(64) float out[kRowBlock * kColumns];
+  const char *weights = linear.weights[thread];
+  for (int pair = linear.first_pair[thread]; pair < linear.first_pair[thread + 1]; ++pair) {
+    for (int row = 0; row < rows; row += kRowBlock) {
+      const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
+      kernel.multiply(linear, pair, weights, a, row, n, row == 0, out);
+      if (!linear.bias.empty())
+        for (int r = 0; r < n; ++r)
+          for (int h = 0; h < kColumns; h += 16)
+            store(out + r * kColumns + h, load(out + r * kColumns + h) + load(&linear.bias[pair * kColumns + h]));
+      finish(pair, row, n, static_cast<const float *>(out));
+    }
+    weights += linear.pair_bytes;
+  }
+}
+
+// Floating-point activations and the float kernel: used by every instruction set for fp32, and for bf16 where there
+// is no matrix unit.
+static inline void store_row_float(const Activations &to, int row, const float *x, int padded_inputs) {
+  std::memcpy(to.row(row), x, padded_inputs * sizeof(float));
+}
+template <class Cell>
+static void multiply_linear_fma(const PackedLinear &linear, int, const char *weights, const Activations &a, int row,
+                                int rows, bool prefetch, float *out) {
+  const float *x = reinterpret_cast<const float *>(a.row(row));
+  const Stream<Cell> tiles{reinterpret_cast<const Cell *>(weights)};
+  const size_t stride = a.row_bytes / sizeof(float);
+  if (prefetch)
+    multiply_fma<Cell, true>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false);
+  else
+    multiply_fma<Cell, false>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false);
+}
+
+// A row of 8-bit activations: symmetric, the largest magnitude at 127 (one plane) or 127 * 256 (two planes: almost
+// 16 bits, so that the error is the weights' alone). High bytes are stored with `kHighOffset` added.
+template <int kPlanes, int kHighOffset>
+static void store_row_int8(const Activations &to, int row, const float *x, int padded_inputs) {
+  Lanes largest = splat(0.f);
+  for (int k = 0; k < padded_inputs; k += 16) largest = max(largest, abs(load(x + k)));
+  constexpr float limit = kPlanes == 2 ? 32512.f : 127.f;
+  const float top = std::fmax(reduce_max(largest), 1e-20f);
+  to.scales[row] = top / limit;
+  const Lanes factor = splat(limit / top);
+  auto *high = reinterpret_cast<uint8_t *>(to.row(row));
+  for (int k = 0; k < padded_inputs; k += 16) {
+    if (kPlanes == 2)
+      store_two_planes(high + k, high + to.plane_bytes + k, load(x + k) * factor, kHighOffset);
+    else
+      store_one_plane(high + k, load(x + k) * factor, kHighOffset);
+  }
+}
+
+// From integer sums to floats: out = (256 * high + low) * column scale * row scale.
+static inline Lanes dequantise(Lanes high, Lanes low, Lanes column_scale, float row_scale) {
+  return fma(high, splat(256.f), low) * (column_scale * splat(row_scale));
+}

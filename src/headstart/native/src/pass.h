@@ -1,0 +1,107 @@
+// One pass of the decoder over the rows of many sequences.
+//
+// The team runs the same sequence of phases; every phase is cut by columns, rows or heads, and a barrier ends it where
+// the next one reads what other threads wrote. How the work is cut never changes the arithmetic of a row.
+#pragma once
+#include "attention.h"
+#include "decoder.h"
+
+// Rows run together; longer passes run in panels, whose rows see the keys of the panels before.
+constexpr int kPanelRows = 256;
+
+class PassRunner {
+ public:
+  explicit PassRunner(Decoder &model) : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
+    const int widest = std::max({m_.hidden, m_.attention, m_.mlp});
+    const size_t row_bytes = widest * sizeof(float) + 64;  // 64: rows must not share cache sets
+    x_ = floats(m_.hidden, x_stride_);
+    qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
+    input_ = activations(kPanelRows, row_bytes);
+    mlp_input_ = m_.shape.parallel_residual ? activations(kPanelRows, row_bytes) : input_;
+    attended_ = activations(kPanelRows, row_bytes);
+    middle_ = activations(kPanelRows, row_bytes);
+    branch_ = floats(m_.hidden, branch_stride_);
+    for (int t = 0; t < m_.shape.threads; ++t) {
+      private_input_.push_back(activations(kRowBlock, row_bytes));
+      private_mlp_input_.push_back(m_.shape.parallel_residual ? activations(kRowBlock, row_bytes) : private_input_[t]);
+      row_.push_back(memory_.emplace_back(2 * row_bytes).as<float>());
+    }
+  }
+
+  // Null on success, else what is wrong with the pass; then nothing has been written.
+  const char *run(const KvCache &cache, const HeadstartPass &pass);
+
+ private:
+  class Worker;
+
+  float *floats(int columns, size_t &stride) {
+    stride = columns + 16;
+    return memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>();
+  }
+  Activations activations(int rows, size_t row_bytes) {
+    Activations a;
+    a.row_bytes = row_bytes;
+    a.plane_bytes = row_bytes / 2 / 64 * 64;
+    a.data = memory_.emplace_back(rows * row_bytes).data();
+    a.scales = memory_.emplace_back(rows * sizeof(float)).as<float>();
+    return a;
+  }
+
+  template <class Cell> AttentionScratch<Cell> &scratch(int thread) {
+    if constexpr (sizeof(Cell) == 2)
+      return scratch_bf16_[thread];
+    else
+      return scratch_fp32_[thread];
+  }
+
+  Decoder &m_;
+  Plan plan_;
+  const KvCache *cache_ = nullptr;
+  const HeadstartPass *pass_ = nullptr;
+  int first_ = 0, rows_ = 0, first_wanted_ = 0, panel_wanted_ = 0;  // of the panel
+  std::vector<AttentionItem> items_;
+  Barrier barrier_;
+  std::vector<AlignedBuffer> memory_;
+  float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
+  size_t x_stride_, qkv_stride_, branch_stride_;
+  Activations input_, mlp_input_, attended_, middle_;
+  std::vector<Activations> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
+  std::vector<float *> row_;                                    // [thread], one row of scratch
+  std::vector<AttentionScratch<Bf16>> scratch_bf16_;
+  std::vector<AttentionScratch<float>> scratch_fp32_;
+};
+
+#include "worker.h"
+
+  inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
+    if (const char *error = plan_.build(pass, m_.shape.vocab, cache.pages(), m_.shape.layers, m_.positions())) return error;
+    cache_ = &cache, pass_ = &pass;
+    const int threads = m_.shape.threads;
+    for (int t = 0; t < threads; ++t) {
+      if (m_.precision == Precision::fp32)
+        scratch_fp32_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+      else
+        scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+    }
+    int wanted = 0;
+    for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
+      rows_ = std::min(kPanelRows, pass.rows - first_);
+      plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
+      first_wanted_ = wanted;
+      while (wanted < pass.wanted && pass.logit_rows[wanted] < first_ + rows_) ++wanted;
+      panel_wanted_ = wanted - first_wanted_;
+      barrier_.reset(threads);
+      bool complete = true;
+#pragma omp parallel num_threads(threads)
+      {
+        if (omp_get_num_threads() == threads) {
+          UnitScope scope;
+          Worker(*this, omp_get_thread_num()).run();
+        } else {
+          complete = false;
+        }
+      }
+      if (!complete) return "OpenMP gave fewer threads than the backend was built for";
+    }
+    return nullptr;
+  }

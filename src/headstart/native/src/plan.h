@@ -1,0 +1,111 @@
+// What a pass needs to know before the first layer: who sees whom, and how attention is cut into work items.
+#pragma once
+#include <vector>
+
+#include "api.h"
+#include "cells.h"
+
+struct SequencePlan {
+  int first_row, end_row, cached;
+  const int32_t *blocks;
+  bool straight;  // every row follows the row before it: logical position and slot are the same
+};
+
+// Query rows [first_row, end_row) times heads [first_head, first_head + heads), all of one kv head: at most
+// kTileEntries entries.
+struct AttentionItem {
+  int sequence, first_row, end_row, kv_head, first_head, heads;
+};
+
+class Plan {
+ public:
+  // Null, or what is wrong with the pass.
+  const char *build(const HeadstartPass &pass, int vocab, int pages, int layers, int positions) {
+    pages_per_block_ = pass.pages_per_block;
+    if (const char *error = check(pass, vocab, layers, positions)) return error;
+    sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
+    for (int s = 0; s < pass.sequences; ++s) {
+      SequencePlan plan{pass.row_starts[s], pass.row_starts[s + 1], pass.cached_lengths[s],
+                        pass.block_tables + static_cast<int64_t>(s) * pass.blocks_per_sequence, true};
+      if (plan.cached < 0 || plan.first_row >= plan.end_row) return "a sequence has no rows or a negative cached length";
+      const int slots = plan.cached + plan.end_row - plan.first_row;
+      const int blocks = ceil_div(slots, kPageKeys * pages_per_block_);
+      if (blocks > pass.blocks_per_sequence) return "a block table is shorter than its sequence";
+      for (int b = 0; b < blocks; ++b)
+        if (plan.blocks[b] < 0 || (plan.blocks[b] + 1) * pages_per_block_ > pages)
+          return "a block table names a block outside the cache";
+      for (int row = plan.first_row; row < plan.end_row; ++row) {
+        const int parent = pass.parents[row];
+        if (parent >= row || (parent != -1 && parent < plan.first_row)) return "a parent does not stand before its row";
+        const int expected = parent < 0 ? plan.cached : pass.positions[parent] + 1;
+        if (pass.positions[row] != expected) return "a position is not its parent's plus one";
+        plan.straight &= parent == (row == plan.first_row ? -1 : row - 1);
+      }
+      if (!plan.straight) add_paths(pass, plan);
+      sequences_.push_back(plan);
+    }
+    if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
+    return nullptr;
+  }
+
+  const std::vector<SequencePlan> &sequences() const { return sequences_; }
+  // Logical slots of a tree row's ancestors in this pass and itself, from the cached length on.
+  const int32_t *path(int row) const { return path_.data() + path_begin_[row]; }
+  // Most keys that a tree's rows can be scored against slot by slot (see attention.h).
+  int tree_span() const { return tree_span_; }
+
+  int page(const SequencePlan &sequence, int logical_page) const {
+    return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
+  }
+
+  // The work of the rows [begin, end).
+  void cut(int begin, int end, int heads, int kv_heads, std::vector<AttentionItem> &items) const {
+    items.clear();
+    const int group = heads / kv_heads;
+    const int item_heads = group < kTileEntries ? group : kTileEntries;
+    const int item_rows = kTileEntries / item_heads;
+    for (int s = 0; s < static_cast<int>(sequences_.size()); ++s) {
+      const int first = std::max(begin, sequences_[s].first_row), last = std::min(end, sequences_[s].end_row);
+      for (int row = first; row < last; row += item_rows)
+        for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
+          for (int head = 0; head < group; head += item_heads)
+            items.push_back({s, row, std::min(row + item_rows, last), kv_head, kv_head * group + head,
+                             std::min(item_heads, group - head)});
+    }
+  }
+
+ private:
+  static const char *check(const HeadstartPass &pass, int vocab, int layers, int positions) {
+    if (pass.rows < 1 || pass.sequences < 1 || pass.row_starts[0] != 0) return "the pass has no rows";
+    if (pass.pages_per_block < 1) return "the block size is not a multiple of 32";
+    if (pass.layers < 0 || pass.layers > layers) return "num_layers is outside the model";
+    for (int row = 0; row < pass.rows; ++row) {
+      if (!pass.inputs && (pass.tokens[row] < 0 || pass.tokens[row] >= vocab)) return "a token is outside the vocabulary";
+      if (pass.positions[row] < 0 || pass.positions[row] >= positions) return "a position is beyond the rope table";
+    }
+    for (int i = 0; i < pass.wanted; ++i)
+      if (pass.logit_rows[i] < (i ? pass.logit_rows[i - 1] + 1 : 0) || pass.logit_rows[i] >= pass.rows)
+        return "logit_rows are not ascending rows of the pass";
+    for (int i = 0; i < pass.taps; ++i)
+      if (pass.tap_layers[i] < -1 || pass.tap_layers[i] > pass.layers) return "a tap is outside the layers run";
+    return nullptr;
+  }
+
+  void add_paths(const HeadstartPass &pass, const SequencePlan &plan) {
+    for (int row = plan.first_row; row < plan.end_row; ++row) {
+      path_begin_[row] = static_cast<int64_t>(path_.size());
+      const int depth = pass.positions[row] - plan.cached;
+      path_.resize(path_.size() + depth + 1);
+      if (depth > 0)
+        std::copy_n(path_.begin() + path_begin_[pass.parents[row]], depth, path_.begin() + path_begin_[row]);
+      path_.back() = plan.cached + row - plan.first_row;
+    }
+    tree_span_ = std::max(tree_span_, kPageKeys + round_up(plan.end_row - plan.first_row + kPageKeys, kPageKeys));
+  }
+
+  std::vector<SequencePlan> sequences_;
+  std::vector<int64_t> path_begin_;
+  std::vector<int32_t> path_;
+  int tree_span_ = 0;
+  int pages_per_block_ = 1;
+};

@@ -1,0 +1,263 @@
+// What one thread of the team does in a panel of a pass (see pass.h).
+#pragma once
+
+class PassRunner::Worker {
+ public:
+  Worker(PassRunner &runner, int thread)
+      : p_(runner), m_(runner.m_), pass_(*runner.pass_), thread_(thread), threads_(m_.shape.threads), rows_(runner.rows_),
+        quantised_(m_.kernel.element == ElementKind::int8) {}
+
+  void run() {
+    embed();
+    for (int layer = 0; layer < pass_.layers; ++layer) {
+      copy_taps(layer);
+      run_layer(m_.layers[layer], layer);
+    }
+    copy_taps(pass_.layers);
+    copy_final_taps();
+    run_head();
+  }
+
+ private:
+  float *x(int row) const { return p_.x_ + row * p_.x_stride_; }
+  void barrier() { p_.barrier_.wait(phase_); }
+
+  // This thread's rows of `count`: every threads-th.
+  template <class Work> void my_rows(int count, Work &&work) const {
+    for (int row = thread_; row < count; row += threads_) work(row);
+  }
+
+  void embed() {
+    const int size = m_.shape.hidden;
+    const Lanes factor = splat(m_.shape.embedding_scale);
+    my_rows(rows_, [&](int row) {
+      float *to = x(row);
+      const size_t source = pass_.inputs ? p_.first_ + row : pass_.tokens[p_.first_ + row];
+      if (pass_.inputs) {
+        std::memcpy(to, pass_.inputs + source * size, size * sizeof(float));
+        return;
+      }
+      if (m_.embedding_bf16) {
+        const Bf16 *from = static_cast<const Bf16 *>(m_.embedding) + source * size;
+        for (int k = 0; k < size; ++k) to[k] = to_float(from[k]);
+      } else {
+        std::memcpy(to, static_cast<const float *>(m_.embedding) + source * size, size * sizeof(float));
+      }
+      for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
+      if (m_.learned) {
+        const float *position = m_.learned + static_cast<size_t>(pass_.positions[p_.first_ + row]) * size;
+        for (int k = 0; k < size; ++k) to[k] += position[k];
+      }
+    });
+    barrier();
+  }
+
+  // What rows a linear layer reads, and whether other threads packed some of them.
+  struct Input {
+    Activations rows;
+    bool shared;
+  };
+
+  // Up to two rows every thread packs for itself: cheaper than one more barrier.
+  bool packs_alone(int rows) const { return rows <= 2; }
+
+  // Packs `rows` rows for a linear layer; `source(row, scratch)` gives the padded floats.
+  template <class Source>
+  const Activations &pack(const Activations &common, const Activations &own, int rows, int padded, Source &&source) {
+    const bool alone = packs_alone(rows);
+    const Activations &to = alone ? own : common;
+    for (int row = alone ? 0 : thread_; row < rows; row += alone ? 1 : threads_)
+      m_.kernel.store_row(to, row, source(row, p_.row_[thread_]), padded);
+    if (!alone) barrier();
+    return to;
+  }
+
+  const Activations &pack_norm(const Norm &norm, const Activations &common, const Activations &own) {
+    return pack(common, own, rows_, m_.hidden, [&](int row, float *scratch) {
+      normalise(m_.norm_kind, norm, m_.shape.norm_eps, x(row), m_.shape.hidden, scratch);
+      return scratch;
+    });
+  }
+
+  // Attention and the MLP leave their rows in `rows` as elements the next layer reads, or as floats to quantise.
+  const Activations &pack_quantised(const Activations &rows, int padded) {
+    if (!quantised_) return rows;
+    return pack(p_.input_, p_.private_input_[thread_], rows_, padded,
+                [&](int row, float *) { return reinterpret_cast<const float *>(rows.row(row)); });
+  }
+  ElementKind middle_kind() const { return quantised_ ? ElementKind::fp32 : m_.kernel.element; }
+
+  template <class Finish> void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish) {
+    run_linear(m_.kernel, layer, input, rows, thread_, finish);
+  }
+
+  void run_layer(const DecoderLayer &layer, int index) {
+    const Activations input = pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    Activations mlp_input;
+    if (m_.shape.parallel_residual)
+      mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
+    linear(layer.linears[kQkv], input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(p_.qkv_ + (row + r) * p_.qkv_stride_ + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
+    });
+    barrier();
+    if (m_.precision == Precision::fp32) {
+      rotate_and_store<float>(layer, index);
+      barrier();
+      attend<float>(layer, index);
+    } else {
+      rotate_and_store<Bf16>(layer, index);
+      barrier();
+      attend<Bf16>(layer, index);
+    }
+    barrier();
+    add_branch(layer.linears[kOutput], pack_quantised(p_.attended_, m_.attention), layer.norms[kAttentionPostNorm]);
+    if (!m_.shape.parallel_residual)
+      mlp_input = pack_norm(layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
+    run_up(layer.linears[kUp], mlp_input);
+    barrier();
+    add_branch(layer.linears[kDown], pack_quantised(p_.middle_, m_.mlp), layer.norms[kMlpPostNorm]);
+  }
+
+  // x += linear(input), normed first where the model has a post norm.
+  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm) {
+    const bool direct = !post_norm.present();
+    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        for (int h = 0; h < kColumns; h += 16) {
+          const Lanes value = load(out + r * kColumns + h);
+          if (direct) {
+            float *to = x(row + r) + pair * kColumns + h;
+            store(to, load(to) + value);
+          } else {
+            store(p_.branch_ + (row + r) * p_.branch_stride_ + pair * kColumns + h, value);
+          }
+        }
+    });
+    barrier();
+    if (direct) return;
+    my_rows(rows_, [&](int row) {
+      float *branch = p_.branch_ + row * p_.branch_stride_;
+      normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
+      for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
+    });
+    barrier();
+  }
+
+  void run_up(const PackedLinear &layer, const Activations &input) {
+    const ElementKind kind = middle_kind();
+    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r) {
+        const Lanes left = activate(m_.activation, load(out + r * kColumns)), right = load(out + r * kColumns + 16);
+        if (m_.shape.gated) {
+          store_activation(kind, p_.middle_, row + r, pair * 16, left * right);
+        } else {
+          store_activation(kind, p_.middle_, row + r, pair * kColumns, left);
+          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activate(m_.activation, right));
+        }
+      }
+    });
+  }
+
+  // Norms and rotates queries and keys in place, and writes keys and values to the cache. Cut by row and head.
+  template <class Cell> void rotate_and_store(const DecoderLayer &layer, int index) {
+    const int heads = m_.shape.heads, kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim;
+    const int units = heads + 2 * kv_heads, all = rows_ * units;
+    int sequence = 0;
+    for (int unit = all * thread_ / threads_; unit < all * (thread_ + 1) / threads_; ++unit) {
+      const int row = p_.first_ + unit / units, head = unit % units;
+      float *at = p_.qkv_ + (unit / units) * p_.qkv_stride_ + head * d;
+      if (head < heads + kv_heads) {
+        const Norm &norm = layer.norms[head < heads ? kQueryNorm : kKeyNorm];
+        if (norm.present()) norm_head(norm, at);
+        if (layer.rope >= 0) rotate(m_.ropes[layer.rope], pass_.positions[row], at);
+        if (head < heads) continue;
+      }
+      while (p_.plan_.sequences()[sequence].end_row <= row) ++sequence;
+      const SequencePlan &s = p_.plan_.sequences()[sequence];
+      const int slot = s.cached + row - s.first_row, page = p_.plan_.page(s, slot / kPageKeys);
+      if (head < heads + kv_heads)
+        write_key(p_.cache_->keys<Cell>(index, page, head - heads), slot % kPageKeys, at, d);
+      else
+        write_value(p_.cache_->values<Cell>(index, page, head - heads - kv_heads), slot % kPageKeys, at, d);
+    }
+  }
+
+  // The head stands between others, so the norm's padding goes to scratch.
+  void norm_head(const Norm &norm, float *head) {
+    float *scratch = p_.row_[thread_];
+    normalise(NormKind::rms, norm, m_.shape.norm_eps, head, m_.shape.head_dim, scratch);
+    std::memcpy(head, scratch, m_.shape.head_dim * sizeof(float));
+  }
+
+  // Rotate-half: dimension i turns with i + dimensions / 2.
+  static void rotate(const RopeTable &rope, int position, float *head) {
+    const int half = rope.dimensions / 2;
+    const float *cosines = rope.cosines + static_cast<size_t>(position) * half;
+    const float *sines = rope.sines + static_cast<size_t>(position) * half;
+    for (int k = 0; k < half; k += 16) {
+      const Lanes a = load(head + k), b = load(head + half + k), c = load(cosines + k), s = load(sines + k);
+      store(head + k, a * c - b * s);
+      store(head + half + k, b * c + a * s);
+    }
+  }
+
+  template <class Cell> void attend(const DecoderLayer &layer, int index) {
+    const AttentionLayer attention{*p_.cache_,        p_.plan_,        pass_.positions,
+                                   index,             layer.window,    m_.shape.head_dim,
+                                   m_.shape.attention_scale, m_.shape.attention_softcap, p_.qkv_,
+                                   p_.qkv_stride_,    p_.first_,       p_.attended_,
+                                   middle_kind()};
+    for (size_t i = thread_; i < p_.items_.size(); i += threads_)
+      AttentionTile<Cell>(attention, p_.items_[i], p_.scratch<Cell>(thread_)).run();
+  }
+
+  void run_head() {
+    const int rows = p_.panel_wanted_, size = m_.shape.vocab;
+    if (rows == 0) return;
+    const Activations input = pack(p_.input_, p_.private_input_[thread_], rows, m_.hidden, [&](int i, float *scratch) {
+      const int row = pass_.logit_rows[p_.first_wanted_ + i] - p_.first_;
+      normalise(m_.norm_kind, m_.final_norm, m_.shape.norm_eps, x(row), m_.shape.hidden, scratch);
+      return scratch;
+    });
+    const float cap = m_.shape.logit_softcap;
+    linear(m_.head, input, rows, [&](int pair, int row, int count, const float *out) {
+      const int column = pair * kColumns, columns = std::min(kColumns, size - column);
+      for (int r = 0; r < count; ++r) {
+        float *to = pass_.logits + static_cast<size_t>(p_.first_wanted_ + row + r) * size + column;
+        alignas(64) float capped[kColumns];
+        for (int h = 0; h < kColumns; h += 16) {
+          const Lanes v = load(out + r * kColumns + h);
+          store(capped + h, cap != 0.f ? splat(cap) * tanh(v / splat(cap)) : v);
+        }
+        std::memcpy(to, capped, columns * sizeof(float));
+      }
+    });
+  }
+
+  void copy_taps(int layer) {
+    for (int i = 0; i < pass_.taps; ++i)
+      if (pass_.tap_layers[i] == layer)
+        my_rows(rows_, [&](int row) { copy_tap(i, row, x(row)); });
+  }
+  void copy_final_taps() {
+    for (int i = 0; i < pass_.taps; ++i)
+      if (pass_.tap_layers[i] == -1)
+        my_rows(rows_, [&](int row) {
+          float *scratch = p_.row_[thread_];
+          normalise(m_.norm_kind, m_.final_norm, m_.shape.norm_eps, x(row), m_.shape.hidden, scratch);
+          copy_tap(i, row, scratch);
+        });
+  }
+  void copy_tap(int tap, int row, const float *from) {
+    const size_t size = m_.shape.hidden;
+    std::memcpy(pass_.tap_rows[tap] + (p_.first_ + row) * size, from, size * sizeof(float));
+  }
+
+  PassRunner &p_;
+  Decoder &m_;
+  const HeadstartPass &pass_;
+  const int thread_, threads_, rows_;
+  const bool quantised_;
+  int phase_ = 0;
+};
