@@ -1,0 +1,90 @@
+"""The page that teaches third parties: what it prints is installed and run."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from drafting_toys import ToySequence, check_tree
+
+from headstart.drafting.base import DraftBudget
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import create_drafter
+from headstart.errors import ConfigError
+
+PAGE = Path(__file__).parents[2] / "docs" / "add_a_drafter.md"
+
+
+class Letters:
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+
+@pytest.fixture
+def blocks() -> list[str]:
+    return re.findall(r"^```(?:python|toml)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+@pytest.fixture
+def installed(blocks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The page's package on the path, with the metadata an installer writes from its pyproject.toml."""
+    module, pyproject, _ = blocks
+    project = tomllib.loads(pyproject)["project"]
+    (tmp_path / "phrase_drafter.py").write_text(module, encoding="utf-8")
+    info = tmp_path / f"phrase_drafter-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        f"Summary: {project['description']}\n",
+        encoding="utf-8",
+    )
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("".join(lines), encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phrases.txt").write_text("kind regards\nsincerely yours\n", encoding="utf-8")
+    yield
+    sys.modules.pop("phrase_drafter", None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_pages_package_works_as_printed(blocks: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {"context": DraftContext(128, tokenizer=Letters())}
+    exec(compile(blocks[2], str(PAGE), "exec"), names)
+    printed = re.search(r"# (.*)$", blocks[2], flags=re.M)
+    assert printed is not None
+    assert capsys.readouterr().out.strip() == printed.group(1)
+
+    drafter = names["drafter"]
+    sequences = [ToySequence(i, Letters().encode(text)) for i, text in enumerate(("with ki", "well, si", "abc"))]
+    budgets = [DraftBudget(30, 30), DraftBudget(5, 3), DraftBudget(4, 4)]
+    for sequence in sequences:
+        drafter.begin(sequence)
+    trees = drafter.propose(sequences, budgets)
+    assert ["".join(map(chr, tree.tokens)) for tree in trees] == ["nd regards", "nce", ""]
+    for tree, budget in zip(trees, budgets, strict=True):
+        check_tree(tree, budget, 128)
+
+
+@pytest.mark.usefixtures("installed")
+def test_its_options_are_checked(blocks: list[str]) -> None:
+    context = DraftContext(128, tokenizer=Letters())
+    with pytest.raises(ConfigError, match="'phrases' has no option 'file'; its options are path"):
+        create_drafter("phrases", context, file="phrases.txt")
+    with pytest.raises(ConfigError, match="'phrases' lacks an option"):
+        create_drafter("phrases", context)
+    with pytest.raises(ConfigError, match="tokenizer"):
+        create_drafter("phrases", DraftContext(128), path="phrases.txt")
+
+
+def test_names_on_the_page_exist() -> None:
+    for dotted in set(re.findall(r"`(headstart\.[\w.]+)`", PAGE.read_text(encoding="utf-8"))):
+        module, _, attribute = dotted.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), dotted

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from drafting_toys import ToySequence
+
+from headstart.drafting.base import DraftBudget
+from headstart.drafting.context import DraftContext, ScopedMemory
+from headstart.drafting.registry import ENTRY_POINT_GROUP, available_drafters, create_drafter, drafter_options
+from headstart.errors import ConfigError
+
+CONTEXT = DraftContext(10)
+
+PACKAGE = '''
+from headstart.drafting.none import NoDrafter
+
+class Silent(NoDrafter):
+    """Says nothing, elsewhere."""
+
+    def __init__(self, context, options):
+        self.vocab_size = context.vocab_size
+'''
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a package with entry points on the path, as an installer would."""
+
+    def install(entry_points: str) -> None:
+        (tmp_path / "silent_drafters.py").write_text(PACKAGE, encoding="utf-8")
+        info = tmp_path / "silent_drafters-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: silent-drafters\nVersion: 1.2\nSummary: Drafters that say nothing\n",
+            encoding="utf-8",
+        )
+        (info / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{entry_points}\n", encoding="utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    yield install
+    sys.modules.pop("silent_drafters", None)
+
+
+def test_every_drafter_is_listed_with_one_line_and_a_source() -> None:
+    for name, info in available_drafters().items():
+        assert info.name == name
+        assert info.summary
+        assert "\n" not in info.summary
+        assert info.source
+
+
+@pytest.mark.parametrize("name", available_drafters())
+def test_options_are_frozen_and_have_defaults(name: str) -> None:
+    options = drafter_options(name)()
+    assert dataclasses.is_dataclass(options)
+    for field in dataclasses.fields(options):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(options, field.name, None)
+
+
+def test_listing_imports_no_drafter() -> None:
+    code = (
+        "import sys; from headstart.drafting.registry import available_drafters as names; names();"
+        "print([info.target for info in names().values() if info.target.split(':')[0] in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"no drafter 'ngrams'.*none, ngram"):
+        create_drafter("ngrams", CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"draft_token": 3}, r"'ngram' has no option 'draft_token'; its options are draft_tokens, max_order"),
+        ({"draft_tokens": "3"}, "'draft_tokens' of drafter 'ngram' is '3'; it must be an integer"),
+        ({"draft_tokens": True}, "'draft_tokens' of drafter 'ngram' is True; it must be an integer"),
+        ({"window": 5.5}, "'window' of drafter 'ngram' is 5.5; it must be an integer or None"),
+        ({"draft_tokens": -1}, "draft_tokens is -1; it must be 1 or more"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create_drafter("ngram", CONTEXT, **options)
+
+
+def test_choices_and_empty_options_are_named() -> None:
+    with pytest.raises(ConfigError, match="'latest' or 'leftmost'"):
+        create_drafter("prompt-lookup", CONTEXT, match="best")
+    with pytest.raises(ConfigError, match="'none' has no option 'x'; it has no options"):
+        create_drafter("none", CONTEXT, x=1)
+    with pytest.raises(ConfigError, match="must be a number"):
+        create_drafter("suffix", CONTEXT, factor="2")
+    assert create_drafter("suffix", CONTEXT, factor=2)
+
+
+def test_another_package_adds_a_drafter(install) -> None:
+    install("silent = silent_drafters:Silent")
+    info = available_drafters()["silent"]
+    assert (info.summary, info.source) == ("Drafters that say nothing", "package silent-drafters 1.2")
+    assert "silent_drafters" not in sys.modules
+    drafter = create_drafter("silent", CONTEXT)
+    assert drafter.vocab_size == 10
+    assert len(drafter.propose([ToySequence(1, [3])], [DraftBudget(4, 4)])[0]) == 0
+    with pytest.raises(ConfigError, match="'silent' has no option 'loud'"):
+        create_drafter("silent", CONTEXT, loud=True)
+
+
+@pytest.mark.parametrize("target", ["not_installed:Silent", "silent_drafters:Loud"])
+def test_a_broken_package_is_listed_but_cannot_be_built(install, target: str) -> None:
+    install(f"silent = {target}")
+    assert "silent" in available_drafters()
+    with pytest.raises(ConfigError, match="'silent' cannot be loaded"):
+        create_drafter("silent", CONTEXT)
+
+
+def test_a_package_cannot_take_a_built_in_name(install) -> None:
+    install("ngram = silent_drafters:Silent")
+    with pytest.warns(UserWarning, match="'ngram' of silent_drafters:Silent is ignored"):
+        assert available_drafters()["ngram"].source != "package silent-drafters 1.2"
+    assert type(create_drafter("ngram", CONTEXT)).__module__ == "headstart.drafting.ngram"
+
+
+@pytest.mark.parametrize("field", ["runner", "tokenizer", "loader"])
+def test_a_missing_part_of_the_context_is_named(field: str) -> None:
+    with pytest.raises(ConfigError, match="load_model" if field == "loader" else field):
+        getattr(CONTEXT, f"require_{field}")()
+
+
+def test_scopes_used_last_are_kept() -> None:
+    memory: ScopedMemory[list[int]] = ScopedMemory(list, max_scopes=2)
+    memory["a"].append(1)
+    memory["b"].append(2)
+    assert memory["a"] == [1]
+    memory["c"].append(3)
+    assert memory["a"] == [1]
+    assert memory["b"] == []
