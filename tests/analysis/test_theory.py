@@ -270,12 +270,15 @@ class TestAcceptance:
         assert row.gamma is not None
         assert round(theory.walltime_improvement(row.alpha, row.gamma, row.c), 1) == row.improvement
 
-    @pytest.mark.parametrize("row", [row for row in published.LENIENCE if row.gamma is None], ids=str)
-    def test_lenience_factors_at_temperature_1_are_above_the_theorem(self, row: published.Lenience) -> None:
-        """A.5 names no gamma here, and none reaches what it prints: 2.33, 2.94, 3.45 and 4.79 are the most."""
-        most = theory.walltime_improvement(row.alpha, theory.best_gamma(row.alpha, row.c), row.c)
-        assert most < row.improvement - 0.1
-        assert most > row.improvement * 0.9
+    def test_lenience_factors_at_temperature_1_are_above_the_theorem(self) -> None:
+        """A.5 names no gamma here, and none reaches the first three of 2.5X, 3.1X, 3.6X and 5X."""
+        rows = [row for row in published.LENIENCE if row.gamma is None]
+        most = [theory.walltime_improvement(row.alpha, theory.best_gamma(row.alpha, row.c), row.c) for row in rows]
+        assert most == pytest.approx([2.33, 2.94, 3.45, 4.79], abs=0.005)
+        # the favourable end of the rounding of alpha and c does not reach them either, nor their rounding
+        for row in rows[:3]:
+            alpha, c = row.alpha + 0.005, row.c - 0.0005
+            assert theory.walltime_improvement(alpha, theory.best_gamma(alpha, c), c) < row.improvement - 0.05
 
 
 class TestOtherRules:

@@ -127,7 +127,7 @@ def lenience() -> Table:
         "Appendix A.5: lenience, c = 0.015",
         ("setting", "α", "γ", "speed-up, printed", "speed-up", "best γ", "speed-up at best γ"),
         tuple(rows),
-        "At T=1 the paper names no γ, and no γ reaches its figures with the printed α and c.",
+        "At T=1 the paper names no γ, and no γ reaches its first three factors with the printed α and c.",
         decimals=(0, 2, 0, 1, 2, 0, 2),
     )
 
