@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,33 +33,41 @@ def read_directory_tokenizer(directory: Path, config: Mapping[str, Any]) -> Toke
         backend: Backend = Backend.from_str(text)
     except Exception as error:  # the library raises bare Exception
         raise CheckpointError(f"{path} is not a valid tokenizer ({error}); fetch it again.") from error
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (directory / name).is_file():
-            settings |= read_json(directory / name)
-    special_tokens = _special_tokens(backend, settings)
+    settings = read_settings(directory)
+    special_tokens = directory_special_tokens(settings)
+    _mark_special_tokens(backend, special_tokens.values())
     _set_affixes(backend, special_tokens, settings)
     eos_ids = _end_of_sequence(config, source=directory)
     own_eos = backend.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
     return TokenizerParts(backend, special_tokens, eos_ids or (() if own_eos is None else (own_eos,)))
 
 
-def _special_tokens(backend: Backend, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Role -> spelling; each is made a special token of the backend, if it has an id.
+def read_settings(directory: Path) -> dict[str, Any]:
+    """``tokenizer_config.json``, and ``special_tokens_map.json`` for what that leaves open.
 
-    One without an id is left alone: a new id would lie outside of the model's embedding.
+    Raises:
+        CheckpointError: one of them is damaged.
     """
-    special_tokens: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (directory / name).is_file():
+            settings |= read_json(directory / name)
+    return settings
+
+
+def directory_special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Role -> spelling."""
+    values = {role: settings.get(role) for role in _ROLES}
+    spellings = {role: value.get("content") if isinstance(value, dict) else value for role, value in values.items()}
+    return {role: spelling for role, spelling in spellings.items() if isinstance(spelling, str)}
+
+
+def _mark_special_tokens(backend: Backend, spellings: Iterable[str]) -> None:
+    """Make these special tokens of the backend, unless they would need a new id, outside of the model's embedding."""
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
-    for role in _ROLES:
-        value = settings.get(role)
-        spelling = value.get("content") if isinstance(value, dict) else value
-        if not isinstance(spelling, str):
-            continue
-        special_tokens[role] = spelling
+    for spelling in spellings:
         if spelling not in added and backend.token_to_id(spelling) is not None:
             backend.add_special_tokens([AddedToken(spelling, special=True, normalized=False)])
-    return special_tokens
 
 
 def _set_affixes(backend: Backend, special_tokens: Mapping[str, str], settings: Mapping[str, Any]) -> None:

@@ -117,12 +117,14 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> TokenizerPa
         prefix=vocabulary.token_id("bos") if vocabulary.flag("add_bos_token", default=add_bos) else None,
         suffix=vocabulary.token_id("eos") if vocabulary.flag("add_eos_token", default=False) else None,
     )
-    special_tokens = {
-        role: vocabulary.tokens[token_id]
-        for role, key in _ROLES.items()
-        if (token_id := vocabulary.token_id(key)) is not None
-    }
-    return TokenizerParts(backend, special_tokens, vocabulary.end_of_sequence())
+    return TokenizerParts(backend, gguf_special_tokens(metadata), vocabulary.end_of_sequence())
+
+
+def gguf_special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Role -> spelling."""
+    tokens = metadata.get("tokenizer.ggml.tokens", [])
+    ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in _ROLES.items()}
+    return {role: tokens[at] for role, at in ids.items() if isinstance(at, int) and 0 <= at < len(tokens)}
 
 
 class _Vocabulary:

@@ -1,0 +1,168 @@
+"""From messages to the prompt that a chat model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headstart.errors import CheckpointError, RequestError
+from headstart.models.checkpoint import Checkpoint
+from headstart.models.files import read_text
+from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
+from headstart.text.gguf_tokenizer import gguf_special_tokens
+
+_DEFAULT, _TOOL_USE = "default", "tool_use"
+
+
+class ChatTemplate:
+    """A model's chat template: a Jinja program that its files bring along, run in a sandbox (``text.sandbox``)."""
+
+    def __init__(
+        self, templates: str | Mapping[str, str], special_tokens: Mapping[str, str] | None = None, name: str = ""
+    ) -> None:
+        """``templates``: one, or several by name ("default", "tool_use"); none for a model that does not chat.
+        ``special_tokens``: role ("bos_token", ...) -> spelling, which templates may use. ``name``: the model's.
+        """
+        self._templates = {_DEFAULT: templates} if isinstance(templates, str) else dict(templates)
+        self._special_tokens = dict(special_tokens or {})
+        self._name = name
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> ChatTemplate:
+        """The chat template of a model, without templates where it has none.
+
+        Raises:
+            CheckpointError: a file of it is damaged.
+        """
+        if checkpoint.kind == "gguf":
+            return cls(
+                _gguf_templates(checkpoint.metadata),
+                gguf_special_tokens(checkpoint.metadata),
+                checkpoint.name,
+            )
+        settings = read_settings(checkpoint.path)
+        templates = _named_templates(settings.get("chat_template"), source=str(checkpoint.path))
+        own_file = checkpoint.path / "chat_template.jinja"
+        if own_file.is_file():
+            templates[_DEFAULT] = read_text(own_file)
+        return cls(templates, directory_special_tokens(settings), checkpoint.name)
+
+    @property
+    def available(self) -> bool:
+        """Whether the model has a chat template."""
+        return bool(self._templates)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The prompt of a conversation. Encode it with ``add_special_tokens=False``: it brings its own.
+
+        ``messages``: each has a "role" and a "content": a string, a list of text parts as the OpenAI API has them (they
+        are joined by newlines), or None beside "tool_calls". ``tools``: JSON schemas of functions.
+        ``add_generation_prompt``: end with what begins an answer. ``variables``: what else the template knows.
+
+        Raises:
+            RequestError: the model has no template, or the template refuses or cannot render these messages.
+        """
+        template = self._choose(tools)
+        plain = {
+            "messages": [_message(message, index) for index, message in enumerate(_list("messages", messages))],
+            "tools": None if tools is None else _plain(_list("tools", tools), "tools"),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self._special_tokens,
+            **{key: _plain(value, key) for key, value in variables.items()},
+        }
+        if not plain["messages"]:
+            raise RequestError("messages is empty; give at least one message.")
+
+        import jinja2
+
+        from headstart.text.sandbox import checked, compile_template, render
+
+        try:
+            return render(compile_template(template), checked(plain))
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise RequestError(f"the chat template cannot render these messages: {reason}.") from error
+        except (RecursionError, MemoryError, SyntaxError) as error:
+            raise RequestError("the chat template is nested too deeply or wants too much memory.") from error
+
+    def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
+        template = self._templates.get(_TOOL_USE) if tools else None
+        template = template or self._templates.get(_DEFAULT)
+        if template is None:
+            of = f"model {self._name!r}" if self._name else "this model"
+            raise RequestError(f"{of} has no chat template; give a plain prompt instead of messages.")
+        return template
+
+
+def _gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    names = metadata.get("tokenizer.chat_templates", [])
+    keys = {_DEFAULT: "tokenizer.chat_template"} | {name: f"tokenizer.chat_template.{name}" for name in names}
+    return {name: metadata[key] for name, key in keys.items() if isinstance(metadata.get(key), str)}
+
+
+def _named_templates(value: Any, source: str) -> dict[str, str]:
+    """``chat_template`` of tokenizer_config.json: absent, one template, or a list of named ones."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {_DEFAULT: value}
+    try:
+        return {str(item["name"]): item["template"] for item in value if isinstance(item["template"], str)}
+    except (TypeError, KeyError) as error:
+        raise CheckpointError(
+            f"{source}: chat_template of tokenizer_config.json is neither a template nor a list of named ones."
+        ) from error
+
+
+def _list(field: str, value: Any) -> Sequence[Any]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise RequestError(f"{field} is a {type(value).__name__}; give a list of objects.")
+    return value
+
+
+def _message(message: Any, index: int) -> dict[str, Any]:
+    """A message as plain data, its content one text."""
+    where = f"messages[{index}]"
+    if not isinstance(message, Mapping):
+        raise RequestError(f"{where} is a {type(message).__name__}; give an object with role and content.")
+    plain: dict[str, Any] = _plain(message, where)
+    role = plain.get("role")
+    if not isinstance(role, str) or not role:
+        raise RequestError(f"{where}.role is {role!r}; give a role such as 'user'.")
+    content = plain.get("content")
+    if isinstance(content, list):
+        plain["content"] = "\n".join(_text_part(part, f"{where}.content[{at}]") for at, part in enumerate(content))
+    elif content is None and not plain.get("tool_calls"):
+        raise RequestError(f"{where}.content is missing; give a text.")
+    elif content is not None and not isinstance(content, str):
+        raise RequestError(f"{where}.content is a {type(content).__name__}; give a text or a list of text parts.")
+    return plain
+
+
+def _text_part(part: Any, where: str) -> str:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+    raise RequestError(f"{where} is not a text part; give {{'type': 'text', 'text': ...}}.")
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A copy that consists of JSON types only, so that a template meets nothing that can act."""
+    if depth > 50:
+        raise RequestError(f"{where} is nested more than 50 levels deep; flatten it.")
+    if value is None or type(value) in (bool, int, float):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # less whatever a subclass adds
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_plain(item, where, depth + 1) for item in value]
+    raise RequestError(f"{where} holds a {type(value).__name__}; give JSON values.")

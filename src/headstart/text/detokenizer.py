@@ -1,0 +1,106 @@
+"""Text that grows as tokens are committed."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headstart.text.stop_strings import StopMatcher
+from headstart.text.tokenizer import Tokenizer
+
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
+
+
+class Extension(NamedTuple):
+    """What came of a run of tokens."""
+
+    text: str
+    """The text that became final."""
+    taken: int
+    """Tokens of the run that belong to the output: all, or those up to the one that completed a stop string."""
+
+
+class IncrementalDetokenizer:
+    """Turns committed tokens into text, each piece final when it is returned.
+
+    Held back are the bytes of an unfinished character and whatever may be the beginning of a stop string; special
+    tokens are silent. All pieces, ``finish`` included, join to ``Tokenizer.decode`` of prompt and output less the
+    prompt's own complete characters, cut before the first stop string. Costs one table look-up a token and one a
+    character, however long the output is.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int] = (),
+        stop: Iterable[str] = (),
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        """``stop`` strings are sought in the output only, from the text of token ``min_tokens`` (from 0) on."""
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._stops = StopMatcher(stop)
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self._pieces: list[str] = []
+        self._at_start = True
+        self._read_prompt(prompt_ids)
+
+    @property
+    def text(self) -> str:
+        """All text that is final."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text, None as long as there was none."""
+        return self._stops.matched
+
+    def append(self, token_id: int) -> str:
+        """Take one token; the text that became final. Nothing more comes after a stop string."""
+        self._num_tokens += 1
+        piece = "" if token_id in self._skipped else self._utf8.decode(self._bytes_of(token_id))
+        return self._release(self._stops.push(piece) if self._num_tokens > self._min_tokens else piece)
+
+    def extend(self, token_ids: Iterable[int]) -> Extension:
+        """Take a run of committed tokens, up to the one that completes a stop string."""
+        pieces = []
+        for token_id in token_ids:
+            if self.stop is not None:
+                break
+            pieces.append(self.append(token_id))
+        return Extension("".join(pieces), len(pieces))
+
+    def finish(self) -> str:
+        """The sequence has ended: the text that was held back, an unfinished character as U+FFFD."""
+        tail = self._utf8.decode(b"", final=True)
+        return self._release(self._stops.push(tail) + self._stops.flush())
+
+    def _release(self, piece: str) -> str:
+        if piece:
+            self._pieces.append(piece)
+        return piece
+
+    def _bytes_of(self, token_id: int) -> bytes:
+        piece = self._tokenizer.token_bytes(token_id)
+        if self._at_start and piece:
+            self._at_start = False
+            return self._tokenizer.without_leading_space(piece)
+        return piece
+
+    def _read_prompt(self, prompt_ids: Sequence[int]) -> None:
+        """Start where the prompt ends: perhaps inside of a character, so its last bytes are put before the output."""
+        tail = b""
+        for token_id in reversed(prompt_ids):
+            if token_id not in self._skipped:
+                tail = self._tokenizer.token_bytes(token_id) + tail
+                if len(tail) >= _LONGEST_CHARACTER:
+                    break
+        if tail:
+            self._at_start = False
+            self._utf8.decode(tail)
