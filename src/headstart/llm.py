@@ -18,7 +18,7 @@ from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
 from headstart.loading import Model, Precision, load_model
 from headstart.request import EncodedPrompt, Job, StreamPiece
-from headstart.runner import ModelRunner
+from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 
@@ -288,7 +288,7 @@ def _drafter_options(
 
 
 def _cache_bytes_per_token(model: Model) -> int:
-    return max(model.backend.allocate_cache(1, 1).nbytes, 1)
+    return max(model.backend.allocate_cache(1, BLOCK_SIZE).nbytes // BLOCK_SIZE, 1)
 
 
 @contextmanager

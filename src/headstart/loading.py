@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -15,20 +16,26 @@ from headstart.models.config import ModelConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
+from headstart.native import backend as native
+from headstart.native.loader import load_library
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
 
 class Precision(StrEnum):
-    """What a model is computed in."""
+    """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
 
     AUTO = "auto"
-    """float32."""
+    """bf16 where the native pass runs, else fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
+    INT8 = "int8"
+    """8-bit weights (one scale a channel), 16-bit activations; native pass only."""
+    INT8_FAST = "int8-fast"
+    """8-bit weights and activations; native pass only."""
 
 
-_DTYPES = {Precision.AUTO: torch.float32, Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
+_TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -54,20 +61,37 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
 
     Raises:
         CheckpointError: the model is missing, damaged, or of an unknown family.
-        ConfigError: the precision is unknown.
+        ConfigError: the precision is unknown, or cannot be had for this model on this machine.
     """
-    dtype = _DTYPES[parse_precision(precision)]
+    wanted = parse_precision(precision)
     checkpoint = open_checkpoint(name, revision)
-    config, weights = load_decoder(checkpoint, dtype)
+    config, weights = load_decoder(checkpoint, torch.bfloat16 if wanted is Precision.BF16 else torch.float32)
     return Model(
         name=str(name),
         checkpoint=checkpoint,
         config=config,
         weights=weights,
-        backend=TorchBackend(config, weights, dtype),
+        backend=create_backend(config, weights, wanted),
         tokenizer=Tokenizer.from_checkpoint(checkpoint),
         chat_template=ChatTemplate.from_checkpoint(checkpoint),
     )
+
+
+def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO) -> Backend:
+    """The native pass where this machine and this model have one, else torch.
+
+    Raises:
+        ConfigError: only the native pass knows the precision, and it does not apply.
+    """
+    reason = native.supports(config)
+    if reason is None and load_library() is not None:
+        chosen = Precision.BF16 if precision is Precision.AUTO else precision
+        return native.NativeBackend(config, weights, cast(native.Precision, chosen.value))
+    chosen = Precision.FP32 if precision is Precision.AUTO else precision
+    if chosen not in _TORCH_DTYPES:
+        because = reason or "this machine has no native pass"
+        raise ConfigError(f"precision is {chosen.value!r}, which needs the native pass ({because}); use bf16 or fp32.")
+    return TorchBackend(config, weights, _TORCH_DTYPES[chosen])
 
 
 def parse_precision(precision: Precision | str) -> Precision:
@@ -79,5 +103,4 @@ def parse_precision(precision: Precision | str) -> Precision:
     try:
         return Precision(precision)
     except ValueError:
-        choices = ", ".join(Precision)
-        raise ConfigError(f"precision is {precision!r}; choose one of {choices}.") from None
+        raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(Precision)}.") from None

@@ -13,6 +13,10 @@ from headstart.cache.paged import PagedCache
 from headstart.models.backend import Backend, IntArray, PassBatch
 
 
+BLOCK_SIZE = 32
+"""Tokens of a cache block: what the native pass keeps in one page."""
+
+
 @dataclass(frozen=True)
 class Span:
     """The rows of one sequence in one pass, written behind its cached tokens in row order."""
@@ -56,7 +60,7 @@ class ModelRunner:
         block_size: tokens of a cache block.
     """
 
-    def __init__(self, backend: Backend, cache_tokens: int, block_size: int = 32) -> None:
+    def __init__(self, backend: Backend, cache_tokens: int, block_size: int = BLOCK_SIZE) -> None:
         self.backend = backend
         self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size))
         self.passes = 0
