@@ -12,7 +12,6 @@ from torch import Tensor
 from headstart.cache.paged import PagedCache
 from headstart.models.backend import Backend, IntArray, PassBatch
 
-
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
 
