@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from drafting_toys import CONTRACT_VOCAB
+from model_toys import contract_context, with_target_cache
 
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
@@ -36,25 +37,28 @@ VARIANTS = [
     Case("unigram", {"sample": True}),
     Case("bigram", {"sample": True}),
     Case("random", {"sample": True}),
+    Case("draft-model", {"model": "small", "temperature": 0.5, "top_k": 4, "min_confidence": 0.3}),
+    Case("multi-draft", {"model": "small", "branching": (2, 2, 2), "replacement": False}),
+    Case("multi-draft", {"models": ("small", "other"), "temperature": 0.0}),
+    Case("hierarchical", {"model": "small", "inner": "suffix"}),
+    Case("hierarchical", {"inner": "draft-model", "inner_options": {"model": "other", "draft_tokens": 2}}),
+    Case("hierarchical", {"model": "deep", "inner": "early-exit", "inner_options": {"layers": 2}}),
+    Case("early-exit", {"layers": 4, "top_p": 0.8}),
 ]
 REMEMBERING = {"recycling"}
 CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 
 WITHOUT_MODEL = {"none", "ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random"}
-
-CONTEXTS: dict[str, Callable[[], DraftContext]] = {}
-"""For drafters that need more than a vocabulary: name -> a fresh context over CONTRACT_VOCAB tokens."""
+WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
 
 
 def new_drafter_of(case: Case) -> Callable[[], Drafter]:
-    """Builds the case's drafter, a new one at each call; skips what has no context yet."""
+    """Builds the case's drafter, a new one in new surroundings at each call; skips what has no context yet."""
     if case.name in WITHOUT_MODEL:
-        context = DraftContext(CONTRACT_VOCAB)
-    elif case.name in CONTEXTS:
-        context = CONTEXTS[case.name]()
-    else:
-        pytest.skip(f"drafter {case.name} needs a model: give tests/drafting/conftest.py a context for it")
-    return lambda: create_drafter(case.name, context, **case.options)
+        return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **case.options)
+    if case.name in WITH_MODEL:
+        return lambda: with_target_cache(case.name, contract_context(CONTRACT_VOCAB), case.options)
+    pytest.skip(f"drafter {case.name} needs more than a vocabulary: give tests/drafting/conftest.py a context for it")
 
 
 @pytest.fixture(params=CASES, ids=str)

@@ -89,6 +89,30 @@ _BUILT_IN = {
             "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
             f"{_HERE}.trivial:RandomDrafter",
         ),
+        DrafterInfo(
+            "draft-model",
+            "a chain from a smaller model, or from some of the target's own layers",
+            "Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318)",
+            f"{_HERE}.draft_model:DraftModelDrafter",
+        ),
+        DrafterInfo(
+            "multi-draft",
+            "a tree of draws from a draft model, or a chain from each of several",
+            "Miao et al. 2024, SpecInfer (arXiv:2305.09781); Chen et al. 2024, Sequoia (arXiv:2402.12374)",
+            f"{_HERE}.multi_draft:MultiDraftDrafter",
+        ),
+        DrafterInfo(
+            "hierarchical",
+            "a chain from a draft model that has a drafter of its own",
+            "Spector & Re 2023, staged speculative decoding (arXiv:2308.04623)",
+            f"{_HERE}.hierarchical:HierarchicalDrafter",
+        ),
+        DrafterInfo(
+            "early-exit",
+            "a chain from the target's first layers, in the target's own cache",
+            "Elhoushi et al. 2024, LayerSkip (arXiv:2404.16710)",
+            f"{_HERE}.early_exit:EarlyExitDrafter",
+        ),
     )
 }
 

@@ -145,7 +145,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)
-        if state is not None and state.output and self._options.shared_tokens:
+        if state is not None and self._options.shared_tokens:
             self._shared[state.scope].add(state.output)
         super().end(sequence_id)
 

@@ -98,8 +98,6 @@ class SuffixAutomaton:
         self.count.append(self.count[state])
         self.latest.append(self.latest[state])
         self.link[state] = clone
-        if self._tip == state and self._tip_length <= self.length[clone]:
-            self._tip = clone
         while self.following[before].get(token) == state:
             self.following[before][token] = clone
             if before == ROOT_STATE:
