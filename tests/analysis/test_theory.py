@@ -125,6 +125,11 @@ class TestWalltime:
         else:
             assert best <= 1 + 1e-12
 
+    def test_equal_cost_and_acceptance_gain_nothing(self) -> None:
+        assert not theory.can_improve(0.3, 0.3)
+        assert not theory.can_improve(0.0, 0.0)
+        assert theory.can_improve(0.31, 0.3)
+
     def test_acceptance_above_one_over_k_is_not_the_condition(self) -> None:
         """Seed 000 says "net speedup when acceptance rate > 1/K": neither needed nor enough (Corollary 3.9)."""
         assert theory.walltime_improvement(0.15, 5, 0.01) > 1
