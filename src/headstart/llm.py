@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
+from headstart.drafting.options import parse_options
 from headstart.drafting.registry import create_drafter, drafter_options
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
@@ -22,7 +23,7 @@ from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 
-Prompt = str | Sequence[int]
+Prompt = str | Sequence[int] | EncodedPrompt
 Message = Mapping[str, Any]
 OnCommit = Callable[[StreamPiece], None]
 
@@ -109,23 +110,26 @@ class LLM:
         *,
         speculation: SpeculationParams | None = None,
         on_commit: OnCommit | None = None,
+        strict: bool = True,
     ) -> list[RequestOutput]:
         """Decode prompts together.
 
         Args:
-            prompts: texts, or lists of token ids; one or several.
+            prompts: texts, lists of token ids, or what ``encode`` returns; one or several.
             params: for all prompts, or one for each.
             speculation: overrides the engine's for this call.
             on_commit: called with each piece as it is committed.
+            strict: False: a prompt that cannot be served has finish reason "error" and stops no other.
 
         Returns:
             One output a prompt, in their order. A prompt that fails while it decodes has finish reason "error".
 
         Raises:
-            RequestError: a prompt cannot be served; raised before anything is decoded.
+            RequestError: a prompt cannot be served (where strict), or a parameter does not fit the model; raised
+                before anything is decoded.
         """
-        listed = [prompts] if _is_one_prompt(prompts) else prompts
-        return self._run([self._prompt(prompt) for prompt in listed], params, speculation, on_commit)  # type: ignore[arg-type]
+        encoded = [self.encode(prompt) for prompt in _listed(prompts)]
+        return self._run(encoded, params, speculation, on_commit, strict)
 
     def chat(
         self,
@@ -135,11 +139,12 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         speculation: SpeculationParams | None = None,
         on_commit: OnCommit | None = None,
+        strict: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template; else as ``generate``."""
         conversations = [messages] if _is_one_chat(messages) else messages
-        encoded = [self._chat_prompt(conversation, tools) for conversation in conversations]  # type: ignore[arg-type]
-        return self._run(encoded, params, speculation, on_commit)
+        encoded = [self.encode_chat(conversation, tools) for conversation in conversations]  # type: ignore[arg-type]
+        return self._run(encoded, params, speculation, on_commit, strict)
 
     def stream(
         self,
@@ -157,9 +162,9 @@ class LLM:
             RequestError: the prompt cannot be served, or its sequence failed.
         """
         if prompt is None and messages is not None:
-            request = self._chat_prompt(messages)
+            request = self.encode_chat(messages)
         elif prompt is not None and messages is None:
-            request = self._prompt(prompt)
+            request = self.encode(prompt)
         else:
             raise RequestError("give either a prompt or messages.")
         jobs = self._jobs([request], params, speculation)
@@ -177,6 +182,35 @@ class LLM:
         finally:
             self._abort(jobs)
 
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """A prompt as the target reads it.
+
+        Raises:
+            RequestError: the text has no UTF-8 form.
+        """
+        if isinstance(prompt, EncodedPrompt):
+            return prompt
+        tokenizer = self.model.tokenizer
+        if not isinstance(prompt, str):
+            ids = [int(token) for token in prompt]
+            return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
+        ids = tokenizer.encode(prompt)
+        if not ids and tokenizer.bos_token_id is not None:
+            # Nothing said yet: the text starts from the begin-of-sequence token, as transformers does.
+            ids = [tokenizer.bos_token_id]
+        return EncodedPrompt(prompt, ids)
+
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> EncodedPrompt:
+        """A conversation as the target reads it, through its chat template.
+
+        Raises:
+            RequestError: the model has no chat template, or the template cannot render these messages.
+        """
+        text = self.model.chat_template.render(messages, tools=tools)
+        return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
+
     def _load_draft(self, name: str) -> LoadedModel:
         draft = load_model(name, self._precision)
         return LoadedModel(draft.backend, draft.tokenizer)
@@ -187,12 +221,18 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
         speculation: SpeculationParams | None,
         on_commit: OnCommit | None,
+        strict: bool,
     ) -> list[RequestOutput]:
         jobs = self._jobs(prompts, params, speculation)
         try:
             for job in jobs:
-                with _named(job.prompt_index, len(prompts)):
-                    self.engine.add(job.sequence)
+                try:
+                    with _named(job.prompt_index, len(prompts) if strict else 1):
+                        self.engine.add(job.sequence)
+                except RequestError as error:
+                    if strict:
+                        raise
+                    job.sequence.fail(str(error))
             while not self.engine.idle:
                 self.engine.step()
                 if on_commit is not None:
@@ -236,30 +276,16 @@ class LLM:
                     )
         return jobs
 
-    def _prompt(self, prompt: Prompt) -> EncodedPrompt:
-        tokenizer = self.model.tokenizer
-        if not isinstance(prompt, str):
-            ids = [int(token) for token in prompt]
-            return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
-        ids = tokenizer.encode(prompt)
-        if not ids and tokenizer.bos_token_id is not None:
-            # Nothing said yet: the text starts from the begin-of-sequence token, as transformers does.
-            ids = [tokenizer.bos_token_id]
-        return EncodedPrompt(prompt, ids)
-
-    def _chat_prompt(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
-    ) -> EncodedPrompt:
-        text = self.model.chat_template.render(messages, tools=tools)
-        return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
-
     def _abort(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self.engine.abort(job.sequence)
 
 
-def _is_one_prompt(prompts: Prompt | Sequence[Prompt]) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    """One prompt, or several, as several."""
+    if isinstance(prompts, (str, EncodedPrompt)) or (prompts and all(isinstance(item, int) for item in prompts)):
+        return [cast(Prompt, prompts)]
+    return cast(Sequence[Prompt], prompts)
 
 
 def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
@@ -272,7 +298,7 @@ def _drafter_options(
     """The drafter's options, with the common ones under the names that it knows.
 
     Raises:
-        ConfigError: ``draft_model`` was given to a drafter that runs no model.
+        ConfigError: ``draft_model`` was given to a drafter that runs no model, or the drafter refuses an option.
     """
     options = dict(more or {})
     known = {field.name for field in fields(drafter_options(drafter))}
@@ -284,6 +310,8 @@ def _drafter_options(
         options["model"] = str(draft_model)
     if draft_tokens is not None and "draft_tokens" in known:
         options["draft_tokens"] = draft_tokens
+    # Refused here rather than after the model has been read.
+    parse_options(drafter_options(drafter), drafter, options)
     return options
 
 

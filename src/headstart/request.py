@@ -33,10 +33,14 @@ class StreamPiece:
     token_ids: list[int]
     origins: list[TokenOrigin]
     """[token] how each came to be."""
+    rejected: list[int | None]
+    """[token] the drafter's first guess in its place, where that was refused."""
     prompt_index: int = 0
     sample: int = 0
     finish_reason: FinishReason | None = None
     """Set in the last piece."""
+    completion: Completion | None = None
+    """The whole result, with its counts; set in the last piece."""
 
     def __str__(self) -> str:
         return self.text
@@ -101,9 +105,11 @@ class Job:
             text=text[self._shown_text :],
             token_ids=sequence.tokens[sequence.prompt_length + self._shown_tokens :],
             origins=sequence.origins[self._shown_tokens :],
+            rejected=sequence.rejected[self._shown_tokens :],
             prompt_index=self.prompt_index,
             sample=self.sample,
             finish_reason=sequence.finish_reason,
+            completion=self.completion() if sequence.finished else None,
         )
         self._shown_text = len(text)
         self._shown_tokens = sequence.num_output

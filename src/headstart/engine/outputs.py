@@ -46,6 +46,8 @@ class SequenceStats:
     """Nodes guessed (probe nodes are not guesses)."""
     accepted: int = 0
     """Guesses that became output tokens."""
+    sampled_rounds: int = 0
+    """Rounds whose guesses were drawn at random. Without any, each token was the target's own draw at its position."""
     drafted_per_position: list[int] = field(default_factory=list)
     """[i]: rounds in which a guess at depth i + 1 could have been accepted (its parents all were)."""
     accepted_per_position: list[int] = field(default_factory=list)
@@ -83,6 +85,7 @@ class SequenceStats:
             "target_passes": self.target_passes,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "sampled_rounds": self.sampled_rounds,
             "acceptance_rate": self.acceptance_rate,
             "mean_accepted_length": self.mean_accepted_length,
             "accepted_per_position": list(self.accepted_per_position),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headstart.drafting.base import Drafter, RoundOutcome
-from headstart.drafting.tree import ROOT, DraftTree
+from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenOrigin
 from headstart.engine.schedule import Plan
@@ -64,14 +64,17 @@ def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: T
     """
     stats = sequence.stats
     stats.drafted += draft.num_drafted
+    stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
     committed: list[int] = []
     for depth, node in enumerate((ROOT, *verdict.path)):
         accepted = depth < len(verdict.path)
         token = int(draft.tokens[verdict.path[depth]]) if accepted else verdict.token
-        guessed = bool(draft.children.get(node))
+        guesses = draft.children.get(node)
+        guessed = bool(guesses)
         if sequence.params.logprobs is not None:
             sequence.logprobs.append(law.logprobs(node, token, sequence.params.logprobs))
         sequence.origins.append(_origin(accepted, guessed, depth))
+        sequence.rejected.append(int(draft.tokens[guesses[0]]) if guesses and not accepted else None)
         sequence.commit(token)
         committed.append(token)
         if guessed:

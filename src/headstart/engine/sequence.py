@@ -57,6 +57,8 @@ class Sequence:
     stats: SequenceStats = field(default_factory=SequenceStats)
     origins: list[TokenOrigin] = field(default_factory=list)
     """[output token]."""
+    rejected: list[int | None] = field(default_factory=list)
+    """[output token] the drafter's first guess in its place, where that was refused."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """[output token], where asked for."""
     finish_reason: FinishReason | None = None
