@@ -41,7 +41,7 @@ class Linear:
             return F.linear(x, self.parts[0], self.bias)
         if len(self.parts) == 1:
             return _packed_linear(x, self.parts[0], self.bias)
-        inputs = x.split(self.sizes, dim=1)
+        inputs = torch.split(x, self.sizes, dim=1)
         y = _packed_linear(inputs[0], self.parts[0], self.bias)
         for part_input, part in zip(inputs[1:], self.parts[1:], strict=True):
             y.add_(_packed_linear(part_input, part, None))

@@ -8,11 +8,11 @@ from typing import Any
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
-from headstart.models.families import llama
+from headstart.models.families import gemma, gpt, llama
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
 
-FAMILIES: tuple[Family, ...] = (*llama.FAMILIES,)
+FAMILIES: tuple[Family, ...] = (*llama.FAMILIES, *gemma.FAMILIES, *gpt.FAMILIES)
 
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}

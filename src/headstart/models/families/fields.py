@@ -30,6 +30,10 @@ class Fields:
     def get(self, key: str) -> Any:
         return self.entries.get(self.prefix + key)
 
+    def has(self, key: str) -> bool:
+        """Whether there is such an entry, be it null."""
+        return self.prefix + key in self.entries
+
     def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = MAX_SIZE) -> int:
         """A whole number; the entry is required where there is no default."""
         value = self.optional_integer(key, minimum, maximum)

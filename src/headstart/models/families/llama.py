@@ -49,11 +49,16 @@ def windows_from_hf(fields: Fields, num_layers: int, window: int | None, sliding
     return [window if is_sliding else None for is_sliding in sliding]
 
 
-def base_from_hf(fields: Fields, family: str, tied: bool, default_theta: float = 10_000.0) -> ModelConfig:
-    """What all of these share, with full attention in every layer."""
+def base_from_hf(
+    fields: Fields, family: str, tied: bool, default_theta: float = 10_000.0, default_head_dim: int | None = None
+) -> ModelConfig:
+    """What RMS-normed, gated decoders share, with full attention in every layer.
+
+    ``tied``, ``default_theta`` and ``default_head_dim`` (None: hidden size / heads) are the family's defaults.
+    """
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
-    head_dim = fields.integer("head_dim", hidden // heads)
+    head_dim = fields.integer("head_dim", default_head_dim or hidden // heads)
     num_layers = fields.integer("num_hidden_layers", maximum=4096)
     return ModelConfig(
         family=family,
@@ -86,8 +91,8 @@ def _llama(fields: Fields) -> ModelConfig:
 
 def _mistral(fields: Fields) -> ModelConfig:
     config = base_from_hf(fields, "mistral", tied=False)
-    # The default of transformers, and what null means to it: Mistral 7B 0.1 slides, later ones say null.
-    window = fields.optional_integer("sliding_window") if "sliding_window" in fields.entries else 4096
+    # Absent means the default, null means none: Mistral 7B 0.1 slides, later ones say null.
+    window = fields.optional_integer("sliding_window") if fields.has("sliding_window") else 4096
     return replace(config, layers=(LayerConfig(window),) * config.num_layers)
 
 
@@ -104,9 +109,7 @@ def _qwen2(fields: Fields) -> ModelConfig:
 
 
 def _qwen3(fields: Fields) -> ModelConfig:
-    config = base_from_hf(fields, "qwen3", tied=False)
-    if fields.get("head_dim") is None:  # its default is a constant, not hidden_size / heads
-        config = replace(config, head_dim=128, ropes=(rope_from_hf(fields, 128),))
+    config = base_from_hf(fields, "qwen3", tied=False, default_head_dim=128)
     attention_bias = fields.flag("attention_bias", False)
     return replace(_qwen_windows(fields, config), qk_norm=True, qkv_bias=attention_bias, output_bias=attention_bias)
 

@@ -1,0 +1,156 @@
+"""Gemma 2 and the text form of Gemma 3.
+
+Sources: the configuration and modelling files of transformers (models/gemma2, gemma3); for GGUF what llama.cpp
+keeps as constants (src/llama-model.cpp: window patterns, the 27B models' attention scale, Gemma 3's local rotation)
+and its converter, which adds 1 to every norm's weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.fields import Fields
+from headstart.models.families.llama import (
+    GGUF_LAYER,
+    GGUF_LAYOUT,
+    HF_LAYER,
+    HF_LAYOUT,
+    activation,
+    base_from_gguf,
+    base_from_hf,
+    windows_from_hf,
+)
+from headstart.models.families.rope import rope_from_hf
+
+_LOCAL_THETA = 10_000.0
+_GLOBAL_THETA = 1_000_000.0
+
+
+def _gemma(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
+    """What both generations add to the base."""
+    return replace(
+        config,
+        layers=tuple(LayerConfig(window) for window in windows),
+        norm_offset=1.0,
+        post_norms=True,
+        embedding_scale=config.hidden_size**0.5,
+    )
+
+
+def _from_hf(fields: Fields, family: str, pattern: int, default_theta: float) -> ModelConfig:
+    """``pattern``: one layer in so many has full attention, where ``layer_types`` does not say."""
+    fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
+    config = base_from_hf(fields, family, tied=True, default_theta=default_theta, default_head_dim=256)
+    sliding = [(i + 1) % pattern != 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
+    bias = fields.flag("attention_bias", False)
+    return replace(
+        _gemma(config, windows),
+        activation=activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
+        attention_scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _softcap(fields: Fields, key: str, default: float) -> float | None:
+    """Absent means the default, null means none."""
+    return fields.optional_number(key) if fields.has(key) else default
+
+
+def _gemma2(fields: Fields) -> ModelConfig:
+    return replace(
+        _from_hf(fields, "gemma2", pattern=2, default_theta=10_000.0),
+        attention_softcap=_softcap(fields, "attn_logit_softcapping", 50.0),
+        logit_softcap=_softcap(fields, "final_logit_softcapping", 30.0),
+    )
+
+
+def _gemma3(fields: Fields) -> ModelConfig:
+    pattern = fields.integer("sliding_window_pattern", 6)
+    config = _from_hf(fields, "gemma3", pattern, _GLOBAL_THETA)
+    full = rope_from_hf(fields, config.head_dim, _GLOBAL_THETA, "full_attention")
+    local = rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
+    return replace(
+        _with_local_rope(config, full, local),
+        qk_norm=True,
+        logit_softcap=fields.optional_number("final_logit_softcapping"),
+    )
+
+
+def _with_local_rope(config: ModelConfig, full: RopeConfig, local: RopeConfig) -> ModelConfig:
+    layers = tuple(replace(layer, rope=0 if layer.window is None else 1) for layer in config.layers)
+    return replace(config, layers=layers, ropes=(full, local))
+
+
+def _from_gguf(fields: Fields, family: str, pattern: int, largest: int) -> ModelConfig:
+    """``largest``: layers of the 27B model, whose attention scale is 1 / sqrt(hidden / heads)."""
+    config = base_from_gguf(fields, family)
+    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    windows = [window if (i + 1) % pattern else None for i in range(config.num_layers)]
+    is_largest = config.num_layers == largest
+    return replace(
+        _gemma(config, windows),
+        activation="gelu_tanh",
+        attention_scale=(config.hidden_size // config.num_heads if is_largest else config.head_dim) ** -0.5,
+    )
+
+
+def _gemma2_gguf(fields: Fields) -> ModelConfig:
+    return replace(
+        _from_gguf(fields, "gemma2", pattern=2, largest=46),
+        attention_softcap=fields.number("attn_logit_softcapping", 50.0),
+        logit_softcap=fields.number("final_logit_softcapping", 30.0),
+    )
+
+
+def _gemma3_gguf(fields: Fields) -> ModelConfig:
+    config = _from_gguf(fields, "gemma3", pattern=6, largest=62)
+    local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
+    return replace(
+        _with_local_rope(config, config.ropes[0], local),
+        qk_norm=True,
+        logit_softcap=fields.optional_number("final_logit_softcapping"),
+    )
+
+
+def _minus_one(weight: Tensor, _: ModelConfig) -> Tensor:
+    return weight - 1
+
+
+_NORMS = (
+    "attention_norm",
+    "q_norm",
+    "k_norm",
+    "attention_post_norm",
+    "mlp_norm",
+    "mlp_post_norm",
+    "final_norm",
+)
+_HF_LAYOUT = replace(
+    HF_LAYOUT,
+    layer={
+        **HF_LAYER,
+        "attention_post_norm": "layers.{i}.post_attention_layernorm",
+        "mlp_norm": "layers.{i}.pre_feedforward_layernorm",
+        "mlp_post_norm": "layers.{i}.post_feedforward_layernorm",
+    },
+)
+_GGUF_LAYOUT: TensorLayout = replace(
+    GGUF_LAYOUT,
+    layer={
+        **GGUF_LAYER,
+        "attention_post_norm": "blk.{i}.post_attention_norm",
+        "mlp_post_norm": "blk.{i}.post_ffw_norm",
+    },
+    convert=dict.fromkeys(_NORMS, _minus_one),
+)
+
+FAMILIES = (
+    Family("gemma2", "gemma2", "gemma2", _gemma2, _gemma2_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+    Family("gemma3", "gemma3_text", "gemma3", _gemma3, _gemma3_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+)
