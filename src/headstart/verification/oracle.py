@@ -90,16 +90,18 @@ def enumerate_runs(run: Callable[[Branches], T]) -> Iterator[tuple[float, T]]:
 class EnumeratedNoise(SequenceNoise):
     """Noise whose every number is a branch point. A uniform compared twice remembers what is known of it."""
 
-    __slots__ = ("_branches", "_drawn", "_ranges")
+    __slots__ = ("_branches", "_ranges", "_used")
 
     def __init__(self, branches: Branches) -> None:
         super().__init__(seed=0)
         self._branches = branches
-        self._drawn: set[tuple[Stream, int, int]] = set()
+        self._used: set[tuple[Stream, int, int]] = set()
         self._ranges: dict[tuple[Stream, int, int], tuple[float, float]] = {}
 
     def uniform(self, stream: Stream, root: int, index: int) -> float:
-        return _Coin(self, (stream, root, index), 1.0)
+        key = (stream, root, index)
+        self._used.add(key)
+        return _Coin(self, key, 1.0)
 
     def draw(self, stream: Stream, root: int, index: int, weights: Tensor) -> int:
         return self.draw_distinct(stream, root, index, weights, 1)[0]
@@ -137,11 +139,24 @@ class EnumeratedNoise(SequenceNoise):
         self._ranges[key] = (low, cut) if is_below else (cut, high)
         return is_below
 
+    def check_round(self, root_position: int, said: int) -> None:
+        """Refuse keys that a round at ``root_position`` which said ``said`` tokens may share with a later round.
+
+        Raises:
+            NoiseReusedError: naming the key.
+        """
+        for stream, position, index in self._used:
+            coupled = stream is Stream.TARGET
+            if not (root_position < position <= root_position + said if coupled else position == root_position):
+                raise NoiseReusedError(
+                    f"the round at {root_position} used {stream.name} noise of position {position}, index {index}"
+                )
+
     def _claim(self, stream: Stream, root: int, index: int) -> None:
         key = (stream, root, index)
-        if key in self._drawn:
+        if key in self._used:
             raise NoiseReusedError(f"{stream.name} noise of position {root}, index {index} was drawn from twice")
-        self._drawn.add(key)
+        self._used.add(key)
 
 
 class _Coin(float):
@@ -243,28 +258,36 @@ def run_round(
 def output_law(target: Model, propose: Propose, length: int, *, rounds: int = 1, **options: Any) -> OutputLaw:
     """The law of the first ``length`` tokens of ``rounds`` rounds, shorter outputs going on as the target does.
 
-    ``options`` are those of ``run_round``.
+    ``options`` are those of ``run_round``. Rounds are enumerated one by one: they depend on each other through the
+    tokens alone, because no round may use a noise key that another one could use, which is checked.
 
     Raises:
-        NoiseReusedError: a rule decided two things by one noise key.
+        NoiseReusedError: a rule decided two things by one noise key, or a round used a key of another round.
     """
 
-    def run(branches: Branches) -> tuple[Tokens, int]:
-        noise = EnumeratedNoise(branches)
-        tokens: Tokens = ()
-        first = 0
-        for _ in range(rounds):
-            tokens += run_round(target, propose, noise, tokens, **options)
-            first = first or len(tokens)
-        return tokens[:length], first - 1
+    def round_after(tokens: Tokens) -> dict[Tokens, float]:
+        def run(branches: Branches) -> Tokens:
+            noise = EnumeratedNoise(branches)
+            said = run_round(target, propose, noise, tokens, **options)
+            noise.check_round(len(tokens), len(said))
+            return said
 
-    said: dict[Tokens, float] = defaultdict(float)
-    accepted = 0.0
-    for probability, (tokens, count) in enumerate_runs(run):
-        said[tokens] += probability
-        accepted += probability * count
+        law: dict[Tokens, float] = defaultdict(float)
+        for probability, said in enumerate_runs(run):
+            law[said] += probability
+        return law
+
+    first = round_after(())
+    accepted = sum(probability * (len(said) - 1) for said, probability in first.items())
+    reached: dict[Tokens, float] = {(): 1.0}
+    for number in range(rounds):
+        before, reached = reached, defaultdict(float)
+        for tokens, probability in before.items():
+            following = first if number == 0 else round_after(tokens) if len(tokens) < length else {(): 1.0}
+            for said, chance in following.items():
+                reached[(tokens + said)[:length]] += probability * chance
     law: dict[Tokens, float] = defaultdict(float)
-    for tokens, probability in said.items():
+    for tokens, probability in reached.items():
         for rest, chance in product_law(target, length - len(tokens), tokens).items():
             law[tokens + rest] += probability * chance
     return OutputLaw(dict(law), accepted)
