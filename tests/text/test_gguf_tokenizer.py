@@ -1,0 +1,193 @@
+"""Tokenizers from GGUF metadata: cut as the named pre-tokenizer cuts, scored as SentencePiece scores."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headstart.errors import CheckpointError
+from headstart.text.gguf_tokenizer import PRE_TOKENIZERS
+from headstart.text.tokenizer import Tokenizer
+from small_tokenizers import byte_level, byte_level_metadata, sentencepiece, sentencepiece_metadata, tokenizer_of
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.token_text(token_id) for token_id in tokenizer.encode(text, add_special_tokens=False)]
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "expected"),
+    [
+        ("gpt-2", "1234", ["1234"]),
+        ("smollm", "1234", ["1", "2", "3", "4"]),
+        ("starcoder", "1234", ["1", "2", "3", "4"]),
+        ("llama-bpe", "1234", ["123", "4"]),
+        ("qwen2", "1234", ["1", "2", "3", "4"]),
+        ("tekken", "1234", ["1", "2", "3", "4"]),
+        ("gpt-4o", "1234", ["123", "4"]),
+        ("gpt-2", "aB", ["aB"]),
+        ("llama-bpe", "aB", ["aB"]),
+        ("gpt-4o", "aB", ["a", "B"]),
+        ("tekken", "aB", ["a", "B"]),
+        ("gpt-2", "I'S", ["I", "'", "S"]),
+        ("llama-bpe", "I'S", ["I", "'S"]),
+        ("gpt-2", "x.\n", ["x", ".", "\n"]),
+        ("llama-bpe", "x.\n", ["x", ".\n"]),
+        ("gpt-2", "  1", [" ", " 1"]),
+        ("smollm", "  1", ["  ", "1"]),
+    ],
+)
+def test_each_pre_tokenizer_cuts_in_its_own_way(pre: str, text: str, expected: list[str]) -> None:
+    tokenizer = byte_level("1234 aB 'S .\n __ _1", pre=pre)
+    assert pieces(tokenizer, text) == expected
+
+
+@pytest.mark.parametrize("pre", sorted(PRE_TOKENIZERS))
+def test_every_text_survives_the_way_to_tokens_and_back(pre: str) -> None:
+    tokenizer = byte_level(pre=pre)
+
+    @settings(max_examples=25, deadline=None)
+    @given(ANY_TEXT)
+    def survives(text: str) -> None:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        if not PRE_TOKENIZERS[pre].nfc:
+            assert tokenizer.decode(ids) == text
+        assert tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False) == ids
+
+    survives()
+
+
+def test_normal_form_where_the_family_has_it() -> None:
+    assert byte_level(pre="qwen2").encode("e\u0301") == byte_level(pre="qwen2").encode("é")
+    assert byte_level(pre="smollm").encode("e\u0301") != byte_level(pre="smollm").encode("é")
+
+
+def test_a_whole_word_needs_no_merges_where_the_family_says_so() -> None:
+    metadata = byte_level_metadata("abc")
+    metadata["tokenizer.ggml.merges"] = []
+    assert pieces(tokenizer_of({**metadata, "tokenizer.ggml.pre": "llama-bpe"}), "abc") == ["abc"]
+    assert pieces(tokenizer_of({**metadata, "tokenizer.ggml.pre": "gpt-2"}), "abc") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("pre", "flags", "first", "last"),
+    [
+        ("gpt-2", {}, False, False),
+        ("llama-bpe", {}, True, False),
+        ("llama-bpe", {"add_bos_token": False}, False, False),
+        ("gpt-2", {"add_bos_token": True, "add_eos_token": True}, True, True),
+    ],
+)
+def test_first_and_last_tokens(pre: str, flags: dict[str, bool], first: bool, last: bool) -> None:
+    tokenizer = byte_level(pre=pre, **flags)
+    bare = tokenizer.encode("x", add_special_tokens=False)
+    assert tokenizer.bos_token_id is not None
+    wanted = [tokenizer.bos_token_id] * first + bare + [tokenizer.eos_token_ids[0]] * last
+    assert tokenizer.encode("x") == wanted
+
+
+def test_special_tokens_are_read_whole_unless_told_not_to() -> None:
+    tokenizer = byte_level()
+    text = "x<|im_end|><think>y"
+    assert pieces(tokenizer, text) == ["x", "<|im_end|>", "<think>", "y"]
+    literal = tokenizer.encode(text, parse_special=False)
+    assert not tokenizer.special_ids & set(literal)
+    assert tokenizer.decode(literal) == text
+    assert tokenizer.decode(tokenizer.encode(text)) == "x<think>y"  # user-defined tokens are text
+    assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
+
+
+def test_what_ends_a_sequence() -> None:
+    metadata = byte_level_metadata()
+    end, turn = (metadata["tokenizer.ggml.tokens"].index(token) for token in ("<|end|>", "<|im_end|>"))
+    metadata["tokenizer.ggml.eos_token_id"] = end
+    assert tokenizer_of(metadata).eos_token_ids == (end,)
+    assert tokenizer_of({**metadata, "tokenizer.ggml.eot_token_id": turn}).eos_token_ids == (end, turn)
+    with_template = {**metadata, "tokenizer.chat_template": "{{ '<|im_end|>' }}"}
+    assert tokenizer_of(with_template).eos_token_ids == (end, turn)
+
+
+# SentencePiece
+
+
+def best_join_first(scores: dict[str, float], text: str) -> list[str]:
+    """SentencePiece's BPE, written down plainly: join the neighbours whose join scores best, leftmost among equals."""
+    symbols = list(text)
+    while True:
+        joins = [(scores[a + b], -at) for at, (a, b) in enumerate(itertools.pairwise(symbols)) if a + b in scores]
+        if not joins:
+            return symbols
+        at = -max(joins)[1]
+        symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
+
+
+def test_sentencepiece_joins_the_best_score_first() -> None:
+    rng = random.Random(3)
+    words = {"".join(rng.choices("ab▁", k=rng.randint(2, 4))) for _ in range(40)}
+    scores = {piece: -float(rank) for rank, piece in enumerate([*sorted(words), "a", "b", "▁"])}
+    tokenizer = tokenizer_of(sentencepiece_metadata(scores, add_space_prefix=False, add_bos_token=False))
+    for _ in range(300):
+        text = "".join(rng.choices("ab ", k=rng.randint(0, 25)))
+        expected = best_join_first(scores, text.replace(" ", "▁"))
+        assert pieces(tokenizer, text) == [piece.replace("▁", " ") for piece in expected]
+
+
+@settings(max_examples=200, deadline=None)
+@given(ANY_TEXT)
+def test_sentencepiece_texts_survive_by_byte_fallback(text: str) -> None:
+    text = text.replace("▁", "")  # the mark itself stands for a space
+    tokenizer = SENTENCEPIECE
+    assert tokenizer.decode(tokenizer.encode(text, parse_special=False)) == text
+
+
+SENTENCEPIECE = sentencepiece()
+
+
+def test_sentencepiece_puts_a_space_in_front() -> None:
+    assert pieces(SENTENCEPIECE, "the") == [" the"]
+    assert pieces(sentencepiece(add_space_prefix=False), "the") == ["the"]
+    assert SENTENCEPIECE.encode("") == [1]
+    assert SENTENCEPIECE.encode("the")[0] == 1
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "wordpiece"}, "tokenizer.ggml.model is 'wordpiece'"),
+        ({"model": None}, "tokenizer.ggml.model is None"),
+        ({"pre": "some-new-one"}, "tokenizer.ggml.pre is 'some-new-one', which is not supported"),
+        ({"pre": 7}, "tokenizer.ggml.pre is 7"),
+        ({"tokens": []}, "holds no tokenizer.ggml.tokens"),
+        ({"tokens": ["a", 1]}, "no list of the right kind"),
+        ({"tokens": ["a", "b", "a"], "token_type": [1, 1, 1]}, "'a' twice"),
+        ({"token_type": [1, 2]}, "has 2 entries"),
+        ({"merges": ["a b"]}, "merge 'a b' does not join"),
+        ({"merges": ["ab"]}, "merge 'ab' does not join"),
+        ({"bos_token_id": 100_000}, "bos_token_id is 100000"),
+        ({"eos_token_id": -1}, "eos_token_id is -1"),
+        ({"add_bos_token": "yes"}, "add_bos_token is 'yes'"),
+    ],
+)
+def test_metadata_that_make_no_tokenizer_are_refused(change: dict[str, Any], message: str) -> None:
+    metadata = {**byte_level_metadata(), **{f"tokenizer.ggml.{key}": value for key, value in change.items()}}
+    with pytest.raises(CheckpointError, match=message):
+        tokenizer_of(metadata)
+
+
+def test_an_unnamed_pre_tokenizer_is_a_loud_warning() -> None:
+    metadata = byte_level_metadata(pre="default")
+    with pytest.warns(UserWarning, match="does not say how its tokenizer cuts"):
+        tokenizer_of(metadata)
+    del metadata["tokenizer.ggml.pre"]
+    with pytest.warns(UserWarning, match="does not say how its tokenizer cuts"):
+        tokenizer_of(metadata)
