@@ -1,0 +1,348 @@
+"""Chat templates: transformers' output for sound templates, one clear error in bounded time for others."""
+
+from __future__ import annotations
+
+import json
+import threading
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from headstart.errors import CheckpointError, RequestError
+from headstart.models.aliases import ALIASES, DEFAULT_MODEL
+from headstart.models.checkpoint import Checkpoint, open_checkpoint
+from headstart.text import sandbox
+from headstart.text.chat import ChatTemplate
+from small_tokenizers import byte_level_metadata
+
+USER = [{"role": "user", "content": "Hi"}]
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "2 + 2?"},
+    {"role": "assistant", "content": "4"},
+    {"role": "user", "content": "\u00e9 <b> 'x'\n\n  y "},
+]
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"b": 1, "a": ["\u00e9", "<", None, True]}}}]
+
+SOUND_TEMPLATES = {
+    "plain": "{% for m in messages %}{{ m.role }}: {{ m['content'] | trim }}\n{% endfor %}",
+    "specials": "{{ bos_token }}{% for m in messages %}{{ m.content ~ eos_token }}{% endfor %}",
+    "prompt": "{% if add_generation_prompt %}<assistant>{% else %}<end>{% endif %}",
+    "whitespace": "  {% if true %}\n    a\n  {% endif %}\n  {%- for m in messages -%}\n {{ loop.index }}\n{% endfor %}",
+    "tools": "{% if tools %}{{ tools | tojson }}{{ tools[0] | tojson(indent=2) }}{% else %}none{% endif %}",
+    "namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+    "loop-controls": "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}"
+    "{{ m.role }}{% break %}{% endfor %}",
+    "macro": "{% macro show(m, mark='*') %}{{ mark }}{{ m.content }}{% endmacro %}"
+    "{% for m in messages %}{{ show(m) }}{% endfor %}",
+    "filters": "{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(' | ') | upper }}"
+    "{{ messages | length }}{{ 'a,b' | replace(',', ';') | title }}"
+    "{{ messages | map(attribute='role') | unique | list }}"
+    "{{ 'one\ntwo' | indent(2, true) }}{{ 2.567 | round(1) }}{{ '%s-%d' | format('a', 3) }}{{ '%s' % 'b' }}",
+    "strings": "{{ 'a b c'.split(' ')[-1] }}{{ ' x '.strip() }}{{ 'abc'[::-1] }}{{ 'Abc'.startswith('A') }}"
+    "{{ ', '.join(['a', 'b']) }}{{ 'ab' * 3 }}{{ 'aXb'.replace('X', '-') }}{{ '{}'.format('z') }}",
+    "data": "{{ dict(a=1) | tojson }}{{ {'k': [1, 2.5, none]} | tojson }}"
+    "{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}"
+    "{{ (1, 2) + (3,) }}{{ [1] + [2] }}{{ 'role' in messages[0] }}{{ messages[0].get('name', 'nobody') }}",
+    "undefined": "{{ nothing }}{% if nothing is defined %}x{% endif %}{{ nothing | default('d') }}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+    "set-block": "{% set x %}{{ messages[0].role }}!{% endset %}{{ x | length }}{{ x }}",
+    "variable": "{{ enable_thinking }}",
+}
+
+
+@pytest.mark.parametrize("messages", [USER, TALK], ids=["one", "talk"])
+@pytest.mark.parametrize("source", SOUND_TEMPLATES.values(), ids=SOUND_TEMPLATES.keys())
+def test_sound_templates_render_as_in_transformers(source: str, messages: list[dict[str, str]]) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    specials = {"bos_token": "<s>", "eos_token": "</s>"}
+    template = ChatTemplate(source, specials)
+    for prompt in (True, False):
+        for tools in (None, TOOLS):
+            (expected,), _ = render_jinja_template(
+                [messages],
+                tools=tools,
+                chat_template=source,
+                add_generation_prompt=prompt,
+                enable_thinking=False,
+                **specials,
+            )
+            assert template.render(messages, tools, prompt, enable_thinking=False) == expected
+
+
+@pytest.mark.model
+def test_the_default_model_chats_as_transformers_has_it() -> None:
+    if ALIASES[DEFAULT_MODEL].installed_file() is None:
+        pytest.skip(f"the package {ALIASES[DEFAULT_MODEL].package!r} with the default model is not installed")
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    checkpoint = open_checkpoint(DEFAULT_MODEL)
+    template = ChatTemplate.from_checkpoint(checkpoint)
+    source = checkpoint.metadata["tokenizer.chat_template"]
+    for messages in (USER, TALK):
+        (expected,), _ = render_jinja_template([messages], chat_template=source, add_generation_prompt=True)
+        assert template.render(messages) == expected
+
+
+# where templates come from
+
+
+def gguf_checkpoint(**metadata: Any) -> Checkpoint:
+    class NoWeights:
+        def shapes(self) -> dict[str, tuple[int, ...]]:
+            return {}
+
+        def read(self, name: str) -> torch.Tensor:
+            raise KeyError(name)
+
+        def digest(self) -> str:
+            return ""
+
+    return Checkpoint("gguf", "some-model", Path("model.gguf"), {**byte_level_metadata(), **metadata}, NoWeights())
+
+
+def directory_checkpoint(directory: Path, template: Any = None, file: str | None = None) -> Checkpoint:
+    (directory / "config.json").write_text("{}")
+    save_file({"weight": torch.zeros(2)}, directory / "model.safetensors")
+    settings = {"bos_token": {"content": "<s>"}, "chat_template": template}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    if file is not None:
+        (directory / "chat_template.jinja").write_text(file)
+    return open_checkpoint(directory)
+
+
+def test_a_gguf_file_brings_its_templates() -> None:
+    template = ChatTemplate.from_checkpoint(
+        gguf_checkpoint(
+            **{
+                "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}",
+                "tokenizer.chat_templates": ["tool_use"],
+                "tokenizer.chat_template.tool_use": "tools: {{ tools | length }}",
+            }
+        )
+    )
+    assert template.available
+    assert template.render(USER) == "<|im_start|>Hi"
+    assert template.render(USER, tools=TOOLS) == "tools: 1"
+
+
+def test_a_directory_brings_its_template(tmp_path: Path) -> None:
+    source = "{{ bos_token }}{{ messages[0].content }}"
+    assert ChatTemplate.from_checkpoint(directory_checkpoint(tmp_path, source)).render(USER) == "<s>Hi"
+    named = [{"name": "default", "template": source}, {"name": "tool_use", "template": "with tools"}]
+    template = ChatTemplate.from_checkpoint(directory_checkpoint(tmp_path, named))
+    assert (template.render(USER), template.render(USER, tools=TOOLS)) == ("<s>Hi", "with tools")
+    template = ChatTemplate.from_checkpoint(directory_checkpoint(tmp_path, source, file="from the file"))
+    assert template.render(USER) == "from the file"
+
+
+@pytest.mark.parametrize("value", [7, ["x"], [{"name": "default"}]])
+def test_a_nonsensical_template_entry_is_refused(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"chat_template of tokenizer_config\.json"):
+        ChatTemplate.from_checkpoint(directory_checkpoint(tmp_path, value))
+
+
+def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
+    for checkpoint in (gguf_checkpoint(), directory_checkpoint(tmp_path)):
+        template = ChatTemplate.from_checkpoint(checkpoint)
+        assert not template.available
+        with pytest.raises(RequestError, match="has no chat template; give a plain prompt"):
+            template.render(USER)
+
+
+# messages
+
+ECHO = ChatTemplate("{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}")
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert ECHO.render([{"role": "user", "content": parts}]) == "[user|a\nb]"
+
+
+def test_only_plain_data_reach_the_template() -> None:
+    class Role(StrEnum):
+        USER = "user"
+
+    template = ChatTemplate("{{ messages[0].role.value is defined }}{{ messages[0].role }}")
+    assert template.render([{"role": Role.USER, "content": "x"}]) == "Falseuser"
+
+
+def test_a_tool_call_needs_no_content() -> None:
+    messages = [{"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]
+    assert ECHO.render(messages) == "[assistant|None]"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "messages is empty"),
+        ("Hi", "messages is a str; give a list"),
+        (None, "messages is a NoneType"),
+        ({"role": "user", "content": "x"}, "messages is a dict"),
+        (["Hi"], r"messages\[0\] is a str"),
+        ([*USER, {"content": "x"}], r"messages\[1\]\.role is None"),
+        ([{"role": 3, "content": "x"}], r"messages\[0\]\.role is 3"),
+        ([{"role": "user"}], r"messages\[0\]\.content is missing"),
+        ([{"role": "user", "content": 5}], r"messages\[0\]\.content is a int"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], r"messages\[0\]\.content\[0\] is not a text part"),
+        ([{"role": "user", "content": "x", "extra": object()}], r"messages\[0\] holds a object"),
+        ([{"role": "user", "content": "x", "extra": b"bytes"}], r"messages\[0\] holds a bytes"),
+    ],
+)
+def test_malformed_messages_are_refused(messages: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        ECHO.render(messages)
+
+
+def test_deeply_nested_messages_are_refused() -> None:
+    value: Any = "x"
+    for _ in range(100):
+        value = [value]
+    with pytest.raises(RequestError, match="nested more than 50 levels"):
+        ECHO.render([{"role": "user", "content": "x", "extra": value}])
+
+
+def test_a_template_may_refuse() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(RequestError, match="roles must alternate"):
+        template.render(USER)
+
+
+# templates that mean harm
+
+DOUBLING = (
+    "{{% set ns = namespace(x={0}) %}}{{% for i in range(99) %}}{{% set ns.x = {1} %}}{{% endfor %}}{{{{ ns.x }}}}"
+)
+HUNDRED_THOUSAND = "'a' * 100000"
+
+TOO_LARGE = {
+    "range": "{% for i in range(10 ** 12) %}x{% endfor %}",
+    "repeated-text": "{{ 'a' * 10 ** 12 }}",
+    "repeated-list": "{{ [1] * 10 ** 12 }}",
+    "doubled-by-tilde": DOUBLING.format("'a'", "ns.x ~ ns.x"),
+    "doubled-by-plus": DOUBLING.format("'a'", "ns.x + ns.x"),
+    "doubled-list": DOUBLING.format("[1]", "ns.x + ns.x"),
+    "shared-list": DOUBLING.format("[1]", "[ns.x, ns.x]"),
+    "shared-tuple": DOUBLING.format("[1]", "(ns.x, ns.x)"),
+    "shared-dict": DOUBLING.format("[1]", "{'a': ns.x, 'b': ns.x}"),
+    "squared-number": DOUBLING.format("9", "ns.x * ns.x"),
+    "power": "{{ 9 ** 99999 }}",
+    "rounding": "{{ 1.5 | round(99999999, 'ceil') }}",
+    "replace": f"{{% set s = {HUNDRED_THOUSAND} %}}{{{{ s.replace('a', s) }}}}",
+    "replace-filter": f"{{% set s = {HUNDRED_THOUSAND} %}}{{{{ s | replace('a', s) }}}}",
+    "join": f"{{% set s = {HUNDRED_THOUSAND} %}}{{{{ s.join(s) }}}}",
+    "join-filter": f"{{% set s = {HUNDRED_THOUSAND} %}}{{{{ s | join(s) }}}}",
+    "percent": "{{ '%999999999d' % 1 }}",
+    "percent-star": "{{ '%*d' % (999999999, 1) }}",
+    "format": "{{ '{:999999999}'.format(1) }}",
+    "format-nested": "{{ '{:{}}'.format(1, 999999999) }}",
+    "format-filter": "{{ '%999999999d' | format(1) }}",
+    "indent": "{{ 'a\nb' | indent(999999999) }}",
+    "tojson": "{{ [1] | tojson(indent=999999999) }}",
+    "date": "{{ strftime_now('%999999999d') }}",
+    "output": "{% for i in range(9999) %}{{ 'a' * 9999 }}{% endfor %}",
+    "captured": "{% set x %}{% for i in range(9999) %}{{ 'a' * 9999 }}{% endfor %}{% endset %}{{ x | length }}",
+    "source": "x" * (1 << 21),
+}
+
+
+@pytest.mark.parametrize("source", TOO_LARGE.values(), ids=TOO_LARGE.keys())
+def test_a_template_cannot_grow_without_bounds(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MAX_ITEMS", 1 << 12)  # smaller than in earnest, for the test's own time
+    with pytest.raises(RequestError, match=r"more than|too large|Range too big"):
+        ChatTemplate(source).render(USER)
+
+
+ENDLESS = {
+    "loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}" + "{% endfor %}" * 3,
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(99) }}",
+    "recursive-loop": "{% for x in [0] recursive %}{{ loop([0, 0]) }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
+@pytest.mark.parametrize("limit", [{"MAX_STEPS": 1000}, {"MAX_SECONDS": 0.01}], ids=["steps", "seconds"])
+def test_a_template_cannot_run_for_ever(source: str, limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in limit.items():
+        monkeypatch.setattr(sandbox, name, value)
+    with pytest.raises(RequestError, match=r"more than|nested too deeply"):
+        ChatTemplate(source).render(USER)
+
+
+def test_limits_hold_on_other_threads_and_do_not_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MAX_STEPS", 100)
+    outcomes: dict[int, str] = {}
+
+    def run(number: int) -> None:
+        template = ChatTemplate("{% for i in range(n) %}{{ i }}{% endfor %}")
+        try:
+            outcomes[number] = template.render(USER, n=number)
+        except RequestError:
+            outcomes[number] = "refused"
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in (90, 110, 95, 120, 80)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number for number, outcome in outcomes.items() if outcome == "refused"} == {110, 120}
+    assert outcomes[80] == "".join(map(str, range(80)))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ (messages | attr('__class__')).mro() }}",
+        "{{ raise_exception.__globals__ }}{{ raise_exception.__globals__.x }}",
+        "{{ dict.__class__.x }}",
+        "{{ namespace.__init__.__globals__ }}{{ namespace.__init__.__globals__.x }}",
+        "{{ cycler.__init__.__globals__ }}",
+        "{{ lipsum.__globals__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'content': 'other'}) }}",
+        "{{ messages[0].clear() }}",
+        "{{ '{0.__class__.__mro__}'.format('') }}{{ '{0.__class__}'.format('').x.y }}",
+        "{{ 'a'.encode().decode() }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+        "{% extends 'other' %}",
+        "{{ step.__self__ }}",
+    ],
+)
+def test_a_template_cannot_reach_out_of_the_sandbox(source: str) -> None:
+    with pytest.raises(RequestError, match="cannot render"):
+        ChatTemplate(source).render(USER)
+    assert USER == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if %}",
+        "{{",
+        "{% for %}",
+        "{% endfor %}",
+        "{% if 1 %}" * 200,
+        "{{ x | no_such_filter }}",
+        "{{ 1 / 0 }}",
+        "{{ 'a' + 1 }}",
+        "{{ messages() }}",
+        "{{ [1][9].x }}",
+        "{{ nothing.at.all }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ " + "(" * 3000 + ")" * 3000 + " }}",
+        "{{ " + "[" * 3000 + "]" * 3000 + " }}",
+    ],
+    ids=lambda source: source[:20],
+)
+def test_broken_templates_are_one_clear_error(source: str) -> None:
+    with pytest.raises(RequestError, match="chat template"):
+        ChatTemplate(source).render(USER)
