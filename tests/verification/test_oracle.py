@@ -130,6 +130,14 @@ def test_auto_is_block_on_chains():
     assert accepted[VerifyRule.COUPLED] < accepted[VerifyRule.REJECTION]
 
 
+def test_block_verification_serves_the_single_stretches_of_a_tree():
+    chains = draft_chains([DRAFT, OTHER], 3)
+    block, tokenwise = (
+        output_law(TARGET, chains, 4, rule=rule).accepted for rule in (VerifyRule.BLOCK, VerifyRule.REJECTION)
+    )
+    assert block > tokenwise + 0.005
+
+
 def test_several_draws_accept_as_their_formula_says():
     p, q = TARGET(()), DRAFT(())
     rejected = 1.0

@@ -47,11 +47,11 @@ class VerifyRule(Enum):
     """How trees of sampled draws are verified; all are exact. Point masses and greedy requests always walk."""
 
     AUTO = "auto"
-    """Block verification on chains, the iterative rule on other trees."""
+    """What accepts most: today BLOCK."""
     REJECTION = "rejection"
-    """Algorithm 1 of the paper on chains, the iterative rule on other trees."""
+    """Algorithm 1 of the paper where draws follow one another singly, the iterative rule where several share a node."""
     BLOCK = "block"
-    """As AUTO, asked for by name: where the tree is no chain it falls back to the iterative rule."""
+    """Block verification where draws follow one another singly, the iterative rule where several share a node."""
     COUPLED = "coupled"
     """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
-    independent draws falls back to the same walk, which accepts less than rejection does."""
+    independent draws falls back to the same walk, which accepts less than the other rules do."""

@@ -166,7 +166,7 @@ class Case:
 def cases() -> Iterator[Case]:
     """Everything the exact rules are enumerated on: chains, trees, both kinds of draws, point masses, mixtures."""
     chain_rules = (VerifyRule.REJECTION, VerifyRule.BLOCK, VerifyRule.COUPLED)
-    tree_rules = (VerifyRule.AUTO, VerifyRule.COUPLED)
+    tree_rules = (VerifyRule.REJECTION, VerifyRule.BLOCK)
     for name, target, draft in model_pairs():
         for depth in (1, 2, 3):
             yield Case(f"chain of {depth}, {name}", target, draft_chain(draft, depth), chain_rules, depth + 1)
@@ -182,6 +182,7 @@ def cases() -> Iterator[Case]:
     yield Case("three chains of one model", target, draft_chains([draft] * 3, 2), tree_rules, 3)
     yield Case("two draws at each of three nodes", target, draft_tree(draft, [2, 2]), tree_rules, 3)
     yield Case("distinct draws on two levels", target, draft_tree(draft, [2, 2], replaced=False), tree_rules, 3)
+    yield Case("single draws among guesses", target, draft_tree(draft, [1, 1], extras=[0]), chain_rules, 3)
     yield Case("draws and guesses", target, draft_tree(draft, [2, 1], extras=[0, 2]), tree_rules, 3)
     yield Case(
         "exhausted draws and guesses", target, draft_tree(other, [3], replaced=False, extras=[0, 1, 2]), tree_rules, 3

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from headstart.drafting.tree import ROOT, DraftTree
+from headstart.drafting.tree import DraftTree
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,10 @@ def draws_by_parent(tree: DraftTree) -> dict[int, list[Draw]]:
     return by_parent
 
 
-def chain_of_draws(tree: DraftTree) -> list[Draw] | None:
-    """The draws from the root down if the tree, probe nodes aside, is a chain with one draw a node; else None."""
-    by_parent = draws_by_parent(tree)
+def single_draws(by_parent: Mapping[int, Sequence[Draw]], node: int) -> list[Draw]:
+    """The draws from ``node`` down for as long as each node has just one: a chain, as long as its own values say."""
     chain: list[Draw] = []
-    node = ROOT
-    while children := tree.children.get(node):
-        made = by_parent.pop(node, [])
-        if len(children) != 1 or len(made) != 1 or made[0].node != children[0]:
-            return None
-        chain += made
-        node = children[0]
-    return None if by_parent else chain
+    while len(draws := by_parent.get(node, ())) == 1:
+        chain.append(draws[0])
+        node = draws[0].node
+    return chain

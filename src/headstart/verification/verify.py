@@ -5,12 +5,11 @@ from __future__ import annotations
 from headstart.drafting.tree import DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise
 from headstart.verification.base import NodeLaws, Verdict, VerifyRule
-from headstart.verification.block import verify_block
-from headstart.verification.chain import verify_chain
+from headstart.verification.block import judge_block
+from headstart.verification.chain import judge_chain
 from headstart.verification.coupled import walk
-from headstart.verification.draws import chain_of_draws
 from headstart.verification.lenient import verify_lenient
-from headstart.verification.tree import verify_tree
+from headstart.verification.tree import verify_draws
 
 
 def verify(
@@ -35,9 +34,5 @@ def verify(
         return verify_lenient(tree, laws, noise, root_position, lenience)
     if laws.greedy or tree.law is TreeLaw.POINT_MASS or rule is VerifyRule.COUPLED:
         return walk(tree, laws)
-    chain = chain_of_draws(tree)
-    if chain is None:
-        return verify_tree(tree, laws, noise, root_position)
-    if rule is VerifyRule.REJECTION:
-        return verify_chain(chain, laws, noise, root_position)
-    return verify_block(chain, laws, noise, root_position)
+    judge = judge_chain if rule is VerifyRule.REJECTION else judge_block
+    return verify_draws(tree, laws, noise, root_position, judge)
