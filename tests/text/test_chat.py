@@ -242,6 +242,7 @@ TOO_LARGE = {
     "percent-star": "{{ '%*d' % (999999999, 1) }}",
     "format": "{{ '{:999999999}'.format(1) }}",
     "format-nested": "{{ '{:{}}'.format(1, 999999999) }}",
+    "format-colons": "{{ ('{' + ':' * 100000 + '{}}').format(1) }}",
     "format-filter": "{{ '%999999999d' | format(1) }}",
     "indent": "{{ 'a\nb' | indent(999999999) }}",
     "tojson": "{{ [1] | tojson(indent=999999999) }}",

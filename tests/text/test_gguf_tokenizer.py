@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, RequestError
+from headstart.models.checkpoint import open_checkpoint
+from headstart.text.chat import ChatTemplate
 from headstart.text.gguf_tokenizer import PRE_TOKENIZERS
 from headstart.text.tokenizer import Tokenizer
+from mutations import mutate
 from small_tokenizers import byte_level, byte_level_metadata, sentencepiece, sentencepiece_metadata, tokenizer_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -191,3 +196,30 @@ def test_an_unnamed_pre_tokenizer_is_a_loud_warning() -> None:
     del metadata["tokenizer.ggml.pre"]
     with pytest.warns(UserWarning, match="does not say how its tokenizer cuts"):
         tokenizer_of(metadata)
+
+
+def test_mutated_files_raise_checkpoint_errors_only(tmp_path: Path) -> None:
+    """Whatever a mutation does to a GGUF file's metadata, tokenizing works or is refused."""
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in byte_level_metadata("ab abc", pre="llama-bpe").items():
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    writer.add_key_value("tokenizer.chat_template", "{{ messages[0].content }}", gguf.GGUFValueType.STRING)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    raw = path.read_bytes()
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(500):
+        path.write_bytes(mutate(raw, rng))
+        try:
+            checkpoint = open_checkpoint(path)
+            tokenizer = Tokenizer.from_checkpoint(checkpoint)
+            tokenizer.decode(tokenizer.encode("Hello <|im_end|> wörld 123"))
+            ChatTemplate.from_checkpoint(checkpoint).render([{"role": "user", "content": "x"}])
+        except CheckpointError:
+            refused += 1
+        except RequestError:
+            continue  # the template itself was hit
+    assert 100 < refused < 500

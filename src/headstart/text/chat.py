@@ -80,17 +80,15 @@ class ChatTemplate:
         if not plain["messages"]:
             raise RequestError("messages is empty; give at least one message.")
 
-        import jinja2
-
         from headstart.text.sandbox import checked, compile_template, render
 
         try:
             return render(compile_template(template), checked(plain))
-        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (RecursionError, MemoryError) as error:
+            raise RequestError("the chat template is nested too deeply or wants too much memory.") from error
+        except Exception as error:  # whatever a program that came with a download can raise
             reason = str(error).rstrip(".") or type(error).__name__
             raise RequestError(f"the chat template cannot render these messages: {reason}.") from error
-        except (RecursionError, MemoryError, SyntaxError) as error:
-            raise RequestError("the chat template is nested too deeply or wants too much memory.") from error
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         template = self._templates.get(_TOOL_USE) if tools else None

@@ -265,7 +265,7 @@ def _check_replace(text: str, old: str, new: str) -> None:
 
 
 def _check_format(pattern: str) -> None:
-    wide = re.search(r"%[^%a-zA-Z]*(\d{3}|\*)|\{[^{}]*:[^{}]*(\d{3}|\{)", pattern)
+    wide = re.search(r"%[^%a-zA-Z]*(\d{3}|\*)|\{[^{}:]*:[^{}]*(\d{3}|\{)", pattern)
     _require(wide is None, "a format asks for a width that is too large or computed")
 
 

@@ -76,11 +76,12 @@ class Tokenizer:
         Raises:
             RequestError: the text holds half of a surrogate pair, so that it has no UTF-8 form.
         """
-        backend = self._backend if parse_special else self._literal_backend
         try:
-            return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
-        except (UnicodeEncodeError, TypeError) as error:
+            text.encode()
+        except UnicodeEncodeError as error:
             raise RequestError("the text cannot be written as UTF-8; remove unpaired surrogates from it.") from error
+        backend = self._backend if parse_special else self._literal_backend
+        return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids. Ids that no token has (padding rows of an embedding) are empty."""
