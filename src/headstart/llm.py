@@ -17,7 +17,7 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
-from headstart.loading import Model, Precision, load_model
+from headstart.loading import Model, Precision, load_model, parse_precision
 from headstart.request import EncodedPrompt, Job, StreamPiece
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
@@ -37,13 +37,15 @@ class LLM:
     """A target with a drafter, ready to decode.
 
     Args:
-        model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file.
+        model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
+            share it.
         drafter: a registered drafter's name (``headstart drafters`` lists them); "none" decodes plainly.
         draft_model: another model for the drafter, named as ``model`` is.
         draft_tokens: depth of the draft; None: the drafter's default.
         drafter_options: further options of the drafter.
         speculation: how requests are drafted and verified unless they say otherwise.
         precision: of the target (``loading.Precision``).
+        draft_precision: of the draft model; None: the target's.
         max_context: prompt and output tokens of a sequence; None: what the model was made for, at most 8192.
         max_batch_size: sequences that decode together.
         cache_tokens: room of the key-value cache; None: about 1 GiB, but at least one whole context.
@@ -55,7 +57,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path = DEFAULT_MODEL,
+        model: str | Path | Model = DEFAULT_MODEL,
         drafter: str = DEFAULT_DRAFTER,
         *,
         draft_model: str | Path | None = None,
@@ -63,14 +65,15 @@ class LLM:
         drafter_options: Mapping[str, object] | None = None,
         speculation: SpeculationParams | None = None,
         precision: Precision | str = Precision.AUTO,
+        draft_precision: Precision | str | None = None,
         max_context: int | None = None,
         max_batch_size: int = 16,
         cache_tokens: int | None = None,
         revision: str | None = None,
     ) -> None:
         options = _drafter_options(drafter, draft_model, draft_tokens, drafter_options)
-        self._precision = precision
-        self.model: Model = load_model(model, precision, revision)
+        self.model: Model = model if isinstance(model, Model) else load_model(model, precision, revision)
+        self._draft_precision = self.model.precision if draft_precision is None else parse_precision(draft_precision)
         config = self.model.config
         context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
         if not 2 <= context <= config.max_positions:
@@ -78,6 +81,8 @@ class LLM:
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
         limits = Limits(max_sequences=max_batch_size, max_context=context)
+        if draft_tokens is not None:
+            limits = replace(limits, draft_rows=max(limits.draft_rows, draft_tokens))
         if cache_tokens is None:
             cache_tokens = min(
                 max(_CACHE_BYTES // _cache_bytes_per_token(self.model), context), max_batch_size * context
@@ -212,7 +217,7 @@ class LLM:
         return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
 
     def _load_draft(self, name: str) -> LoadedModel:
-        draft = load_model(name, self._precision)
+        draft = load_model(name, self._draft_precision)
         return LoadedModel(draft.backend, draft.tokenizer)
 
     def _run(

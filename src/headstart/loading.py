@@ -45,7 +45,8 @@ class Model:
     name: str
     checkpoint: Checkpoint
     config: ModelConfig
-    weights: DecoderWeights = field(repr=False)
+    precision: Precision
+    """As asked for; the backend's name says what it came to."""
     backend: Backend = field(repr=False)
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -70,7 +71,7 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
         name=str(name),
         checkpoint=checkpoint,
         config=config,
-        weights=weights,
+        precision=wanted,
         backend=create_backend(config, weights, wanted),
         tokenizer=Tokenizer.from_checkpoint(checkpoint),
         chat_template=ChatTemplate.from_checkpoint(checkpoint),
