@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from headstart.models.backend import FINAL_TAP, KVStorage
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.torch_backend import TorchBackend
+from headstart.models.torch_backend import TorchBackend, TorchStorage
 from headstart.models.weight_loading import load_decoder
 
 TOLERANCE = 1e-4
@@ -253,3 +253,44 @@ def test_bfloat16_stays_near_float32(family: str) -> None:
     assert tree.dtype == torch.float32
     error = (tree[path] - expected).abs().mean() / expected.abs().mean()
     assert error < 0.03
+
+
+# The cache's memory
+
+
+def numbered_storage() -> TorchStorage:
+    storage = load("llama").backend.allocate_cache(8, BLOCK_SIZE)
+    assert isinstance(storage, TorchStorage)
+    assert not storage.data.any()
+    slots = torch.arange(8.0 * BLOCK_SIZE)[None, :, None, None, None]
+    layers = 100 * torch.arange(float(len(storage.data)))[:, None, None, None, None]
+    storage.data.copy_((slots + layers).expand(storage.data.shape))
+    return storage
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_moves_happen_in_order(seed: int) -> None:
+    """Sources, targets and both at once may repeat; the meaning is one move after the other."""
+    pairs = np.random.default_rng(seed).integers(0, 8 * BLOCK_SIZE, (2, 12), dtype=np.int32)
+    storage = numbered_storage()
+    expected = storage.data.clone()
+    for source, target in pairs.T:
+        expected[:, target] = expected[:, source]
+    storage.move(pairs[0], pairs[1])
+    assert torch.equal(storage.data, expected)
+
+
+def test_an_ascending_path_moves_down() -> None:
+    storage = numbered_storage()
+    storage.move(np.array([9, 11, 12], dtype=np.int32), np.array([8, 9, 10], dtype=np.int32))
+    assert storage.data[1, 8:13, 1, 0, 0].tolist() == [109, 111, 112, 111, 112]
+    storage.move(np.array([], dtype=np.int32), np.array([], dtype=np.int32))
+
+
+def test_blocks_are_copied_whole() -> None:
+    storage = numbered_storage()
+    before = storage.data.clone()
+    storage.copy_blocks([1, 6], [4, 0])
+    blocks, old = storage.data.unflatten(1, (8, BLOCK_SIZE)), before.unflatten(1, (8, BLOCK_SIZE))
+    assert torch.equal(blocks[:, [4, 0]], old[:, [1, 6]])
+    assert torch.equal(blocks[:, [1, 2, 3, 5, 6, 7]], old[:, [1, 2, 3, 5, 6, 7]])

@@ -62,7 +62,7 @@ _MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
 def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A model with weights large enough that every part of it shows in the logits."""
     name, settings = FAMILIES[family]
-    config = getattr(transformers, f"{name}Config")(**settings, **changes)
+    config = getattr(transformers, f"{name}Config")(**{**settings, **changes})
     config._attn_implementation = "eager"
     torch.manual_seed(seed)
     model: PreTrainedModel = getattr(transformers, _MODELS.get(name, f"{name}ForCausalLM"))(config).eval()

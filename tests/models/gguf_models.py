@@ -1,0 +1,125 @@
+"""Tiny GGUF files made from transformers' models by the rules of llama.cpp's converter (conversion/*.py there).
+
+Tensor names come from the ``gguf`` package's own map; what the converter does to values is written here anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headstart.models.weights import TensorSource
+
+ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "gemma2": gguf.MODEL_ARCH.GEMMA2,
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+    "gpt2": gguf.MODEL_ARCH.GPT2,
+    "gpt_neox": gguf.MODEL_ARCH.GPTNEOX,
+}
+
+
+def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None = None) -> Path:
+    config = model.config
+    arch = ARCHITECTURES[config.model_type]
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    _metadata(writer, config)
+    names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
+    for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight":
+            if config.tie_word_embeddings:
+                continue
+            target = "output.weight"
+        else:
+            target = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert target is not None, name
+        writer.add_tensor(target, _converted(name, tensor, config).contiguous().numpy())
+    if rope_factors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_factors.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tensors_for(model: PreTrainedModel, source: TensorSource) -> dict[str, Tensor]:
+    """The other way round, for llama: a state dict of ``model`` from a GGUF file's tensors, a tied head left out."""
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, model.config.num_hidden_layers)
+    tensors = {}
+    for name in model.state_dict():
+        if name == "lm_head.weight":
+            continue
+        tensor = source.read(names.get_name(name, try_suffixes=(".weight",)))
+        if "q_proj" in name or "k_proj" in name:
+            heads = model.config.num_attention_heads if "q_proj" in name else model.config.num_key_value_heads
+            by_head = tensor.reshape(heads, -1, tensor.shape[1])
+            tensor = torch.cat((by_head[:, 0::2], by_head[:, 1::2]), dim=1).reshape(tensor.shape)
+        tensors[name] = tensor
+    return tensors
+
+
+def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_token_list([f"<{i}>" for i in range(config.vocab_size)])
+    writer.add_bos_token_id(config.bos_token_id)
+    writer.add_eos_token_id(config.eos_token_id)
+    kind = config.model_type
+    if kind == "gpt2":
+        writer.add_feed_forward_length(config.n_inner)
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+        return
+    writer.add_feed_forward_length(config.intermediate_size)
+    if kind == "gpt_neox":
+        head_dim = config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(config.rope_parameters["partial_rotary_factor"] * head_dim))
+        writer.add_parallel_residual(config.use_parallel_residual)
+        writer.add_layer_norm_eps(config.layer_norm_eps)
+        return
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    rope = config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if kind in ("llama", "mistral", "smollm3"):
+        writer.add_vocab_size(config.vocab_size)
+    head_dim = getattr(config, "head_dim", None)
+    if head_dim is not None:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if kind.startswith("gemma"):
+        writer.add_sliding_window(config.sliding_window)
+    if kind == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def _converted(name: str, tensor: Tensor, config: Any) -> Tensor:
+    kind = config.model_type
+    if kind in ("llama", "mistral", "smollm3") and ("q_proj" in name or "k_proj" in name):
+        heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+        halves = tensor.reshape(heads, 2, -1, *tensor.shape[1:])
+        return torch.stack((halves[:, 0], halves[:, 1]), dim=2).reshape(tensor.shape)
+    if kind.startswith("gemma") and name.endswith("norm.weight"):
+        return tensor + 1
+    if kind == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+        return tensor.T
+    if kind == "gpt_neox" and "query_key_value" in name:
+        by_head = tensor.reshape(config.num_attention_heads, 3, -1, *tensor.shape[1:])
+        return torch.cat([by_head[:, i].flatten(0, 1) for i in range(3)])
+    return tensor

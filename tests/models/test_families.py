@@ -1,0 +1,146 @@
+"""Reading descriptions: every spelling of a setting means the same, and what is not supported is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tiny_models import FAMILIES, LLAMA3, make_model
+
+from headstart.errors import CheckpointError
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.families import config_from_gguf, config_from_hf
+
+
+def described(family: str, **changes: Any) -> dict[str, Any]:
+    description: dict[str, Any] = make_model(family).config.to_dict()
+    return description | changes
+
+
+def read(family: str, **changes: Any) -> ModelConfig:
+    return config_from_hf(described(family, **changes))
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
+def test_both_spellings_of_rotary_settings_mean_the_same(family: str) -> None:
+    new = described(family)
+    parameters = new["rope_parameters"]
+    old = {key: value for key, value in new.items() if key != "rope_parameters"}
+    if family == "gemma3":
+        old["rope_theta"] = parameters["full_attention"]["rope_theta"]
+        old["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
+    elif family.startswith("gpt-neox"):
+        old["rotary_emb_base"] = parameters["rope_theta"]
+        old["rotary_pct"] = parameters["partial_rotary_factor"]
+    else:
+        old["rope_theta"] = parameters["rope_theta"]
+        if parameters["rope_type"] != "default":
+            old["rope_scaling"] = {
+                "type" if key == "rope_type" else key: value for key, value in parameters.items() if key != "rope_theta"
+            }
+    assert config_from_hf(old) == config_from_hf(new)
+
+
+def test_llama3_scaling() -> None:
+    rope = read("llama3").ropes[0]
+    assert rope.theta == 1000.0
+    assert rope.dim == 8
+    assert rope.scaling == {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
+
+
+def test_scaling_of_gemma3_is_for_full_attention_alone() -> None:
+    old = described("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0}, rope_theta=1e6)
+    del old["rope_parameters"]
+    full, local = config_from_hf(old).ropes
+    assert full == RopeConfig(1e6, 8, {"rope_type": "linear", "factor": 8.0})
+    assert local == RopeConfig(1e4, 8)
+
+
+def test_gemma3_layers_know_their_window_and_rotation() -> None:
+    changes = {"layer_types": None, "sliding_window_pattern": 3, "num_hidden_layers": 6}
+    layers = read("gemma3", **changes).layers
+    local, full = LayerConfig(7, 1), LayerConfig(None, 0)
+    assert layers == (local, local, full, local, local, full)
+
+
+def test_gemma2_slides_in_every_other_layer() -> None:
+    assert [layer.window for layer in read("gemma2", layer_types=None).layers] == [7, None, 7, None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"layer_types": None}, [None] * 4),
+        (
+            {"layer_types": None, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 3},
+            [None] * 3 + [9],
+        ),
+    ],
+)
+def test_qwen_slides_only_where_both_flags_say_so(changes: dict[str, Any], windows: list[int | None]) -> None:
+    for family in ("qwen2", "qwen3"):
+        assert [layer.window for layer in read(family, **changes).layers] == windows
+
+
+def test_mistral_without_an_entry_slides_and_with_null_does_not() -> None:
+    absent = described("mistral")
+    del absent["sliding_window"]
+    assert config_from_hf(absent).layers[0].window == 4096
+    assert read("mistral", sliding_window=None).layers[0].window is None
+
+
+def test_smollm3_leaves_every_fourth_layer_without_positions() -> None:
+    config = read("smollm3", no_rope_layers=None, num_hidden_layers=8, layer_types=None)
+    assert [layer.rope for layer in config.layers] == [0, 0, 0, None, 0, 0, 0, None]
+
+
+def test_softcaps_are_on_by_default_in_gemma2_and_null_turns_them_off() -> None:
+    absent = described("gemma2")
+    del absent["attn_logit_softcapping"], absent["final_logit_softcapping"]
+    assert (config_from_hf(absent).attention_softcap, config_from_hf(absent).logit_softcap) == (50.0, 30.0)
+    off = read("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
+    assert (off.attention_softcap, off.logit_softcap) == (None, None)
+
+
+def test_end_tokens_may_be_one_or_several() -> None:
+    assert read("llama", eos_token_id=[2, 7]).eos_token_ids == (2, 7)
+    assert read("llama", eos_token_id=None).eos_token_ids == ()
+
+
+def test_an_unknown_architecture_lists_the_known_ones() -> None:
+    with pytest.raises(CheckpointError, match=r"model_type 'mamba'.*gemma2, .*gpt_neox, llama, .*smollm3"):
+        config_from_hf({"model_type": "mamba"})
+    with pytest.raises(CheckpointError, match=r"general.architecture 'mamba'.*gemma2, .*gptneox, llama, .*smollm3"):
+        config_from_gguf({"general.architecture": "mamba"})
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}, "rope_type is 'yarn'"),
+        ("qwen2", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_type is 'dynamic'"),
+        ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no entry 'factor'"),
+        ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "more than low_freq_factor"),
+        ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ("llama", {"num_key_value_heads": 4}, "6 heads, which 4 key-value heads do not divide"),
+        ("llama", {"head_dim": 7}, "rotates 7 dimensions"),
+        ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ("llama", {"hidden_size": "36"}, "hidden_size is '36'"),
+        ("llama", {"vocab_size": None}, "no entry 'vocab_size'"),
+        ("llama", {"rms_norm_eps": -1}, "rms_norm_eps is -1"),
+        ("llama", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
+        ("llama", {"rope_parameters": [1]}, "rope_parameters is \\[1\\]"),
+        ("llama", {"eos_token_id": "end"}, "eos_token_id is 'end'"),
+        ("llama", {"quantization_config": {"bits": 4}}, "quantised"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "4 entries"),
+        ("gemma2", {"layer_types": ["linear_attention"] * 4}, "full_attention or sliding_attention"),
+        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
+        ("gpt-neox", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "rotates 0 dimensions"),
+    ],
+)
+def test_what_is_impossible_or_not_supported_is_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        read(family, **changes)

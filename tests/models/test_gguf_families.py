@@ -1,0 +1,156 @@
+"""Every family read from GGUF computes what transformers' model, from which the file was made, computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf_models import tensors_for, write_gguf
+from passes import BLOCK_SIZE, Rows, make_pass
+from tiny_models import make_model, reference_logits
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from headstart.errors import CheckpointError
+from headstart.models.aliases import ALIASES, DEFAULT_MODEL
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.config import RopeConfig
+from headstart.models.families import config_from_gguf, config_from_hf
+from headstart.models.gguf_file import GgufFile
+from headstart.models.rotary import inverse_frequencies
+from headstart.models.torch_backend import TorchBackend
+from headstart.models.weight_loading import load_decoder
+
+SMALL_HEADS = {"query_pre_attn_scalar": 8}
+"""GGUF files do not say Gemma's attention scale; but for the largest models it is that of the head's size."""
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True}),
+    "llama-linear": ("llama-linear", {}),
+    "mistral": ("mistral-full", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
+    "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0]}),
+    "gemma2": ("gemma2", SMALL_HEADS),
+    "gemma3": ("gemma3", SMALL_HEADS | {"layer_types": None, "num_hidden_layers": 7}),
+    "gemma3-linear": (
+        "gemma3",
+        SMALL_HEADS
+        | {"layer_types": None, "num_hidden_layers": 6}
+        | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    ),
+    "gpt2": ("gpt2", {}),
+    "gpt-neox": ("gpt-neox", {}),
+    "gpt-neox-sequential": ("gpt-neox-sequential", {}),
+}
+
+
+def logits_of(path: Path, tokens: list[int]) -> torch.Tensor:
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    backend = TorchBackend(config, weights)
+    blocks = -(-len(tokens) // BLOCK_SIZE)
+    storage = backend.allocate_cache(blocks, BLOCK_SIZE)
+    return backend.forward(make_pass([Rows(tokens, 0, range(blocks))]), storage).logits
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_those_of_the_model_the_file_was_made_from(name: str, tmp_path: Path) -> None:
+    family, changes = MODELS[name]
+    model = make_model(family, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_gguf(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+def test_a_table_of_rope_factors_is_llama3_scaling(tmp_path: Path) -> None:
+    """The converter writes the ratio of plain to scaled frequencies, and nothing else of the scaling."""
+    model = make_model("llama3")
+    tokens = [3 + (5 * i) % 90 for i in range(200)]
+    path = tmp_path / "tiny.gguf"
+    checkpoint_config = config_from_hf(model.config.to_dict())
+    scaled = checkpoint_config.ropes[0]
+    factors = inverse_frequencies(RopeConfig(scaled.theta, scaled.dim)) / inverse_frequencies(scaled)
+    logits = logits_of(write_gguf(model, path, factors), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+DESCRIPTION = {
+    "general.architecture": "gemma2",
+    "gemma2.context_length": 64,
+    "gemma2.embedding_length": 96,
+    "gemma2.block_count": 4,
+    "gemma2.feed_forward_length": 128,
+    "gemma2.attention.head_count": 4,
+    "gemma2.attention.key_length": 16,
+    "gemma2.attention.layer_norm_rms_epsilon": 1e-6,
+    "gemma2.attention.sliding_window": 8,
+    "tokenizer.ggml.tokens": ["a", "b", "c"],
+    "tokenizer.ggml.bos_token_id": 0,
+    "tokenizer.ggml.eos_token_id": 1,
+    "tokenizer.ggml.eot_token_id": 2,
+}
+
+
+def test_what_only_the_tokenizer_and_the_tensors_tell() -> None:
+    config = config_from_gguf(DESCRIPTION)
+    assert config.vocab_size == 3
+    assert (config.bos_token_id, config.eos_token_ids) == (0, (1, 2))
+    assert config.tied_head
+    assert not config_from_gguf(DESCRIPTION, ["output.weight"]).tied_head
+
+
+def test_the_largest_gemma_scales_by_the_hidden_size() -> None:
+    assert config_from_gguf(DESCRIPTION).scale == 16**-0.5
+    assert config_from_gguf(DESCRIPTION | {"gemma2.block_count": 46}).scale == 24**-0.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gemma2.rope.scaling.type": "yarn"}, "gemma2.rope.scaling.type is 'yarn'"),
+        ({"gemma2.expert_count": 8}, "mixture of experts"),
+        ({"gemma2.rope.dimension_count": 8}, "rope.dimension_count is 8"),
+        ({"gemma2.attention.value_length": 8}, "value_length is 8"),
+        ({"gemma2.embedding_length": None}, "no entry 'gemma2.embedding_length'"),
+        ({"gemma2.block_count": [2, 2]}, "block_count is \\[2, 2\\]"),
+        ({"tokenizer.ggml.tokens": None}, "no entry 'gemma2.vocab_size'"),
+        ({"general.architecture": 3}, "general.architecture is 3"),
+    ],
+)
+def test_what_is_impossible_or_not_supported_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        config_from_gguf(DESCRIPTION | changes)
+
+
+DEFAULT_FILE = ALIASES[DEFAULT_MODEL].installed_file()
+
+
+@pytest.mark.model
+@pytest.mark.skipif(DEFAULT_FILE is None, reason="the default model's package is not installed")
+def test_the_default_model_computes_what_transformers_does() -> None:
+    assert DEFAULT_FILE is not None
+    file = GgufFile(DEFAULT_FILE)
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=100_000.0,
+        tie_word_embeddings=True,
+    )
+    with torch.device("meta"):
+        model = LlamaForCausalLM(config).eval()
+    model.load_state_dict(tensors_for(model, file), strict=False, assign=True)
+    model.tie_weights()
+    model.model.rotary_emb = LlamaRotaryEmbedding(config)
+    tokens = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
+    expected = reference_logits(model, tokens)
+    logits = logits_of(DEFAULT_FILE, tokens)
+    assert (logits - expected).abs().max().item() <= 1e-4
+    assert torch.equal(logits.argmax(-1), expected.argmax(-1))

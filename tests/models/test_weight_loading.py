@@ -1,0 +1,144 @@
+"""Strict loading: nothing missing, nothing surplus, nothing of another shape, and no reading before that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from tiny_models import make_model
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.config import ModelConfig
+from headstart.models.families import config_from_hf
+from headstart.models.weight_loading import load_weights
+
+
+@dataclass
+class Tensors:
+    """A source in memory that notes what was read."""
+
+    tensors: dict[str, Tensor]
+    read_names: list[str] = field(default_factory=list)
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        self.read_names.append(name)
+        return self.tensors[name]
+
+
+def checkpoint(family: str) -> tuple[ModelConfig, Tensors]:
+    model = make_model(family)
+    tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    if family == "gpt-neox":
+        tensors["embed_out.weight"] = tensors.pop("lm_head.weight")
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]
+    return config_from_hf(model.config.to_dict(), name="tiny"), Tensors(tensors)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "gpt-neox"])
+def test_every_tensor_is_read_once(family: str) -> None:
+    config, source = checkpoint(family)
+    load_weights(source, config, "hf", torch.float32)
+    assert sorted(source.read_names) == sorted(source.tensors)
+
+
+def test_all_faults_are_named_before_anything_is_read() -> None:
+    config, source = checkpoint("llama")
+    del source.tensors["model.layers.3.mlp.up_proj.weight"]
+    source.tensors["model.layers.1.self_attn.q_proj.bias"] = torch.zeros(36)
+    source.tensors["model.layers.0.self_attn.k_proj.weight"] = torch.zeros(36, 12)
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(source, config, "hf", torch.float32)
+    message = str(caught.value)
+    assert "model 'tiny'" in message
+    assert "lacks model.layers.3.mlp.up_proj.weight [52, 36]" in message
+    assert "surplus model.layers.1.self_attn.q_proj.bias [36]" in message
+    assert "mis-shaped model.layers.0.self_attn.k_proj.weight [36, 12] instead of [12, 36]" in message
+    assert source.read_names == []
+
+
+def test_a_long_list_of_faults_is_cut_short() -> None:
+    config, source = checkpoint("llama")
+    source.tensors = {name: tensor for name, tensor in source.tensors.items() if ".mlp." not in name}
+    with pytest.raises(CheckpointError, match=r"and 8 more"):
+        load_weights(source, config, "hf", torch.float32)
+
+
+def test_an_untied_head_must_be_there() -> None:
+    config, source = checkpoint("llama")
+    del source.tensors["lm_head.weight"]
+    with pytest.raises(CheckpointError, match=r"lacks lm_head\.weight \[101, 36\]"):
+        load_weights(source, config, "hf", torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("family", "extra"),
+    [
+        ("llama-tied-biased", "lm_head.weight"),
+        ("llama", "model.layers.2.self_attn.rotary_emb.inv_freq"),
+        ("gpt2", "transformer.h.0.attn.bias"),
+        ("gpt2", "transformer.h.1.attn.masked_bias"),
+        ("gpt-neox", "gpt_neox.layers.0.attention.bias"),
+        ("gpt-neox", "gpt_neox.layers.0.attention.masked_bias"),
+        ("gpt-neox", "gpt_neox.layers.3.attention.rotary_emb.inv_freq"),
+    ],
+)
+def test_buffers_of_older_versions_and_tied_copies_do_no_harm(family: str, extra: str) -> None:
+    config, source = checkpoint(family)
+    source.tensors[extra] = torch.full((3, 3), torch.nan)
+    load_weights(source, config, "hf", torch.float32)
+    assert extra not in source.read_names
+
+
+def test_one_familys_buffer_is_anothers_surplus() -> None:
+    config, source = checkpoint("llama")
+    source.tensors["model.layers.0.self_attn.bias"] = torch.zeros(1)
+    with pytest.raises(CheckpointError, match=r"surplus model\.layers\.0\.self_attn\.bias"):
+        load_weights(source, config, "hf", torch.float32)
+
+
+def test_files_of_the_bare_model_leave_the_prefix_out() -> None:
+    """As the first GPT-2 files on the hub do."""
+    config, source = checkpoint("gpt2")
+    whole = load_weights(source, config, "hf", torch.float32)
+    source.tensors = {name.removeprefix("transformer."): tensor for name, tensor in source.tensors.items()}
+    source.tensors["h.0.attn.bias"] = torch.ones(1)
+    bare = load_weights(source, config, "hf", torch.float32)
+    assert torch.equal(whole.layers[2].qkv.weight, bare.layers[2].qkv.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int32])
+def test_quantised_numbers_are_not_taken_for_weights(dtype: torch.dtype) -> None:
+    config, source = checkpoint("llama")
+    name = "model.layers.0.mlp.down_proj.weight"
+    source.tensors[name] = source.tensors[name].to(dtype)
+    with pytest.raises(CheckpointError, match=r"down_proj.weight' holds torch\."):
+        load_weights(source, config, "hf", torch.float32)
+
+
+def test_matrices_take_the_dtype_and_vectors_stay_float32() -> None:
+    config, source = checkpoint("gpt2")
+    weights = load_weights(source, config, "hf", torch.bfloat16)
+    layer = weights.layers[0]
+    assert weights.head.weight is weights.embedding
+    assert weights.positions is not None
+    matrices = (weights.embedding, weights.positions, layer.qkv.weight, layer.down.weight)
+    vectors = (layer.qkv.bias, layer.down.bias, layer.mlp_norm.weight, layer.mlp_norm.bias, weights.final_norm.weight)
+    assert {matrix.dtype for matrix in matrices} == {torch.bfloat16}
+    assert {vector.dtype for vector in vectors if vector is not None} == {torch.float32}
+    assert layer.qkv.weight.shape == (108, 36)
+    assert layer.up.weight.shape == (52, 36)
+
+
+def test_half_precision_files_are_read_in_full() -> None:
+    config, source = checkpoint("qwen3")
+    expected = load_weights(source, config, "hf", torch.bfloat16)
+    source.tensors = {name: tensor.bfloat16() for name, tensor in source.tensors.items()}
+    weights = load_weights(source, config, "hf", torch.float32)
+    assert torch.equal(weights.layers[1].up.weight, expected.layers[1].up.weight.float())
