@@ -1,0 +1,162 @@
+"""A smaller model out of a model's own layers, and model folders in Hugging Face's form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError, ConfigError
+from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.families import tensor_layout
+from headstart.models.rotary import inverse_frequencies
+from headstart.models.weights import DecoderWeights, LinearWeights
+
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+}
+
+
+def select_layers(
+    config: ModelConfig, weights: DecoderWeights, layers: Sequence[int]
+) -> tuple[ModelConfig, DecoderWeights]:
+    """The model that runs only ``layers``, in the order given; its tensors are the same ones, not copies.
+
+    Raises:
+        ConfigError: no layer, or one that the model does not have.
+    """
+    if not layers or not all(0 <= layer < config.num_layers for layer in layers):
+        raise ConfigError(f"layers is {list(layers)}, but must name some of the model's 0 to {config.num_layers - 1}.")
+    return (
+        replace(config, layers=tuple(config.layers[layer] for layer in layers)),
+        replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
+    )
+
+
+def save_model(config: ModelConfig, weights: DecoderWeights, directory: Path) -> None:
+    """Write ``config.json`` and ``model.safetensors``, which Headstart and transformers read.
+
+    Files of these names are replaced. The tokenizer is not written: it is the original model's.
+
+    Raises:
+        CheckpointError: the model is of a family that cannot be written (Llama's kin can).
+    """
+    from safetensors.torch import save_file
+
+    description = _description(config, weights)
+    tensors = _tensors(config, weights)
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def _description(config: ModelConfig, weights: DecoderWeights) -> dict[str, Any]:
+    if config.family not in _ARCHITECTURES:
+        raise CheckpointError(
+            f"a model of family {config.family!r} cannot be written; only {', '.join(_ARCHITECTURES)} can."
+        )
+    rope = _described_rope(config.ropes[0], weights.rope_factors)
+    windows = {layer.window for layer in config.layers} - {None}
+    ends = list(config.eos_token_ids)
+    description = {
+        "architectures": [_ARCHITECTURES[config.family]],
+        "model_type": config.family,
+        "dtype": str(weights.embedding.dtype).removeprefix("torch."),
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.mlp_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": {"gelu_tanh": "gelu_pytorch_tanh"}.get(config.activation, config.activation),
+        "max_position_embeddings": config.max_positions,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": rope.theta,
+        "rope_scaling": rope.scaling,
+        "tie_word_embeddings": weights.head.weight is weights.embedding,
+        "bos_token_id": config.bos_token_id,
+        "pad_token_id": None,
+        "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
+        "sliding_window": next(iter(windows), None),
+    }
+    if config.family == "qwen2":
+        return description | _described_windows(config)
+    description["attention_bias"] = config.qkv_bias
+    if config.family in ("llama", "smollm3"):
+        description["mlp_bias"] = config.mlp_bias
+    if config.family in ("qwen3", "smollm3"):
+        description |= _described_windows(config)
+    if config.family == "smollm3":
+        description["no_rope_layers"] = [int(layer.rope is not None) for layer in config.layers]
+    return description
+
+
+def _described_windows(config: ModelConfig) -> dict[str, Any]:
+    kinds = ["full_attention" if layer.window is None else "sliding_attention" for layer in config.layers]
+    return {"use_sliding_window": "sliding_attention" in kinds, "layer_types": kinds}
+
+
+def _described_rope(rope: RopeConfig, factors: Tensor | None) -> RopeConfig:
+    """Llama 3's scaling told from its table: every released model has these bounds, and its own factor."""
+    if factors is None:
+        return rope
+    scaling: dict[str, float | int | str] = {
+        "rope_type": "llama3",
+        "factor": round(float(factors.max()), 3),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    described = replace(rope, scaling=scaling)
+    if rope.scaling is not None or not torch.allclose(
+        inverse_frequencies(described), inverse_frequencies(rope, factors), rtol=1e-5, atol=0
+    ):
+        raise CheckpointError(
+            "the model's table of rotary factors is not Llama 3's and cannot be written to config.json; "
+            "start from the model's Hugging Face directory."
+        )
+    return described
+
+
+def _tensors(config: ModelConfig, weights: DecoderWeights) -> dict[str, Tensor]:
+    layout = tensor_layout(config, "hf")
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    tensors = {
+        f"{layout.prefix}{layout.embedding}.weight": weights.embedding,
+        f"{layout.prefix}{layout.final_norm}.weight": weights.final_norm.weight,
+    }
+    if weights.head.weight is not weights.embedding:
+        tensors[f"{layout.head}.weight"] = weights.head.weight
+
+    def add(index: int, roles: Sequence[str], linear: LinearWeights, sizes: Sequence[int]) -> None:
+        for ending, whole in (("weight", linear.weight), ("bias", linear.bias)):
+            if whole is not None:
+                for role, part in zip(roles, torch.split(whole, list(sizes)), strict=True):
+                    tensors[f"{layout.prefix}{layout.layer[role].format(i=index)}.{ending}"] = part
+
+    for index, layer in enumerate(weights.layers):
+        add(index, ("q", "k", "v"), layer.qkv, (q, kv, kv))
+        add(index, ("output",), layer.output, (config.hidden_size,))
+        add(index, ("gate", "up"), layer.up, (config.mlp_size, config.mlp_size))
+        add(index, ("down",), layer.down, (config.hidden_size,))
+        norms = {
+            "attention_norm": layer.attention_norm,
+            "mlp_norm": layer.mlp_norm,
+            "q_norm": layer.q_norm,
+            "k_norm": layer.k_norm,
+        }
+        for role, norm in norms.items():
+            if norm is not None:
+                tensors[f"{layout.prefix}{layout.layer[role].format(i=index)}.weight"] = norm.weight
+    # The parts of a fused matrix share memory, which safetensors does not write.
+    return {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
