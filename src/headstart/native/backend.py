@@ -191,7 +191,9 @@ class NativeBackend:
         if inputs is not None:
             inputs = inputs.to(torch.float32).contiguous()
             if inputs.shape != (rows, self.config.hidden_size):
-                raise ValueError(f"inputs are {tuple(inputs.shape)}; rows x hidden is {(rows, self.config.hidden_size)}")
+                raise ValueError(
+                    f"inputs are {tuple(inputs.shape)}; rows x hidden is {(rows, self.config.hidden_size)}"
+                )
         taps = (ctypes.c_void_p * len(batch.taps))(*(hidden[tap].data_ptr() for tap in batch.taps))
         arguments = Pass(
             rows,

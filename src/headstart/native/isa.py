@@ -32,9 +32,7 @@ INSTRUCTION_SETS = (
 )
 """Fastest first."""
 
-AMX_EMULATED = InstructionSet(
-    "amx-emulated", ("-DHEADSTART_AMX", "-DHEADSTART_AMX_EMULATED", *_AVX512), _AVX512_CPU
-)
+AMX_EMULATED = InstructionSet("amx-emulated", ("-DHEADSTART_AMX", "-DHEADSTART_AMX_EMULATED", *_AVX512), _AVX512_CPU)
 """The matrix-unit code with its tile instructions emulated: for tests on processors without the unit."""
 
 

@@ -25,7 +25,9 @@ from headstart.native.library import Library
 
 logger = logging.getLogger(__name__)
 
-_SOURCES = Path(__file__).parent / "src"
+SOURCES = Path(__file__).parent / "src"
+"""What is compiled."""
+
 _FLAGS = (
     "-std=c++17",
     "-O3",
@@ -66,6 +68,11 @@ def load_library(name: str | None = None) -> Library | None:
     return None
 
 
+def forget_loaded() -> None:
+    """Look for libraries anew at the next call."""
+    _load.cache_clear()
+
+
 @cache
 def _load(isa: InstructionSet) -> Library | None:
     try:
@@ -73,7 +80,9 @@ def _load(isa: InstructionSet) -> Library | None:
         library = Library(ctypes.CDLL(str(path)), isa.name)
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", "") or ""
-        logger.warning("native %s path not available (%s); %s", isa.name, error, detail.strip()[-500:] or "using PyTorch")
+        logger.warning(
+            "native %s path not available (%s); %s", isa.name, error, detail.strip()[-500:] or "using PyTorch"
+        )
         return None
     return library if library.enable() else None
 
@@ -87,7 +96,7 @@ def _build(isa: InstructionSet) -> Path:
     """Path of the compiled library, compiled now unless the cache has it."""
     compiler = os.environ.get("CXX", "g++")
     version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
-    sources = sorted(_SOURCES.iterdir())
+    sources = sorted(SOURCES.iterdir())
     key = hashlib.sha256()
     for part in (version, *_FLAGS, *isa.compiler_flags, *sorted(isa_module.cpu_flags())):
         key.update(part.encode() + b"\0")
@@ -105,7 +114,7 @@ def _build(isa: InstructionSet) -> Path:
         descriptor, partial = tempfile.mkstemp(suffix=".so", dir=directory)
         os.close(descriptor)
         try:
-            command = [compiler, *_FLAGS, *isa.compiler_flags, str(_SOURCES / "api.cpp"), "-o", partial]
+            command = [compiler, *_FLAGS, *isa.compiler_flags, str(SOURCES / "api.cpp"), "-o", partial]
             subprocess.run(command, check=True, capture_output=True, text=True)
             os.replace(partial, target)
         finally:

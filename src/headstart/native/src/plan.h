@@ -78,7 +78,7 @@ class Plan {
   static const char *check(const HeadstartPass &pass, int vocab, int layers, int positions) {
     if (pass.rows < 1 || pass.sequences < 1 || pass.row_starts[0] != 0) return "the pass has no rows";
     if (pass.pages_per_block < 1) return "the block size is not a multiple of 32";
-    if (pass.layers < 0 || pass.layers > layers) return "num_layers is outside the model";
+    if (pass.layers < 1 || pass.layers > layers) return "num_layers is outside the model";
     for (int row = 0; row < pass.rows; ++row) {
       if (!pass.inputs && (pass.tokens[row] < 0 || pass.tokens[row] >= vocab)) return "a token is outside the vocabulary";
       if (pass.positions[row] < 0 || pass.positions[row] >= positions) return "a position is beyond the rope table";

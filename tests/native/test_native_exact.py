@@ -1,0 +1,263 @@
+"""A row's bits never depend on the pass it rides in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from native_cases import (
+    BLOCK,
+    PRECISIONS,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    native,
+    path_to,
+    random_tokens,
+    random_tree,
+    run_chunks,
+    small_config,
+)
+from torch import Tensor
+
+from headstart.models.backend import FINAL_TAP
+from headstart.models.config import LayerConfig, RopeConfig
+from headstart.native.backend import NativeBackend, NativeStorage, Precision
+
+CONFIGS = {
+    "grouped": small_config(),
+    "window": small_config(
+        num_heads=2, num_kv_heads=1, head_dim=64, ropes=(RopeConfig(theta=1e4, dim=64),),
+        layers=(LayerConfig(window=21), LayerConfig()),
+    ),
+}  # fmt: skip
+SHUFFLED = np.random.default_rng(7).permutation(40).tolist()
+"""Physical blocks in no order, so that logical and physical places differ."""
+
+each_isa = pytest.mark.parametrize("isa", isa_params())
+each_precision = pytest.mark.parametrize("precision", PRECISIONS)
+each_config = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+
+
+def storage_of(backend: NativeBackend, blocks: int = 40) -> NativeStorage:
+    storage = backend.allocate_cache(blocks, BLOCK)
+    assert isinstance(storage, NativeStorage)
+    return storage
+
+
+@each_isa
+@each_precision
+@each_config
+def test_any_chunking(config: object, precision: Precision, isa: str) -> None:
+    backend = native(config, precision, isa)  # type: ignore[arg-type]
+    tokens = random_tokens(120)
+    expected = run_chunks(backend, storage_of(backend), tokens, [1], SHUFFLED)
+    for sizes in ([120], [2], [3, 30, 7], [16], [17, 40, 31, 32], [33, 1], [5]):
+        assert torch.equal(run_chunks(backend, storage_of(backend), tokens, sizes, SHUFFLED), expected), sizes
+
+
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512", "avx2")))
+@each_precision
+def test_every_row_count(precision: Precision, isa: str) -> None:
+    backend = native(CONFIGS["grouped"], precision, isa)
+    tokens, storage = random_tokens(60), storage_of(backend)
+    expected = run_chunks(backend, storage, tokens, [1], SHUFFLED)
+    for rows in range(1, 41):
+        actual = backend.forward(make_pass(Rows(tokens[20 : 20 + rows], 20, SHUFFLED)), storage).logits
+        assert torch.equal(actual, expected[20 : 20 + rows]), rows
+
+
+def check_tree(backend: NativeBackend, base: int, parents: list[int], seed: int, chunk: int = 64) -> None:
+    prompt, nodes = random_tokens(base, seed), random_tokens(len(parents), seed + 1)
+    storage = storage_of(backend)
+    if prompt:
+        run_chunks(backend, storage, prompt, [chunk], SHUFFLED)
+    tree = backend.forward(make_pass(Rows(nodes, base, SHUFFLED, parents)), storage).logits
+    leaves = set(range(len(parents))) - set(parents)
+    for leaf in sorted(leaves)[::3]:
+        path = path_to(parents, leaf)
+        plain = run_chunks(backend, storage, [nodes[row] for row in path], [1], SHUFFLED, start=base)
+        assert torch.equal(tree[path], plain), (base, leaf)
+
+
+@each_isa
+@each_precision
+@each_config
+def test_tree_nodes_equal_plain_decoding_of_their_path(config: object, precision: Precision, isa: str) -> None:
+    backend = native(config, precision, isa)  # type: ignore[arg-type]
+    for base in (0, 1, 30, 31, 32, 33, 63):
+        check_tree(backend, base, random_tree(14, seed=base), seed=base)
+
+
+@each_isa
+@pytest.mark.parametrize("precision", ["bf16", "int8", "fp32"])
+@each_config
+def test_trees_across_the_chunk_border(config: object, precision: Precision, isa: str) -> None:
+    backend = native(config, precision, isa)  # type: ignore[arg-type]
+    for base in (506, 511, 512):
+        check_tree(backend, base, random_tree(12, seed=base), seed=base)
+
+
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512", "avx2")))
+def test_tree_larger_than_a_panel(isa: str) -> None:
+    check_tree(native(CONFIGS["grouped"], "bf16", isa), 40, [-1, 0, *random_tree(300, seed=5)[2:]], seed=5)
+
+
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512")))
+def test_prompt_longer_than_a_panel(isa: str) -> None:
+    backend = native(CONFIGS["grouped"], "bf16", isa)
+    tokens = random_tokens(600)
+    whole = backend.forward(make_pass(Rows(tokens, 0, SHUFFLED)), storage_of(backend)).logits
+    assert torch.equal(run_chunks(backend, storage_of(backend), tokens, [100, 255, 3], SHUFFLED), whole)
+
+
+@each_isa
+@each_precision
+def test_neighbours_in_the_batch(precision: Precision, isa: str) -> None:
+    backend = native(CONFIGS["grouped"], precision, isa)
+    prompts = [random_tokens(n, seed=n) for n in (50, 3, 33, 64)]
+    tables = [SHUFFLED[10 * i : 10 * i + 10] for i in range(4)]
+    trees = [None, random_tree(9, seed=1), random_tree(5, seed=2), None]
+    rows = [random_tokens(9 if tree is None else len(tree), seed=70 + i) for i, tree in enumerate(trees)]
+    alone = []
+    for prompt, table, tree, tokens in zip(prompts, tables, trees, rows, strict=True):
+        storage = storage_of(backend)
+        run_chunks(backend, storage, prompt, [17], table)
+        alone.append(backend.forward(make_pass(Rows(tokens, len(prompt), table, tree)), storage).logits)
+    storage = storage_of(backend)
+    backend.forward(make_pass(*(Rows(p, 0, t) for p, t in zip(prompts, tables, strict=True))), storage)
+    parts = [Rows(*part) for part in zip(rows, map(len, prompts), tables, trees, strict=True)]
+    together = backend.forward(make_pass(*parts), storage).logits
+    assert torch.equal(together, torch.cat(alone))
+
+
+@each_isa
+@each_precision
+def test_one_thread_or_two(precision: Precision, isa: str) -> None:
+    config = CONFIGS["grouped"]
+    tokens, tree = random_tokens(40), random_tree(20, seed=4)
+    logits: list[Tensor] = []
+    for threads in (1, 2, 3):
+        backend = native(config, precision, isa, threads)
+        storage = storage_of(backend)
+        prefill = backend.forward(make_pass(Rows(tokens[:20], 0, SHUFFLED)), storage).logits
+        step = backend.forward(make_pass(Rows(tokens[20:21], 20, SHUFFLED)), storage).logits
+        nodes = backend.forward(make_pass(Rows(tokens[20:], 20, SHUFFLED, tree)), storage).logits
+        logits.append(torch.cat([prefill, step, nodes]))
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+@each_isa
+@each_precision
+@pytest.mark.parametrize("base", [20, 31, 505])
+def test_decoding_goes_on_from_an_accepted_path(base: int, precision: Precision, isa: str) -> None:
+    """The accepted path moved into place leaves the cache as plain decoding would."""
+    backend = native(CONFIGS["grouped"], precision, isa)
+    prompt, parents = random_tokens(base), random_tree(16, seed=11)
+    nodes, storage = random_tokens(16, seed=12), storage_of(backend)
+    run_chunks(backend, storage, prompt, [64], SHUFFLED)
+    backend.forward(make_pass(Rows(nodes, base, SHUFFLED, parents)), storage)
+    accepted = max((path_to(parents, row) for row in range(16)), key=len)
+    assert accepted != list(range(len(accepted)))
+
+    def slots(logical: list[int]) -> np.ndarray:
+        return np.array([SHUFFLED[i // BLOCK] * BLOCK + i % BLOCK for i in logical], np.int32)
+
+    storage.move(slots([base + row for row in accepted]), slots([base + i for i in range(len(accepted))]))
+    tail = random_tokens(5, seed=13)
+    after = run_chunks(backend, storage, tail, [2], SHUFFLED, start=base + len(accepted))
+    fresh, text = storage_of(backend), prompt + [nodes[row] for row in accepted] + tail
+    assert torch.equal(after, run_chunks(backend, fresh, text, [base, 1], SHUFFLED)[-5:])
+
+
+def spoil_unused(storage: NativeStorage, used: list[int], value: float, precision: Precision) -> None:
+    """Write ``value`` into every slot but the physical ones in ``used``: move it there from a slot full of it."""
+    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
+    donor = next(b for b in range(storage.num_blocks) if b * BLOCK not in used and b * BLOCK + 1 not in used)
+    pages = torch.from_numpy(storage.memory).view(dtype).view(len(CONFIGS["grouped"].layers), storage.num_blocks, -1)
+    pages[:, donor] = value
+    free = np.setdiff1d(np.arange(storage.num_blocks * BLOCK), used).astype(np.int32)
+    storage.move(np.full(len(free), donor * BLOCK, np.int32), free)
+
+
+@each_isa
+@each_precision
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -3e38])
+def test_junk_in_unused_slots(value: float, precision: Precision, isa: str) -> None:
+    backend = native(CONFIGS["grouped"], precision, isa)
+    prompt, tree = random_tokens(43), random_tree(13, seed=6)
+    nodes = random_tokens(13, seed=8)
+
+    def run(spoil: bool) -> Tensor:
+        storage = storage_of(backend)
+        logits = [run_chunks(backend, storage, prompt[:10], [10], SHUFFLED)]
+        steps = ((prompt[10:42], 10, None), (prompt[42:], 42, None), (nodes, 43, tree))
+        for tokens, cached, parents in steps:
+            if spoil:
+                spoil_unused(
+                    storage, [SHUFFLED[i // BLOCK] * BLOCK + i % BLOCK for i in range(cached)], value, precision
+                )
+            logits.append(backend.forward(make_pass(Rows(tokens, cached, SHUFFLED, parents)), storage).logits)
+        return torch.cat(logits)
+
+    clean = run(spoil=False)
+    assert clean.isfinite().all()
+    assert torch.equal(run(spoil=True), clean)
+
+
+@each_isa
+def test_a_row_that_breaks_does_not_break_its_siblings(isa: str) -> None:
+    """Not-a-number in one node's own state reaches the rows that see it, and no other."""
+    backend = native(CONFIGS["grouped"], "bf16", isa)
+    storage, parents = storage_of(backend), [-1, 0, 0, 1, 2]
+    run_chunks(backend, storage, random_tokens(37), [64], SHUFFLED)
+    inputs = torch.randn(5, 96, generator=torch.Generator().manual_seed(0))
+    batch = make_pass(Rows([0] * 5, 37, SHUFFLED, parents))
+    whole = backend.forward(batch, storage, inputs=inputs).logits
+    inputs[1] = float("nan")
+    broken = backend.forward(batch, storage, inputs=inputs).logits
+    assert torch.equal(broken[[0, 2, 4]], whole[[0, 2, 4]])
+    assert broken[[1, 3]].isnan().all()
+
+
+@each_isa
+def test_taps_and_few_logits_are_the_same_rows(isa: str) -> None:
+    backend = native(CONFIGS["grouped"], "bf16", isa)
+    tokens, taps = random_tokens(40), (0, 1, 2, FINAL_TAP)
+    whole = backend.forward(make_pass(Rows(tokens, 0, SHUFFLED), taps=taps), storage_of(backend))
+    few = backend.forward(make_pass(Rows(tokens, 0, SHUFFLED), logit_rows=[0, 17, 39]), storage_of(backend))
+    assert torch.equal(few.logits, whole.logits[[0, 17, 39]])
+    storage = storage_of(backend)
+    for position, token in enumerate(tokens):
+        out = backend.forward(make_pass(Rows([token], position, SHUFFLED), taps=taps, logit_rows=[]), storage)
+        assert out.logits.shape == (0, 77)
+        for tap in taps:
+            assert torch.equal(out.hidden[tap][0], whole.hidden[tap][position])
+
+
+@pytest.mark.skipif(not (has_isa("avx512") and has_isa("avx2")), reason="needs a compiler, AVX-512 and AVX2")
+@each_precision
+def test_avx2_and_avx512_agree(precision: Precision) -> None:
+    tokens, tree = random_tokens(50), random_tree(12, seed=2)
+    both = []
+    for isa in ("avx512", "avx2"):
+        backend = native(CONFIGS["grouped"], precision, isa)
+        storage = storage_of(backend)
+        prefill = run_chunks(backend, storage, tokens, [50], SHUFFLED)
+        nodes = backend.forward(make_pass(Rows(tokens[:12], 50, SHUFFLED, tree)), storage).logits
+        both.append(torch.cat([prefill, nodes]))
+    assert torch.equal(*both)
+
+
+@each_isa
+def test_larger_blocks_hold_the_same_bits(isa: str) -> None:
+    backend = native(CONFIGS["grouped"], "bf16", isa)
+    tokens = random_tokens(150)
+    expected = run_chunks(backend, storage_of(backend), tokens, [37], SHUFFLED)
+    storage = backend.allocate_cache(5, 96)
+    first = run_chunks(backend, storage, tokens[:100], [33], [4, 2])
+    storage.copy_blocks([2], [1])
+    rest = run_chunks(backend, storage, tokens[100:], [50], [4, 1], start=100)
+    assert torch.equal(torch.cat([first, rest]), expected)

@@ -1,0 +1,113 @@
+"""The library is compiled once, and nothing that goes wrong with it stops the program."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from native_cases import has_isa
+
+from headstart.native import loader
+from headstart.native.isa import INSTRUCTION_SETS, cpu_flags
+
+needs_avx2 = pytest.mark.skipif(not has_isa("avx2"), reason="no compiler or no avx2 on this machine")
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("HEADSTART_NATIVE", raising=False)
+    loader.forget_loaded()
+    yield
+    loader.forget_loaded()
+
+
+def compiler(path: Path, build: str) -> str:
+    """A compiler that logs each build and then runs ``build``."""
+    script = path / "compiler"
+    script.write_text(f"#!/bin/sh\n[ $1 = --version ] && exec g++ --version\necho build >> {path}/builds\n{build}\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def builds(path: Path) -> int:
+    log = path / "builds"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@needs_avx2
+def test_compiles_once_for_each_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'exec g++ "$@" -O0'))
+    library = loader.load_library("avx2")
+    assert library is not None
+    assert library.isa == "avx2"
+    loader.forget_loaded()
+    assert loader.load_library("avx2") is not None
+    assert builds(tmp_path) == 1
+    names = [path.name for path in loader.cache_directory().iterdir()]
+    assert len([name for name in names if name.endswith(".so")]) == 1
+
+
+@needs_avx2
+def test_a_failed_build_is_one_log_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, "echo 'no such header' >&2; exit 1"))
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library("avx2") is None
+        assert loader.load_library("avx2") is None
+    assert len(caplog.records) == 1
+    assert "no such header" in caplog.text
+    assert builds(tmp_path) == 1
+    assert not list(loader.cache_directory().glob("*.so"))
+
+
+@pytest.mark.skipif(not cpu_flags() >= {"avx2", "fma"}, reason="no avx2 on this machine")
+def test_no_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library("avx2") is None
+    assert len(caplog.records) == 1
+    assert "PyTorch" in caplog.text
+
+
+def test_switched_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_NATIVE", "0")
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    assert loader.load_library() is None
+
+
+def test_unknown_name(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library("sse9") is None
+    assert "sse9" in caplog.text
+
+
+def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("headstart.native.isa.cpu_flags", frozenset)
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library() is None
+    assert all(isa.name in caplog.text for isa in INSTRUCTION_SETS)
+
+
+@needs_avx2
+def test_other_sources_or_flags_are_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = tmp_path / "src"
+    sources.mkdir()
+    for source in loader.SOURCES.iterdir():
+        (sources / source.name).write_bytes(source.read_bytes())
+    monkeypatch.setattr(loader, "SOURCES", sources)
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'exec g++ "$@" -O0'))
+    assert loader.load_library("avx2") is not None
+    loader.forget_loaded()
+    with (sources / "api.cpp").open("a") as source:
+        source.write("// changed\n")
+    assert loader.load_library("avx2") is not None
+    assert builds(tmp_path) == 2
+
+
+def test_cache_directory_follows_the_environment(tmp_path: Path) -> None:
+    assert loader.cache_directory() == Path(os.environ["XDG_CACHE_HOME"]) / "headstart"
