@@ -29,7 +29,7 @@ def grow(tokens: list[int], ends: list[int], nodes: int, depth: int, floor: floa
             groups.setdefault(tokens[end], []).append(end + 1)
         for token, places in sorted(groups.items(), key=lambda group: (-len(group[1]), -group[1][-1])):
             if len(places) >= floor * len(followed) / probability:
-                entry = (-probability * len(places) / len(followed), pushed, token, places, parent, level)
+                entry = (-probability * (len(places) / len(followed)), pushed, token, places, parent, level)
                 heapq.heappush(heap, entry)
                 pushed += 1
 
@@ -60,19 +60,19 @@ def reference(tokens: list[int], options: SuffixOptions, budget: DraftBudget) ->
     return best[1], best[2]
 
 
-@given(
-    tokens=st.lists(st.integers(0, 2), min_size=1, max_size=50),
-    options=st.sampled_from(
-        [
-            SuffixOptions(),
-            SuffixOptions(factor=1.0, offset=0.0),
-            SuffixOptions(factor=0.5, offset=1.0, min_probability=0.3),
-            SuffixOptions(max_depth=4, tree_nodes=30, min_probability=0.01),
-        ]
-    ),
-    budget=st.sampled_from([DraftBudget(9, 9), DraftBudget(30, 3), DraftBudget(1, 1)]),
+@pytest.mark.parametrize("budget", [DraftBudget(9, 9), DraftBudget(30, 3), DraftBudget(1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        SuffixOptions(),
+        SuffixOptions(factor=1.0, offset=0.0),
+        SuffixOptions(factor=0.5, offset=1.0, min_probability=0.3),
+        SuffixOptions(max_depth=4, tree_nodes=30, min_probability=0.01),
+    ],
+    ids=str,
 )
-def test_the_tree_equals_a_brute_force_count(tokens: list[int], options: SuffixOptions, budget: DraftBudget) -> None:
+@given(tokens=st.lists(st.integers(0, 2), min_size=8, max_size=50))
+def test_the_tree_equals_a_brute_force_count(options: SuffixOptions, budget: DraftBudget, tokens: list[int]) -> None:
     drafter = SuffixDrafter(DraftContext(3), options)
     sequence = ToySequence(1, tokens)
     drafter.begin(sequence)
@@ -101,6 +101,12 @@ def test_a_longer_match_may_propose_more_nodes() -> None:
         drafter = SuffixDrafter(DraftContext(50), SuffixOptions(factor=1.0, offset=0.0))
         sizes.append(len(propose(drafter, [*range(20), 30, *range(5 - matched, 5)])))
     assert sizes == [1, 2, 4]
+
+
+def test_the_longer_of_two_matches_with_equal_scores_wins() -> None:
+    # After 1 2 stood 5 and 6, 6 the later; after 2 stood each twice, 5 the later.
+    text = [1, 2, 5, 30, 1, 2, 6, 31, 4, 2, 6, 32, 3, 2, 5, 33, 1, 2]
+    assert propose(SuffixDrafter(DraftContext(50), SuffixOptions(tree_nodes=1)), text).tokens.tolist() == [6]
 
 
 def test_branches_come_in_order_of_their_frequency() -> None:
@@ -143,6 +149,13 @@ def test_outputs_are_shared_within_a_scope_only() -> None:
     speak(drafter, 1, [11, 12, 13, 14])
     assert len(propose(drafter, [5, 11, 12], number=2)) == 0
     assert propose(drafter, [5, 11, 12], number=3).tokens.tolist() == [13, 14]
+
+
+def test_no_guess_spans_two_requests() -> None:
+    drafter = SuffixDrafter(DraftContext(50), SuffixOptions(shared_tokens=100))
+    speak(drafter, 1, [11, 12])
+    speak(drafter, 2, [13, 14])
+    assert len(propose(drafter, [5, 12], number=9)) == 0
 
 
 def test_the_oldest_outputs_are_forgotten_first() -> None:

@@ -80,7 +80,9 @@ def grow_tree(automaton: SuffixAutomaton, state: int, nodes: int, depth: int, mi
         else:
             total, ranked = 1, [(-1, 0, token) for token in children]
         for negative_count, _, token in ranked:
-            heapq.heappush(heap, (probability * negative_count / total, pushed, token, children[token], parent, level))
+            heapq.heappush(
+                heap, (probability * (negative_count / total), pushed, token, children[token], parent, level)
+            )
             pushed += 1
 
     tokens: list[int] = []
