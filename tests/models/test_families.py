@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -123,6 +124,7 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "more than low_freq_factor"),
         ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ("llama", {"num_key_value_heads": 4}, "6 heads, which 4 key-value heads do not divide"),
+        ("gpt2", {"n_head": 40}, "40 heads for 36 hidden dimensions"),
         ("llama", {"head_dim": 7}, "rotates 7 dimensions"),
         ("llama", {"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ("llama", {"hidden_size": "36"}, "hidden_size is '36'"),
@@ -144,3 +146,15 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
 def test_what_is_impossible_or_not_supported_is_refused(family: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read(family, **changes)
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen2", "smollm3", "gemma2", "gemma3", "gpt2", "gpt-neox"])
+def test_whatever_an_entry_holds_is_read_or_refused(family: str) -> None:
+    odd = [None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "x", "", [], [None], {}, {"rope_type": 3}, [[1]]]
+    original = described(family)
+    for key in original:
+        for value in odd:
+            with contextlib.suppress(CheckpointError):
+                config = config_from_hf(original | {key: value})
+                assert 0 < config.num_layers <= 4096
+                assert 0 < config.hidden_size <= 1 << 24

@@ -106,10 +106,18 @@ def test_the_largest_gemma_scales_by_the_hidden_size() -> None:
     assert config_from_gguf(DESCRIPTION | {"gemma2.block_count": 46}).scale == 24**-0.5
 
 
+def test_older_files_say_linear_scaling_otherwise() -> None:
+    linear = {"rope_type": "linear", "factor": 4.0}
+    new = {"gemma2.rope.scaling.type": "linear", "gemma2.rope.scaling.factor": 4.0}
+    assert config_from_gguf(DESCRIPTION | new).ropes[0].scaling == linear
+    assert config_from_gguf(DESCRIPTION | {"gemma2.rope.scale_linear": 4.0}).ropes[0].scaling == linear
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"gemma2.rope.scaling.type": "yarn"}, "gemma2.rope.scaling.type is 'yarn'"),
+        ({"gemma2.attention.causal": False}, "gemma2.attention.causal is False"),
         ({"gemma2.expert_count": 8}, "mixture of experts"),
         ({"gemma2.rope.dimension_count": 8}, "rope.dimension_count is 8"),
         ({"gemma2.attention.value_length": 8}, "value_length is 8"),

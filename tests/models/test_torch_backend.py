@@ -20,8 +20,10 @@ from transformers import PreTrainedModel
 from headstart.models.backend import FINAL_TAP, KVStorage
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.linear import Linear
 from headstart.models.torch_backend import TorchBackend, TorchStorage
 from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import LinearWeights
 
 TOLERANCE = 1e-4
 TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
@@ -224,13 +226,56 @@ def test_layers_that_do_not_run_cannot_be_asked_for(settings: dict[str, object])
         case.backend.forward(make_pass([Rows([3], 0, [0])], **settings), case.backend.allocate_cache(1, BLOCK_SIZE))
 
 
-def test_rows_do_not_depend_on_the_rows_beside_them_in_the_linears() -> None:
-    """float32, first layer's input projections only: attention may still round differently."""
-    linear = load("llama").backend.decoder.layers[0].up
-    x = torch.randn(48, 36, generator=torch.Generator().manual_seed(0))
-    alone = torch.cat([linear(row[None]) for row in x])
-    for count in (2, 16, 48):
-        assert torch.equal(linear(x[:count]), alone[:count])
+@pytest.mark.parametrize("family", ["llama-tied-biased", "gpt2"])
+def test_unpacked_matrices_compute_the_same(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without oneDNN."""
+    case = load(family)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    with TemporaryDirectory() as directory:
+        checkpoint = open_checkpoint(save_model(case.model, Path(directory)))
+        backend = TorchBackend(*load_decoder(checkpoint, torch.float32))
+    assert not backend.decoder.head.packed
+    tokens = random_tokens(9)
+    output = backend.forward(make_pass([Rows(tokens, 0, range(3))]), backend.allocate_cache(3, BLOCK_SIZE))
+    assert_close(output.logits, reference_logits(case.model, tokens))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inputs", [5, 1024, 1025, 2500])
+@torch.inference_mode()
+def test_linears_of_any_width(inputs: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(inputs)
+    weight, bias = torch.randn(7, inputs, generator=generator).to(dtype), torch.randn(7, generator=generator).to(dtype)
+    x = torch.randn(3, inputs, generator=generator).to(dtype)
+    expected = x.double() @ weight.double().T + bias.double()
+    y = Linear(LinearWeights(weight, bias), dtype, torch.device("cpu"))(x)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.double(), expected, rtol=1e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_batches_of_random_trees(seed: int) -> None:
+    """Rows may also be several roots beside each other, each after the last cached token."""
+    case = load(["mistral", "llama", "gemma2"][seed % 3])
+    random_ = random.Random(seed)
+    tables = scattered(6, 12, seed)
+    storage = case.backend.allocate_cache(6 * 12, BLOCK_SIZE)
+    prompts = [random_tokens(random_.randrange(1, 28), seed=random_.randrange(1000)) for _ in tables]
+    parts = []
+    for prompt, table in zip(prompts, tables, strict=True):
+        fill(case, storage, prompt, table)
+        length = random_.randrange(1, 19)
+        parents = [random_.randrange(-1, row) for row in range(length)]
+        parts.append(Rows(random_.choices(range(3, 101), k=length), len(prompt), table, parents))
+    logits = case.backend.forward(make_pass(parts), storage).logits
+    start = 0
+    for prompt, part in zip(prompts, parts, strict=True):
+        assert part.parents is not None
+        for row in set(range(len(part.tokens))) - set(part.parents):
+            path = path_to(part.parents, row)
+            expected = reference_logits(case.model, prompt + [part.tokens[each] for each in path])
+            assert_close(logits[[start + each for each in path]], expected[len(prompt) :])
+        start += len(part.tokens)
 
 
 @pytest.mark.parametrize("family", ["llama3", "mistral", "gemma2", "gemma3", "gpt-neox"])

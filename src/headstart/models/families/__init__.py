@@ -46,7 +46,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     source = f"model {name!r}" if name else "GGUF metadata"
     architecture = Fields(metadata, source).text("general.architecture", "")
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
-    config = family.gguf(Fields(metadata, source, f"{architecture}."))
+    fields = Fields(metadata, source, f"{architecture}.")
+    fields.refuse("attention.causal", False, because="an encoder's attention")
+    config = family.gguf(fields)
     tied = f"{family.gguf_layout.head}.weight" not in tensors
     return _checked(replace(config, tied_head=tied, name=name), source)
 
@@ -66,6 +68,10 @@ def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:
     """Refuse numbers that no decoder of this kind can have together."""
+    if config.head_dim < 1:
+        raise CheckpointError(
+            f"{source} has {config.num_heads} heads for {config.hidden_size} hidden dimensions; fetch the model again."
+        )
     if config.num_heads % config.num_kv_heads:
         raise CheckpointError(
             f"{source} has {config.num_heads} heads, which {config.num_kv_heads} key-value heads do not divide; "

@@ -62,11 +62,13 @@ def _scaling(scaling: Fields, fields: Fields) -> dict[str, float | int | str] | 
 def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) -> RopeConfig:
     """The rotation of all layers. (Llama 3's scaling is a tensor, see ``DecoderWeights.rope_factors``.)"""
     theta = fields.number("rope.freq_base", default_theta)
-    kind = fields.text("rope.scaling.type", "none")
+    before = fields.optional_number("rope.scale_linear")  # what files older than the scaling's type have
+    kind = fields.text("rope.scaling.type", "none" if before is None else "linear")
     if kind == "none":
         return RopeConfig(theta, dim)
     if kind == "linear":
-        return RopeConfig(theta, dim, {"rope_type": "linear", "factor": fields.number("rope.scaling.factor")})
+        factor = fields.number("rope.scaling.factor", before)
+        return RopeConfig(theta, dim, {"rope_type": "linear", "factor": factor})
     raise CheckpointError(
         f"{fields.source}: {fields.prefix}rope.scaling.type is {kind!r}, but only none and linear are supported; "
         "use another model."
