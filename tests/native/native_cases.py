@@ -71,14 +71,13 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         )
         for _ in config.layers
     )
-    embedding = normal(config.vocab_size, hidden).bfloat16()
+    embedding = normal(config.vocab_size, hidden, scale=0.3).bfloat16()
+    head = LinearWeights(embedding) if config.tied_head else linear(config.vocab_size, hidden, scale=2.0)
     return DecoderWeights(
         embedding=embedding,
         layers=layers,
         final_norm=norm(hidden),
-        head=LinearWeights(embedding / hidden**0.5)
-        if config.tied_head
-        else linear(config.vocab_size, hidden, scale=2.0),
+        head=head,
         positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
     )
 

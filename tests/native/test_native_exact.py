@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from native_cases import (
 )
 from torch import Tensor
 
-from headstart.models.backend import FINAL_TAP
+from headstart.models.backend import FINAL_TAP, IntArray
 from headstart.models.config import LayerConfig, RopeConfig
 from headstart.native.backend import NativeBackend, NativeStorage, Precision
 
@@ -66,6 +68,10 @@ def test_every_row_count(precision: Precision, isa: str) -> None:
     for rows in range(1, 41):
         actual = backend.forward(make_pass(Rows(tokens[20 : 20 + rows], 20, SHUFFLED)), storage).logits
         assert torch.equal(actual, expected[20 : 20 + rows]), rows
+
+
+def physical_slots(logical: Iterable[int]) -> IntArray:
+    return np.array([SHUFFLED[i // BLOCK] * BLOCK + i % BLOCK for i in logical], np.int32)
 
 
 def check_tree(backend: NativeBackend, base: int, parents: list[int], seed: int, chunk: int = 64) -> None:
@@ -162,10 +168,8 @@ def test_decoding_goes_on_from_an_accepted_path(base: int, precision: Precision,
     accepted = max((path_to(parents, row) for row in range(16)), key=len)
     assert accepted != list(range(len(accepted)))
 
-    def slots(logical: list[int]) -> np.ndarray:
-        return np.array([SHUFFLED[i // BLOCK] * BLOCK + i % BLOCK for i in logical], np.int32)
-
-    storage.move(slots([base + row for row in accepted]), slots([base + i for i in range(len(accepted))]))
+    places = range(base, base + len(accepted))
+    storage.move(physical_slots([base + row for row in accepted]), physical_slots(places))
     tail = random_tokens(5, seed=13)
     after = run_chunks(backend, storage, tail, [2], SHUFFLED, start=base + len(accepted))
     fresh, text = storage_of(backend), prompt + [nodes[row] for row in accepted] + tail
@@ -196,9 +200,7 @@ def test_junk_in_unused_slots(value: float, precision: Precision, isa: str) -> N
         steps = ((prompt[10:42], 10, None), (prompt[42:], 42, None), (nodes, 43, tree))
         for tokens, cached, parents in steps:
             if spoil:
-                spoil_unused(
-                    storage, [SHUFFLED[i // BLOCK] * BLOCK + i % BLOCK for i in range(cached)], value, precision
-                )
+                spoil_unused(storage, physical_slots(range(cached)).tolist(), value, precision)
             logits.append(backend.forward(make_pass(Rows(tokens, cached, SHUFFLED, parents)), storage).logits)
         return torch.cat(logits)
 

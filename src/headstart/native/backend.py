@@ -76,11 +76,11 @@ class NativeStorage:
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise."""
         within = np.arange(self.pages_per_block, dtype=np.int32)
-        pages = [
-            (np.asarray(blocks, np.int32)[:, None] * self.pages_per_block + within).ravel()
-            for blocks in (source, target)
-        ]
-        self._library.cache_copy(self.handle, *self._pairs(*pages, self.pages_per_block))
+
+        def pages(blocks: Sequence[int]) -> IntArray:
+            return (np.asarray(blocks, np.int32)[:, None] * self.pages_per_block + within).ravel()
+
+        self._library.cache_copy(self.handle, *self._pairs(pages(source), pages(target), self.pages_per_block))
 
     def _pairs(self, source: IntArray, target: IntArray, per_block: int) -> tuple[object, object, int]:
         source, target = _int32(source), _int32(target)
@@ -140,7 +140,6 @@ class NativeBackend:
         self._frequencies = [inverse_frequencies(rope, weights.rope_factors) for rope in config.ropes]
         with torch.inference_mode():
             self._pack(weights)
-        self._pass = Pass()
 
     @property
     def nbytes(self) -> int:
