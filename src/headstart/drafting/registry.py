@@ -12,12 +12,14 @@ import warnings
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions, parse_options
 from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headstart.drafting.base import Drafter
 
 ENTRY_POINT_GROUP = "headstart.drafters"
 
