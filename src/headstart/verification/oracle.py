@@ -25,6 +25,8 @@ from headstart.verification.verify import verify
 T = TypeVar("T")
 Tokens = tuple[int, ...]
 """Tokens after the prompt, the first of them at position 1 (the prompt's last token, the first root, is at 0)."""
+NoiseKey = tuple[Stream, int, int]
+"""Stream, position (of the round's root, or of the token), index."""
 Model = Callable[[Tokens], Tensor]
 """Tokens so far -> law of the next one, float64 [vocab]."""
 
@@ -95,13 +97,13 @@ class EnumeratedNoise(SequenceNoise):
     def __init__(self, branches: Branches) -> None:
         super().__init__(seed=0)
         self._branches = branches
-        self._used: set[tuple[Stream, int, int]] = set()
-        self._ranges: dict[tuple[Stream, int, int], tuple[float, float]] = {}
+        self._used: set[NoiseKey] = set()
+        self._ranges: dict[NoiseKey, tuple[float, float]] = {}
 
     def uniform(self, stream: Stream, root: int, index: int) -> float:
         key = (stream, root, index)
         self._used.add(key)
-        return _Coin(self, key, 1.0)
+        return ComparedUniform(self, key)
 
     def draw(self, stream: Stream, root: int, index: int, weights: Tensor) -> int:
         return self.draw_distinct(stream, root, index, weights, 1)[0]
@@ -130,7 +132,7 @@ class EnumeratedNoise(SequenceNoise):
     ) -> NoReturn:
         raise NotImplementedError("exponentials cannot be enumerated; draw instead")
 
-    def below(self, key: tuple[Stream, int, int], threshold: float) -> bool:
+    def below(self, key: NoiseKey, threshold: float) -> bool:
         """Whether the uniform of ``key`` lies below ``threshold``: a branch over what is not known of it yet."""
         low, high = self._ranges.get(key, (0.0, 1.0))
         cut = min(max(threshold, low), high)
@@ -159,20 +161,28 @@ class EnumeratedNoise(SequenceNoise):
         self._used.add(key)
 
 
-class _Coin(float):
-    """A uniform number times a factor, which is only ever compared."""
+class Comparable(Protocol):
+    """Noise whose uniforms are known by comparison alone."""
 
-    _noise: EnumeratedNoise
-    _key: tuple[Stream, int, int]
+    def below(self, key: NoiseKey, threshold: float) -> bool:
+        """Whether the uniform of ``key`` lies below ``threshold``."""
+        ...
+
+
+class ComparedUniform(float):
+    """A uniform number times a factor; ``u * q < p`` asks its noise whether u lies below p / q."""
+
+    _noise: Comparable
+    _key: NoiseKey
     _factor: float
 
-    def __new__(cls, noise: EnumeratedNoise, key: tuple[Stream, int, int], factor: float) -> _Coin:
-        coin = super().__new__(cls, math.nan)
-        coin._noise, coin._key, coin._factor = noise, key, factor
-        return coin
+    def __new__(cls, noise: Comparable, key: NoiseKey, factor: float = 1.0) -> ComparedUniform:
+        uniform = super().__new__(cls, math.nan)
+        uniform._noise, uniform._key, uniform._factor = noise, key, factor
+        return uniform
 
-    def __mul__(self, factor: float) -> _Coin:
-        return _Coin(self._noise, self._key, self._factor * factor)
+    def __mul__(self, factor: float) -> ComparedUniform:
+        return ComparedUniform(self._noise, self._key, self._factor * factor)
 
     def __lt__(self, bound: float) -> bool:
         if self._factor == 0:
