@@ -1,0 +1,177 @@
+"""Answering conversations: all that are open decode together, turn by turn; results come out in their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from headstart.cli.prompts import Conversation
+from headstart.engine.outputs import Completion, RequestOutput
+from headstart.errors import RequestError
+
+if TYPE_CHECKING:
+    from headstart.drafting.base import SpeculationParams
+    from headstart.llm import LLM, OnCommit
+    from headstart.request import EncodedPrompt, StreamPiece
+    from headstart.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One turn of a conversation, and what became of it."""
+
+    conversation: Conversation
+    turn: int
+    output: RequestOutput | None = None
+    """None where there is only an error."""
+    plain: RequestOutput | None = None
+    """The same, decoded plainly, where that was asked for."""
+    error: str | None = None
+
+
+@dataclass
+class Clock:
+    """Wall time of decoding, in seconds, model loading not included."""
+
+    speculative: float = 0.0
+    plain: float = 0.0
+
+
+class Taker(Protocol):
+    """Who is told what happens."""
+
+    def begin(self, activity: str, samples: int) -> None:
+        """So many samples are going to be decoded."""
+
+    def piece(self, piece: StreamPiece) -> None:
+        """A piece of them."""
+
+    def plain_piece(self, piece: StreamPiece) -> None:
+        """A piece of them, where they are decoded plainly for comparison."""
+
+    def answer(self, answer: Answer) -> None:
+        """The next answer, in the order of the conversations and their turns."""
+
+
+def answer_all(
+    llm: LLM,
+    conversations: Sequence[Conversation],
+    params: SamplingParams,
+    speculation: SpeculationParams,
+    taker: Taker,
+    *,
+    compare: bool,
+) -> Clock:
+    """Answer all turns of all conversations; with ``compare`` decode each request plainly too.
+
+    What is there when it is cut short is handed on before it is left.
+    """
+    return _Answering(llm, params, speculation, taker, compare).run(conversations)
+
+
+class _Answering:
+    def __init__(
+        self, llm: LLM, params: SamplingParams, speculation: SpeculationParams, taker: Taker, compare: bool
+    ) -> None:
+        self._llm = llm
+        self._params = params
+        self._speculation = speculation
+        self._taker = taker
+        self._compare = compare
+        self._answers: list[Answer | None] = []
+        self._handed_on = 0
+        self._clock = Clock()
+
+    def run(self, conversations: Sequence[Conversation]) -> Clock:
+        first_places = []
+        for conversation in conversations:
+            first_places.append(len(self._answers))
+            self._answers += [None] * conversation.num_answers
+        try:
+            for turn in range(max(conversation.num_answers for conversation in conversations)):
+                self._take_turn(
+                    turn,
+                    [
+                        (conversation, first + turn)
+                        for conversation, first in zip(conversations, first_places, strict=True)
+                        if turn < conversation.num_answers
+                    ],
+                )
+        finally:
+            for answer in self._answers[self._handed_on :]:
+                if answer is not None:
+                    self._taker.answer(answer)
+        return self._clock
+
+    def _take_turn(self, turn: int, conversations: Sequence[tuple[Conversation, int]]) -> None:
+        requests: list[tuple[Conversation, int, EncodedPrompt]] = []
+        for conversation, place in conversations:
+            if conversation.error is None:
+                try:
+                    requests.append((conversation, place, conversation.request(self._llm, turn)))
+                except RequestError as error:
+                    self._fail(conversation, place, turn, str(error))
+            else:
+                self._settle(place, Answer(conversation, turn, error=conversation.error))
+        if not requests:
+            return
+        prompts = [prompt for _, _, prompt in requests]
+        samples: list[list[Completion]] = [[] for _ in requests]
+
+        def settle(index: int, output: RequestOutput, plain: RequestOutput | None = None) -> None:
+            conversation, place, _ = requests[index]
+            if self._answers[place] is not None:
+                return
+            broken = next((sample for sample in output.outputs if sample.error is not None), None)
+            if broken is not None:
+                self._fail(conversation, place, turn, str(broken.error))
+            else:
+                conversation.answered(output.text)
+                self._settle(place, Answer(conversation, turn, output, plain))
+
+        def on_commit(piece: StreamPiece) -> None:
+            self._taker.piece(piece)
+            if piece.completion is None or self._compare:
+                return
+            done = samples[piece.prompt_index]
+            done.append(piece.completion)
+            if len(done) == self._params.n:
+                prompt = prompts[piece.prompt_index]
+                done.sort(key=lambda sample: sample.index)
+                settle(piece.prompt_index, RequestOutput(prompt.text, prompt.token_ids, done))
+
+        # Speculation goes first: drafters that remember requests must not have seen the plain answer.
+        activity = "Decoding" if turn == 0 else f"Decoding turn {turn + 1}"
+        self._taker.begin(activity, len(requests) * self._params.n)
+        start = time.perf_counter()
+        outputs = self._decode(prompts, self._speculation, on_commit)
+        self._clock.speculative += time.perf_counter() - start
+        plain: Sequence[RequestOutput | None] = [None] * len(outputs)
+        if self._compare:
+            self._taker.begin(f"{activity} plainly", len(requests) * self._params.n)
+            start = time.perf_counter()
+            plain = self._decode(prompts, replace(self._speculation, enabled=False), self._taker.plain_piece)
+            self._clock.plain += time.perf_counter() - start
+        for index, output in enumerate(outputs):
+            settle(index, output, plain[index])
+
+    def _decode(
+        self, prompts: Sequence[EncodedPrompt], speculation: SpeculationParams, on_commit: OnCommit
+    ) -> list[RequestOutput]:
+        return self._llm.generate(prompts, self._params, speculation=speculation, on_commit=on_commit, strict=False)
+
+    def _fail(self, conversation: Conversation, place: int, turn: int, reason: str) -> None:
+        where = "" if conversation.line is None else f"line {conversation.line}"
+        if conversation.turns is not None:
+            where += f", turn {turn}"
+        conversation.error = f"{where}: {reason}" if where else reason
+        self._settle(place, Answer(conversation, turn, error=conversation.error))
+
+    def _settle(self, place: int, answer: Answer) -> None:
+        """Keep an answer, and hand on all that have none missing before them."""
+        self._answers[place] = answer
+        while self._handed_on < len(self._answers) and (ready := self._answers[self._handed_on]) is not None:
+            self._handed_on += 1
+            self._taker.answer(ready)

@@ -1,0 +1,118 @@
+"""``headstart bench``: every drafter against plain decoding, in one sitting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.options import OUTPUT, SPECULATION, PrecisionChoice
+from headstart.models.aliases import DEFAULT_MODEL
+
+PROMPTS = "Prompts"
+
+Drafters = Annotated[
+    str,
+    typer.Option(
+        help="Who is measured: names with commas between them, or all. An option of a drafter follows its name, like "
+        "ngram:draft_tokens=8.",
+        rich_help_panel=SPECULATION,
+        metavar="A,B,...",
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        help="Prompts in Spec-Bench's form (id, category, turns); those of the package if left out.",
+        rich_help_panel=PROMPTS,
+        metavar="FILE.jsonl",
+    ),
+]
+PerGroup = Annotated[
+    int | None,
+    typer.Option(min=1, help="So many prompts of each task group; all if left out.", rich_help_panel=PROMPTS),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write the result as JSON and HTML into this directory.", rich_help_panel=OUTPUT, metavar="DIR"),
+]
+
+
+def bench(
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    drafters: Drafters = "all",
+    prompts: Prompts = None,
+    per_group: PerGroup = None,
+    max_tokens: options.MaxTokens = 128,
+    ignore_eos: options.IgnoreEos = False,
+    temperature: options.Temperature = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Times that everything is measured; figures are medians over them.")
+    ] = 1,
+    out: Out = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure every drafter against plain decoding: speed, acceptance, where the time goes, and what theory expects.
+
+    Each prompt is decoded by all drafters one right after the other, so what else the machine does hits all alike:
+    trust the ratios. The tokens are compared with plain decoding's. One sequence decodes at a time.
+
+    Examples:
+
+        headstart bench
+
+        headstart bench --drafters ngram,suffix,recycling --per-group 2 --repeats 3
+
+        headstart bench --drafters ngram:draft_tokens=4,ngram:draft_tokens=8 --precision int8
+
+        headstart bench --prompts spec_bench.jsonl --per-group 6 --repeats 3 --out results
+    """
+    from headstart.analysis.bench.prompts import choose, read_prompts
+    from headstart.analysis.bench.report import exhibits, to_json
+    from headstart.analysis.bench.run import Sitting
+    from headstart.analysis.bench.summary import summarise
+    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.workbench import Workbench, contenders
+    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.progress import Activity
+    from headstart.loading import load_model
+    from headstart.sampling.params import SamplingParams
+
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
+    chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
+    where = provenance()
+    with Activity(shown=not quiet) as activity:
+        activity.show(f"Loading {model}")
+        loaded = load_model(model, precision.value, revision)
+        sitting = Sitting(loaded, Workbench.of_model(loaded), listed, params)
+        activity.show("Measuring", repeats * len(listed) * sum(len(prompt.turns) for prompt in chosen))
+        sitting.run(chosen, repeats, lambda run: activity.advance(1, run.stats.tokens))
+
+    record = {
+        "provenance": finished(where),
+        "model": model_record(loaded),
+        "settings": {
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": [prompt.id for prompt in chosen],
+            "repeats": repeats,
+            "max_tokens": max_tokens,
+            "ignore_eos": ignore_eos,
+            "temperature": temperature,
+            "seed": seed,
+            "batch_size": 1,
+        },
+    }
+    summaries = summarise(sitting.results)
+    result, shown = to_json(sitting.results, summaries, record), exhibits(sitting.results, summaries, record)
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(shown)
+    if out is not None:
+        write_report(out, "bench", result, f"Benchmark of {loaded.backend.name} {Path(model).name}", shown)

@@ -1,0 +1,85 @@
+"""``headstart derive``: a small draft model out of some of the target's own layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+
+class Dtype(StrEnum):
+    """What tensors are written in."""
+
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+def derive(
+    layers: Annotated[
+        str,
+        typer.Option(
+            help="How many, evenly spread with the first and the last among them; or which, like 0,1,14,29.",
+            metavar="N|LIST",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR")],
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    dtype: Annotated[Dtype, typer.Option(help="What its matrices are written in.")] = Dtype.BF16,
+) -> None:
+    """Make a draft model of some of a model's layers, as a folder that Headstart and transformers read.
+
+    Nothing is trained, so it guesses worse than a real small model would; it needs no download.
+
+    Examples:
+
+        headstart derive --layers 10 --out small
+
+        headstart derive --model org/name --layers 0,1,2,31 --out small
+
+        headstart generate "Once upon a time" --drafter draft-model --draft-model small --compare
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"--out is {out}, which exists already; name a new folder, or empty it.")
+
+    import torch
+
+    from headstart.models.checkpoint import open_checkpoint
+    from headstart.models.saving import save_model, select_layers
+    from headstart.models.weight_loading import load_decoder
+    from headstart.text.saving import save_tokenizer
+    from headstart.text.tokenizer import Tokenizer
+
+    checkpoint = open_checkpoint(model, revision)
+    config, weights = load_decoder(checkpoint, torch.bfloat16 if dtype is Dtype.BF16 else torch.float32)
+    chosen = _chosen(layers, config.num_layers)
+    ends = (*config.eos_token_ids, *Tokenizer.from_checkpoint(checkpoint).eos_token_ids)
+    small, its_weights = select_layers(replace(config, eos_token_ids=tuple(dict.fromkeys(ends))), weights, chosen)
+    try:
+        save_model(small, its_weights, out)
+        save_tokenizer(checkpoint, out)
+    except OSError as error:
+        raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
+    typer.echo(f"Wrote {out}: layers {', '.join(map(str, chosen))} of {config.num_layers}.", err=True)
+
+
+def _chosen(text: str, available: int) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor a list of them, like 10 or 0,1,14,29.", param_hint="--layers"
+        ) from None
+    if "," in text:
+        return numbers
+    count = numbers[0]
+    if not 1 <= count <= available:
+        raise ConfigError(f"--layers is {count}; this model has {available}, so give 1 to {available}.")
+    return [0] if count == 1 else [round(i * (available - 1) / (count - 1)) for i in range(count)]

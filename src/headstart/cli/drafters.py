@@ -1,0 +1,109 @@
+"""``headstart drafters``: who can guess, and what each may be told."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import textwrap
+from dataclasses import MISSING, Field, fields
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from headstart.errors import ConfigError
+
+
+def drafters(
+    name: Annotated[str | None, typer.Argument(help="Show the options of this one.", metavar="NAME")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the drafters, or show one of them with its options.
+
+    Examples:
+
+        headstart drafters
+
+        headstart drafters ngram
+
+        headstart generate "Once upon a time" --drafter ngram --drafter-option max_order=3
+    """
+    from headstart.drafting.registry import available_drafters
+
+    known = available_drafters()
+    if name is None:
+        rows = [{"name": info.name, "summary": info.summary, "source": info.source} for info in known.values()]
+        _print_json(rows) if as_json else _print_table(("name", "how it guesses", "source"), rows)
+        return
+    if name not in known:
+        raise ConfigError(f"there is no drafter {name!r}; choose one of {', '.join(known)}.")
+    info = known[name]
+    options = _options(name)
+    if as_json:
+        _print_json({"name": name, "summary": info.summary, "source": info.source, "options": options})
+        return
+    typer.echo(f"{name}: {info.summary}")
+    typer.echo(f"Source: {info.source}\n")
+    if options:
+        shown = [{**option, "default": json.dumps(option["default"])} for option in options]
+        _print_table(("option", "type", "default", "meaning"), shown)
+        typer.echo(f"\nGive them as --drafter-option {options[0]['name']}={json.dumps(options[0]['default'])}.")
+    else:
+        typer.echo("It has no options.")
+
+
+def _options(name: str) -> list[dict[str, Any]]:
+    from headstart.drafting.registry import drafter_options
+
+    options_class = drafter_options(name)
+    types = get_type_hints(options_class)
+    meanings = _field_docstrings(options_class)
+    return [
+        {
+            "name": field.name,
+            "type": inspect.formatannotation(types[field.name]),
+            "default": _default(field),
+            "help": meanings.get(field.name, ""),
+        }
+        for field in fields(options_class)
+    ]
+
+
+def _default(field: Field[Any]) -> Any:
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default
+
+
+def _field_docstrings(options_class: type[Any]) -> dict[str, str]:
+    """Field -> the string that stands below it in the source, base classes included; none where there is no source."""
+    found: dict[str, str] = {}
+    for base in reversed(options_class.__mro__[:-1]):
+        try:
+            source = textwrap.dedent(inspect.getsource(base))
+        except (OSError, TypeError):
+            continue
+        body = ast.parse(source).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for statement, after in zip(body.body, body.body[1:], strict=False):
+            match statement, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.replace("``", "").split())
+    return found
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _print_table(titles: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in titles:
+        table.add_column(title, no_wrap=title in ("name", "option"))
+    for row in rows:
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    Console(highlight=False).print(table)

@@ -1,0 +1,69 @@
+"""Tables on a terminal, and reports in files, for the commands that measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headstart.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headstart.analysis.bars import BarChart
+    from headstart.analysis.page import Table
+    from headstart.analysis.plots import Figure
+
+    Exhibit = Table | Figure | BarChart
+
+
+def print_tables(exhibits: Sequence[Exhibit]) -> None:
+    """The tables among the exhibits; figures are for the HTML page."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    from headstart.analysis.page import Table
+
+    console = Console(highlight=False, markup=False)
+    for table in exhibits:
+        if not isinstance(table, Table) or not table.rows:
+            continue
+        shown = RichTable(
+            title=table.title, caption=table.note or None, title_justify="left", caption_justify="left", box=None
+        )
+        for place, column in enumerate(table.columns):
+            shown.add_column(column, justify="left" if place == 0 else "right")
+        for row in table.texts():
+            shown.add_row(*row)
+        console.print(shown)
+        console.print()
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    print(json.dumps(result, ensure_ascii=False, allow_nan=False))
+
+
+def write_report(
+    directory: Path, name: str, result: Mapping[str, Any], title: str, exhibits: Sequence[Exhibit], lead: str = ""
+) -> None:
+    """``name``.json and ``name``.html in a directory, which is made if need be.
+
+    Raises:
+        ConfigError: they cannot be written.
+    """
+    from headstart.analysis.page import to_html
+
+    texts = {
+        f"{name}.json": json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n",
+        f"{name}.html": to_html(title, exhibits, lead),
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for file, text in texts.items():
+            (directory / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out is {directory}, which cannot be written: {error.strerror}.") from error
+    typer.echo(f"Wrote {' and '.join(str(directory / file) for file in texts)}.", err=True)

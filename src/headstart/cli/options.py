@@ -1,0 +1,183 @@
+"""Options that commands share, each declared once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampling", "Stopping", "Output"
+
+
+class VerifyChoice(StrEnum):
+    """Names of ``verification.base.VerifyRule``, which is costly to import."""
+
+    AUTO = "auto"
+    REJECTION = "rejection"
+    BLOCK = "block"
+    COUPLED = "coupled"
+
+
+class PrecisionChoice(StrEnum):
+    """Names of ``loading.Precision``, which is costly to import."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    INT8_FAST = "int8-fast"
+
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", help="The target: alias, directory, hub id or .gguf file.", rich_help_panel=MODEL, metavar="M"
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of a model on the hub.", rich_help_panel=MODEL, metavar="REV")
+]
+Precision = Annotated[
+    PrecisionChoice,
+    typer.Option(
+        help="What the target is computed in; auto: bf16 where the native pass runs, else fp32.", rich_help_panel=MODEL
+    ),
+]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that decode together.", rich_help_panel=MODEL)]
+MaxContext = Annotated[
+    int | None,
+    typer.Option(
+        min=2,
+        help="Prompt and output tokens together; as many as the model was made for, at most 8192, if left out.",
+        rich_help_panel=MODEL,
+    ),
+]
+
+Drafter = Annotated[
+    str,
+    typer.Option(
+        "--drafter",
+        "-d",
+        help="Who guesses (`headstart drafters` lists them); none decodes plainly.",
+        rich_help_panel=SPECULATION,
+        metavar="NAME",
+    ),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        help="The model of a drafter that runs one, named as --model is.", rich_help_panel=SPECULATION, metavar="M"
+    ),
+]
+DraftPrecision = Annotated[
+    PrecisionChoice | None,
+    typer.Option(help="What that model is computed in; as the target, if left out.", rich_help_panel=SPECULATION),
+]
+DraftTokens = Annotated[
+    int | None, typer.Option(min=0, help="Depth of the draft at most.", rich_help_panel=SPECULATION, metavar="K")
+]
+TreeNodes = Annotated[
+    int | None, typer.Option(min=0, help="Nodes of a draft tree at most.", rich_help_panel=SPECULATION, metavar="N")
+]
+DrafterOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter-option",
+        help="An option of the drafter, like max_order=3 (`headstart drafters NAME` lists them); may be repeated.",
+        rich_help_panel=SPECULATION,
+        metavar="KEY=VALUE",
+    ),
+]
+Verify = Annotated[
+    VerifyChoice,
+    typer.Option(
+        help="How guesses drawn at random are checked; every rule is exact, and coupled says the very tokens of plain "
+        "decoding.",
+        rich_help_panel=SPECULATION,
+    ),
+]
+Lenience = Annotated[
+    float | None,
+    typer.Option(
+        help="LOSSY: also accept guesses that the target finds less likely than the draft does, by up to this factor "
+        "in (0, 1]. The output no longer follows the target's law.",
+        rich_help_panel=SPECULATION,
+        metavar="L",
+    ),
+]
+
+Temperature = Annotated[
+    float,
+    typer.Option("--temperature", "-t", help="0 is greedy: the likeliest token each time.", rich_help_panel=SAMPLING),
+]
+TopK = Annotated[int, typer.Option(help="Draw from the K likeliest tokens; 0: from all.", rich_help_panel=SAMPLING)]
+TopP = Annotated[
+    float, typer.Option(help="Draw from the likeliest tokens that make up this mass.", rich_help_panel=SAMPLING)
+]
+MinP = Annotated[
+    float,
+    typer.Option(help="Draw from tokens at least this probable, next to the likeliest one.", rich_help_panel=SAMPLING),
+]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option(help="Above 1: tokens of prompt and output become less likely.", rich_help_panel=SAMPLING),
+]
+PresencePenalty = Annotated[
+    float, typer.Option(help="Taken off the logit of each token of the output.", rich_help_panel=SAMPLING)
+]
+FrequencyPenalty = Annotated[float, typer.Option(help="The same for each time it occurred.", rich_help_panel=SAMPLING)]
+LogitBias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Added to a token's logit; may be repeated. -inf bans it.", rich_help_panel=SAMPLING, metavar="ID=BIAS"
+    ),
+]
+AllowTokens = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--allow-token", help="Allow this token and others so named alone.", rich_help_panel=SAMPLING, metavar="ID"
+    ),
+]
+BanTokens = Annotated[
+    list[int] | None,
+    typer.Option("--ban-token", help="Never say this token; may be repeated.", rich_help_panel=SAMPLING, metavar="ID"),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="The same seed gives the same output; a fresh one if left out.", rich_help_panel=SAMPLING),
+]
+Samples = Annotated[
+    int, typer.Option("--n", "-n", help="Independent samples of each prompt.", rich_help_panel=SAMPLING)
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        help="With --json: log-probabilities of each token said and of the K likeliest.",
+        rich_help_panel=SAMPLING,
+        metavar="K",
+    ),
+]
+
+MaxTokens = Annotated[
+    int, typer.Option("--max-tokens", help="Output tokens at most.", rich_help_panel=STOPPING, metavar="N")
+]
+MinTokens = Annotated[
+    int, typer.Option(help="Output tokens before any end is taken.", rich_help_panel=STOPPING, metavar="N")
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(help="End before this text; may be repeated.", rich_help_panel=STOPPING, metavar="TEXT"),
+]
+StopTokens = Annotated[
+    list[int] | None,
+    typer.Option("--stop-token", help="End with this token; may be repeated.", rich_help_panel=STOPPING, metavar="ID"),
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Go on after the model's end-of-sequence token.", rich_help_panel=STOPPING)
+]
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no summary on stderr.", rich_help_panel=OUTPUT)
+]

@@ -1,0 +1,80 @@
+"""What is going on, on a terminal's stderr, and gone when it is over."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+
+
+class _Bar(BarColumn):
+    """Only where it is known how long it is."""
+
+    def render(self, task: Task) -> Any:
+        return "" if task.total is None else super().render(task)
+
+
+class Activity:
+    """A line with a spinner, and a bar where there is something to count. Silent where stderr is no terminal.
+
+    Args:
+        shown: False: never show anything.
+    """
+
+    def __init__(self, shown: bool = True) -> None:
+        self._shown = shown and sys.stderr.isatty()
+        # Output makes room for itself (``aside``), so that nothing has to be redirected.
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            _Bar(bar_width=30),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._task = self._progress.add_task("", total=None, note="")
+        self._tokens, self._began = 0, 0.0
+
+    def __enter__(self) -> Activity:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def show(self, description: str, total: int | None = None) -> None:
+        """Begin something; ``total``: how many steps it has, where that is known."""
+        if self._shown:
+            self._tokens, self._began = 0, time.perf_counter()
+            self._progress.reset(self._task, description=description, total=total, note="")
+            self._progress.start()
+
+    def advance(self, steps: int, tokens: int) -> None:
+        """So many steps and tokens more."""
+        if self._shown:
+            self._tokens += tokens
+            seconds = time.perf_counter() - self._began
+            self._progress.update(
+                self._task, advance=steps, note=f"{self._tokens} tokens, {self._tokens / seconds:.0f} tokens/s"
+            )
+
+    def stop(self) -> None:
+        if self._shown:
+            self._progress.stop()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Make room for output."""
+        running = self._shown and self._progress.live.is_started
+        if running:
+            self._progress.stop()
+        yield
+        if running:
+            self._progress.start()
