@@ -204,7 +204,7 @@ def random_logits(vocab_size: int, seed: int, scale: float = 1.5) -> Logits:
 
     @cache
     def logits(tokens: Tokens) -> torch.Tensor:
-        generator = np.random.default_rng([seed, *tokens])
+        generator = np.random.default_rng([seed, len(tokens), *tokens])
         return torch.from_numpy(generator.normal(scale=scale, size=vocab_size).astype(np.float32))
 
     return logits

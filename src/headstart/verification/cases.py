@@ -21,7 +21,7 @@ def random_model(vocab_size: int, seed: int, *, zeros: int = 0) -> Model:
 
     @cache
     def model(tokens: Tokens) -> Tensor:
-        generator = np.random.default_rng([seed, *tokens])
+        generator = np.random.default_rng([seed, len(tokens), *tokens])
         law = generator.dirichlet(np.ones(vocab_size))
         law[generator.permutation(vocab_size)[:zeros]] = 0
         return torch.from_numpy(law / law.sum())
@@ -42,7 +42,7 @@ def one_hot_model(vocab_size: int, seed: int) -> Model:
     @cache
     def model(tokens: Tokens) -> Tensor:
         law = torch.zeros(vocab_size, dtype=torch.float64)
-        law[int(np.random.default_rng([seed, *tokens]).integers(vocab_size))] = 1
+        law[int(np.random.default_rng([seed, len(tokens), *tokens]).integers(vocab_size))] = 1
         return law
 
     return model
