@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from headstart.sampling.noise import SequenceNoise, Stream, _exponentials, philox4x32_array
+from headstart.sampling.noise import SequenceNoise, Stream, philox4x32_array
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import TokenHistory, Transforms
 from headstart.verification.base import VerifyRule
@@ -83,7 +83,7 @@ class CrowdNoise(SequenceNoise):
         for start in range(0, len(rows), 4096):  # pieces that stay in the processor's cache
             part = slice(start, start + 4096)
             words = philox4x32_array(counter, (self._seeds[part, None], 0))
-            rows[part] = _exponentials(words).reshape(words.shape[0], -1)
+            rows[part] = -np.log((words + 0.5) / 2**32).reshape(words.shape[0], -1)
         return rows[:, :vocab_size]
 
     def _race(self, stream: Stream, position: int, index: int, weights: np.ndarray, count: int) -> np.ndarray:
