@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from headstart.analysis.bars import BarChart, bars_to_svg
 from headstart.analysis.plots import STYLE, Figure, to_svg
 
 Cell = str | int | float | None
@@ -48,19 +49,20 @@ def _text(cell: Cell, digits: int) -> str:
     return str(cell)
 
 
-def to_html(title: str, exhibits: Sequence[Table | Figure]) -> str:
-    """One page with everything inside: no script, no font, no image from elsewhere."""
-    sections = "".join(_figure(item) if isinstance(item, Figure) else _table(item) for item in exhibits)
+def to_html(title: str, exhibits: Sequence[Table | Figure | BarChart], lead: str = "") -> str:
+    """One page with everything inside: no script, no font, no image from elsewhere. ``lead`` stands at its top."""
+    sections = "".join(_table(item) if isinstance(item, Table) else _figure(item) for item in exhibits)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_PAGE_STYLE}{STYLE}</style></head>"
-        f"<body><h1>{escape(title)}</h1>{sections}</body></html>\n"
+        f"<body><h1>{escape(title)}</h1>{f'<p>{escape(lead)}</p>' if lead else ''}{sections}</body></html>\n"
     )
 
 
-def _figure(figure: Figure) -> str:
-    return f"<figure>{to_svg(figure, style=False)}{_note(figure.note)}</figure>"
+def _figure(figure: Figure | BarChart) -> str:
+    svg = bars_to_svg(figure, style=False) if isinstance(figure, BarChart) else to_svg(figure, style=False)
+    return f"<figure>{svg}{_note(figure.note)}</figure>"
 
 
 def _table(table: Table) -> str:

@@ -27,6 +27,7 @@ STYLE = (
     + ".hs-plot .grid{stroke:var(--grid)}.hs-plot .ground{fill:var(--ground)}"
     + ".hs-plot .curve{fill:none;stroke-width:2;stroke-linejoin:round}.hs-plot .dashed{stroke-dasharray:6 4}"
     + ".hs-plot .mark{fill:var(--ink);stroke:var(--ground);stroke-width:2}"
+    + ".hs-plot .bar{fill:var(--c0)}.hs-plot .whisker{stroke:var(--ink);stroke-width:1.5}"
     + ".hs-plot .halo{stroke:var(--ground);stroke-width:4px}"
     + "".join(f".hs-plot .s{i}{{stroke:var(--c{i})}}" for i in range(len(_LIGHT)))
 )
@@ -108,16 +109,17 @@ def to_svg(figure: Figure, style: bool = True) -> str:
     Args:
         style: whether to carry ``STYLE`` inside; a document that holds several figures may hold it once instead.
     """
-    return _wrap(_draw(figure), HEIGHT, figure.title, style)
+    return wrap_svg(_draw(figure), HEIGHT, figure.title, style)
 
 
 def stack(figures: Sequence[Figure], title: str) -> str:
     """Render several figures below each other as one ``<svg>`` document."""
     parts = [f'<g transform="translate(0 {i * HEIGHT})">{_draw(figure)}</g>' for i, figure in enumerate(figures)]
-    return _wrap("".join(parts), HEIGHT * len(figures), title, style=True)
+    return wrap_svg("".join(parts), HEIGHT * len(figures), title, style=True)
 
 
-def _wrap(body: str, height: int, title: str, style: bool) -> str:
+def wrap_svg(body: str, height: int, title: str, style: bool) -> str:
+    """An ``<svg>`` document of the figures' width around its elements."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="hs-plot" role="img" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" aria-label="{escape(title)}"><title>{escape(title)}</title>'

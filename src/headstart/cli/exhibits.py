@@ -30,14 +30,15 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
     for table in exhibits:
         if not isinstance(table, Table) or not table.rows:
             continue
-        shown = RichTable(
-            title=table.title, caption=table.note or None, title_justify="left", caption_justify="left", box=None
-        )
+        shown = RichTable(box=None, pad_edge=False)
         for place, column in enumerate(table.columns):
             shown.add_column(column, justify="left" if place == 0 else "right")
         for row in table.texts():
             shown.add_row(*row)
+        console.print(table.title, style="bold", soft_wrap=True)
         console.print(shown)
+        if table.note:
+            console.print(table.note, style="dim")
         console.print()
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headstart.cli.bench import bench
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.generate import generate
@@ -73,6 +74,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(drafters)
 app.command()(derive)
+app.command()(bench)
 app.command()(theory)
 
 

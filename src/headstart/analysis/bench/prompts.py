@@ -1,0 +1,104 @@
+"""Prompts in Spec-Bench's form, and how they become tokens.
+
+A line is ``{"id": ..., "category": ..., "turns": [...]}`` (Xia et al. 2024, Spec-Bench, arXiv:2401.07851): what a user
+says one after the other. MT-bench's eight categories are one group, as in Spec-Bench's tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from headstart.errors import ConfigError
+from headstart.loading import Model
+
+CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+GROUPS = {**dict.fromkeys(CHAT, "chat"), "math_reasoning": "math"}
+"""Category -> group, where they differ."""
+
+
+@dataclass(frozen=True)
+class BenchPrompt:
+    """A conversation of one or more user turns."""
+
+    id: str
+    category: str
+    turns: tuple[str, ...]
+
+    @property
+    def group(self) -> str:
+        """What its figures are averaged with."""
+        return GROUPS.get(self.category, self.category)
+
+
+def read_prompts(path: Path | None = None) -> list[BenchPrompt]:
+    """The prompts of a JSONL file; None: those that come with Headstart, four in each of six groups.
+
+    Raises:
+        ConfigError: the file cannot be read, has no line, or a line is not in Spec-Bench's form.
+    """
+    if path is None:
+        text, name = (files(__package__) / "prompts.jsonl").read_text(encoding="utf-8"), "the prompts of the package"
+    else:
+        name = f"prompts file {path}"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{name} cannot be read as UTF-8 text: {error}.") from error
+    lines = enumerate(text.split("\n"), start=1)
+    prompts = [_prompt(line, f"line {number} of {name}") for number, line in lines if line.strip()]
+    if not prompts:
+        raise ConfigError(f"{name} is empty; give one JSON object a line.")
+    repeated = {prompt.id for prompt in prompts if sum(prompt.id == other.id for other in prompts) > 1}
+    if repeated:
+        raise ConfigError(f"{name} uses id {min(repeated)!r} more than once; give each prompt its own.")
+    return prompts
+
+
+def choose(prompts: Sequence[BenchPrompt], per_group: int | None) -> list[BenchPrompt]:
+    """So many prompts of each group, evenly spread over the group (so over its categories); None: all."""
+    if per_group is None:
+        return list(prompts)
+    chosen: set[str] = set()
+    for group in groups_of(prompts):
+        members = [prompt.id for prompt in prompts if prompt.group == group]
+        count = min(per_group, len(members))
+        chosen.update(members[i * len(members) // count] for i in range(count))
+    return [prompt for prompt in prompts if prompt.id in chosen]
+
+
+def groups_of(prompts: Iterable[BenchPrompt]) -> list[str]:
+    """The groups in the order of their first prompt."""
+    return list(dict.fromkeys(prompt.group for prompt in prompts))
+
+
+def encode_turns(model: Model, turns: Sequence[str], answers: Sequence[str]) -> list[int]:
+    """Token ids of a conversation up to where the model speaks: ``turns`` is one longer than ``answers``.
+
+    Through the chat template; a model without one reads the turns and answers as paragraphs.
+
+    Raises:
+        RequestError: the template cannot render it.
+    """
+    said = [text for pair in zip(turns, (*answers, ""), strict=True) for text in pair][:-1]
+    if not model.chat_template.available:
+        return model.tokenizer.encode("\n\n".join(said))
+    messages = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(said)]
+    return model.tokenizer.encode(model.chat_template.render(messages), add_special_tokens=False)
+
+
+def _prompt(line: str, where: str) -> BenchPrompt:
+    try:
+        value: Any = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON ({error}); give one JSON object a line.") from error
+    match value:
+        case {"id": str() | int() as name, "category": str(category), "turns": [_, *_] as turns} if all(
+            isinstance(turn, str) and turn for turn in turns
+        ):
+            return BenchPrompt(str(name), category, tuple(turns))
+    raise ConfigError(f"{where} needs an id, a category and turns (a list of texts, at least one).")

@@ -1,0 +1,254 @@
+"""A benchmark's figures as JSON, tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from headstart.analysis.bars import Bar, BarChart
+from headstart.analysis.bench.run import BenchRuns, Run
+from headstart.analysis.bench.summary import Speed, Summary
+from headstart.analysis.page import Cell, Table
+from headstart.analysis.plots import Curve, Figure
+from headstart.analysis.provenance import flat
+from headstart.analysis.workbench import PLAIN
+
+FORMAT = "headstart-bench/1"
+_MOST_CURVES = 6
+_POSITIONS = 16
+
+
+def floor_seconds(results: BenchRuns) -> float | None:
+    """The least time a pass can take: one read of the weights, the median of those measured; None: never measured."""
+    return median(results.read_seconds) if results.read_seconds else None
+
+
+def to_json(results: BenchRuns, summaries: Sequence[Summary], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything as plain values. ``record``: provenance, model and settings, which come first."""
+    return {
+        "format": FORMAT,
+        **record,
+        "floor": {
+            "read_seconds": floor_seconds(results),
+            "measured_by": "the pass's own threads" if results.read_is_native else "an estimate from other memory",
+        },
+        "skipped": results.skipped,
+        "contenders": [asdict(summary) for summary in summaries],
+        "differences": [
+            {"contender": name, "prompt": prompt, "turn": turn, "first": None if place is None else asdict(place)}
+            for (name, prompt, turn), place in results.differences.items()
+        ],
+        "runs": [run_row(run) for run in results.runs],
+    }
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """One run as plain values; seconds are wall time."""
+    return {
+        "contender": run.contender,
+        "prompt": run.prompt,
+        "group": run.group,
+        "turn": run.turn,
+        "repeat": run.repeat,
+        "decode_seconds": run.decode_seconds,
+        "draft_levels": sum(run.depths),
+        **run.stats.as_dict(),
+    }
+
+
+def exhibits(
+    results: BenchRuns, summaries: Sequence[Summary], record: Mapping[str, Any]
+) -> list[Table | Figure | BarChart]:
+    """What a reader wants to see, the most important first."""
+    shown: list[Table | Figure | BarChart] = [
+        overview(summaries),
+        by_group(summaries),
+        speedups(summaries),
+        theory_table(summaries),
+        rounds(results, summaries),
+        acceptance_table(summaries),
+        acceptance_figure(summaries),
+    ]
+    if results.differences:
+        shown.append(difference_table(results))
+    if results.skipped:
+        shown.append(Table("Left out", ("what", "why"), tuple(results.skipped.items())))
+    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
+    return shown
+
+
+def overview(summaries: Sequence[Summary]) -> Table:
+    """A line for each contender."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            summary.name,
+            summary.mean.speedup.middle,
+            _range(summary.mean),
+            f"{summary.turn_quartiles[0]:.2f}–{summary.turn_quartiles[2]:.2f}",
+            summary.mean.decoding.middle,
+            summary.mean.with_prefill.middle,
+            summary.mean_accepted_length,
+            _percent(summary.acceptance_rate),
+            f"{summary.differing} of {summary.compared}" if summary.compared else None,
+        )
+        for summary in summaries
+    ]
+    columns = (
+        "drafter",
+        "speed-up",
+        "repeats",
+        "middle half of turns",
+        "tokens/s",
+        "with prefill",
+        "tokens a round",
+        "accepted",
+        "differing",
+    )
+    return Table(
+        "Speed",
+        columns,
+        tuple(rows),
+        "Means over the task groups; of the repeats the median, and their range. Speed-up and tokens/s are of "
+        "decoding alone. differing: turns whose tokens are not those of plain decoding although they must be.",
+        decimals=(0, 2, 0, 0, 1, 1, 2, 0, 0),
+    )
+
+
+def by_group(summaries: Sequence[Summary]) -> Table:
+    """Speed-up in each task group."""
+    groups = list(summaries[0].groups)
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, *(each.groups[group].speedup.middle for group in groups), each.mean.speedup.middle)
+        for each in summaries
+    ]
+    return Table("Speed-up by task group", ("drafter", *groups, "mean"), tuple(rows))
+
+
+def speedups(summaries: Sequence[Summary]) -> BarChart:
+    """The mean speed-ups, best first."""
+    best = sorted((summary for summary in summaries if summary.name != PLAIN), key=_speedup, reverse=True)
+    bars = [Bar(each.name, _speedup(each), each.mean.speedup.low, each.mean.speedup.high) for each in best]
+    return BarChart(
+        "Speed-up over plain decoding", "factor, mean of the task groups; range over the repeats", tuple(bars), 1.0
+    )
+
+
+def theory_table(summaries: Sequence[Summary]) -> Table:
+    """The form of the paper's table 4 (Leviathan et al. 2023, appendix A.3)."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            summary.name,
+            forecast.gamma,
+            forecast.alpha,
+            forecast.c,
+            forecast.expected,
+            forecast.expected_at_cost,
+            forecast.measured,
+        )
+        for summary in summaries
+        if (forecast := summary.forecast) is not None
+    ]
+    return Table(
+        "Theory beside measurement (form of the paper's table 4)",
+        ("drafter", "γ", "α", "c", "EXP", "EXP at cost", "EMP"),
+        tuple(rows),
+        "γ: mean levels of a draft. α: acceptance per position. c: draft step over plain pass. EXP: Theorem 3.8, as if "
+        "acceptance were the same everywhere and verification free. EXP at cost: the tokens a round that were "
+        "measured, over the measured cost of draft and pass. EMP: speed-up in decoding, all prompts together.",
+        decimals=(0, 1, 2, 3, 2, 2, 2),
+    )
+
+
+def rounds(results: BenchRuns, summaries: Sequence[Summary]) -> Table:
+    """What a round consists of, and how far its pass is from the floor."""
+    floor = floor_seconds(results)
+    rows: list[tuple[Cell, ...]] = []
+    for summary in summaries:
+        target, draft, other = summary.breakdown.shares()
+        rows.append(
+            (
+                summary.name,
+                1e3 * summary.breakdown.round,
+                *(_percent(share) for share in (target, draft, other)),
+                summary.pass_ratio,
+                summary.breakdown.target / floor if floor else None,
+            )
+        )
+    kind = "by the pass's own threads" if results.read_is_native else "estimated with other memory"
+    note = (
+        "" if floor is None else f"The floor is one read of all weights, {kind}: {1e3 * floor:.2f} ms in this sitting."
+    )
+    columns = ("drafter", "ms", "target pass", "draft", "everything else", "pass / plain pass", "pass / floor")
+    return Table("An average round", columns, tuple(rows), note)
+
+
+def acceptance_table(summaries: Sequence[Summary]) -> Table:
+    """Acceptance by position in the draft."""
+    drafting = [summary for summary in summaries if summary.acceptance_by_position]
+    positions = min(max((len(each.acceptance_by_position) for each in drafting), default=0), _POSITIONS)
+    rows = tuple(
+        (
+            each.name,
+            *(
+                each.acceptance_by_position[i] if i < len(each.acceptance_by_position) else None
+                for i in range(positions)
+            ),
+        )
+        for each in drafting
+    )
+    return Table(
+        "Acceptance by position in the draft",
+        ("drafter", *(str(i + 1) for i in range(positions))),
+        rows,
+        "How often a guess at this depth was accepted where all above it were.",
+    )
+
+
+def acceptance_figure(summaries: Sequence[Summary]) -> Figure:
+    """The same as curves, for the contenders that gain most."""
+    drafting = sorted((each for each in summaries if each.acceptance_by_position), key=_speedup, reverse=True)
+    curves = [
+        Curve(
+            each.name,
+            [float(i + 1) for i in range(len(each.acceptance_by_position[:_POSITIONS]))],
+            each.acceptance_by_position[:_POSITIONS],
+        )
+        for each in drafting[:_MOST_CURVES]
+    ]
+    return Figure("Acceptance by position", "position in the draft", "accepted", tuple(curves), y_max=1.0)
+
+
+def difference_table(results: BenchRuns) -> Table:
+    """Where tokens differ from plain decoding's."""
+    rows = tuple(
+        (
+            name,
+            prompt,
+            turn + 1,
+            None if place is None else place.index,
+            None if place is None else f"{place.plain} / {place.other}",
+            None if place is None else f"{place.gap:.1e}",
+        )
+        for (name, prompt, turn), place in results.differences.items()
+    )
+    return Table(
+        "Differences from plain decoding",
+        ("drafter", "prompt", "turn", "at token", "plain / this", "top-2 gap"),
+        rows,
+        "The gap between the two best logits at the first difference is a part of the logits' range; headstart audit "
+        "says whether rounding explains it.",
+    )
+
+
+def _speedup(summary: Summary) -> float:
+    return summary.mean.speedup.middle
+
+
+def _range(speed: Speed) -> str:
+    return f"{speed.speedup.low:.2f}–{speed.speedup.high:.2f}"
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{share:.1%}"

@@ -1,0 +1,231 @@
+"""Running every drafter beside plain decoding on the same prompts, in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
+from headstart.analysis.differences import Difference, first_difference
+from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
+from headstart.drafting.tree import ROOT, DraftTree
+from headstart.engine.engine import Engine
+from headstart.engine.outputs import SequenceStats
+from headstart.errors import CheckpointError, ConfigError
+from headstart.loading import Model
+from headstart.models.backend import Backend, IntArray
+from headstart.sampling.params import SamplingParams
+
+_WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+_STREAM_BYTES = 1 << 29
+
+
+@dataclass(frozen=True)
+class Run:
+    """One turn of one prompt, decoded once by one contender."""
+
+    contender: str
+    prompt: str
+    group: str
+    turn: int
+    repeat: int
+    tokens: tuple[int, ...]
+    """What was said."""
+    depths: tuple[int, ...]
+    """[round] levels of the draft."""
+    stats: SequenceStats
+    must_agree: bool
+    """Its tokens have to be those of plain decoding: greedy, or never drawn by a drafter."""
+
+    @property
+    def decode_seconds(self) -> float:
+        """Without prefill."""
+        return self.stats.seconds - self.stats.prefill_seconds
+
+
+@dataclass
+class BenchRuns:
+    """Everything that was measured in one sitting."""
+
+    runs: list[Run] = field(default_factory=list)
+    differences: dict[tuple[str, str, int], Difference | None] = field(default_factory=dict)
+    """(contender, prompt, turn) whose tokens are not plain decoding's though they must be; the place if greedy."""
+    read_seconds: list[float] = field(default_factory=list)
+    """Reads of all weights, spread over the sitting: the floor of a pass."""
+    read_is_native: bool = True
+    """Read by the pass's own threads from its own memory; else estimated by reading other memory with torch."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Contender or prompt -> why it was left out."""
+
+
+class RecordingDrafter:
+    """Hands everything on to a drafter, and keeps the shape of its drafts."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.needs = drafter.needs
+        self._drafter = drafter
+        self._parents: list[IntArray] = []
+
+    def begin(self, sequence: SequenceView) -> None:
+        self._drafter.begin(sequence)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        trees = self._drafter.propose(sequences, budgets)
+        self._parents += [tree.parents for tree in trees]
+        return trees
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        self._drafter.observe(outcomes)
+
+    def end(self, sequence_id: int) -> None:
+        self._drafter.end(sequence_id)
+
+    def take_depths(self) -> tuple[int, ...]:
+        """Levels of each draft since the last call. Counted only now, where no clock runs."""
+        depths = tuple(_levels(parents) for parents in self._parents)
+        self._parents = []
+        return depths
+
+
+class Sitting:
+    """A benchmark in progress.
+
+    Args:
+        model: the target.
+        bench: made for it, for one sequence at a time.
+        contenders: plain decoding first.
+        params: of every request; names a seed if it samples.
+    """
+
+    def __init__(self, model: Model, bench: Workbench, contenders: Sequence[Contender], params: SamplingParams) -> None:
+        if not contenders or contenders[0].name != PLAIN:
+            raise ConfigError(f"contenders must begin with {PLAIN!r}, which the others are compared with.")
+        self.results = BenchRuns()
+        self._model = model
+        self._bench = bench
+        self._contenders = list(contenders)
+        self._params = params
+        self._answers: dict[tuple[str, int], str] = {}
+        self._plain: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._read_weights = _weight_reader(bench.backend, self.results)
+
+    def run(
+        self, prompts: Sequence[BenchPrompt], repeats: int, on_run: Callable[[Run], None] = lambda run: None
+    ) -> None:
+        """Decode every turn with every contender, one right after the other, their order rotating.
+
+        Drafters are fresh in each repeat: one that remembers requests must not have seen the answer before. In a
+        chat, the answers so far are plain decoding's, so that all contenders read the same.
+
+        Raises:
+            ConfigError, CheckpointError: a contender that was asked for by name cannot be built.
+            RequestError: a prompt cannot be rendered, or a sequence failed.
+        """
+        for repeat in range(repeats):
+            engines = self._open_all()
+            for place, prompt in enumerate(prompts):
+                names = list(engines)
+                first = (place + repeat) % len(names)
+                order = names[first:] + names[:first]
+                self._run_prompt(prompt, repeat, {name: engines[name] for name in order}, on_run)
+
+    def _open_all(self) -> dict[str, Engine]:
+        engines = {}
+        for contender in self._contenders:
+            if contender.name in self.results.skipped:
+                continue
+            try:
+                engines[contender.name] = engine = self._bench.open(contender, RecordingDrafter)
+            except (ConfigError, CheckpointError) as error:
+                if not contender.optional:
+                    raise
+                self.results.skipped[contender.name] = str(error)
+                continue
+            # What only happens once is nobody's cost. The tokens belong to no prompt, so nothing is learnt from them.
+            self._bench.decode(engine, self._bench.sequence([0, 1, 0, 1], _WARM_UP))
+            _recorder(engine).take_depths()
+        return engines
+
+    def _run_prompt(
+        self, prompt: BenchPrompt, repeat: int, engines: Mapping[str, Engine], on_run: Callable[[Run], None]
+    ) -> None:
+        answers: list[str] = []
+        for turn in range(len(prompt.turns)):
+            tokens = encode_turns(self._model, prompt.turns[: turn + 1], answers)
+            if not self._bench.fits(tokens, self._params.max_tokens or 1):
+                self.results.skipped[f"prompt {prompt.id}, turn {turn + 1}"] = f"{len(tokens)} tokens are too many"
+                return
+            runs = {name: self._run(name, engine, prompt, turn, repeat, tokens) for name, engine in engines.items()}
+            self.results.read_seconds.append(self._read_weights())
+            key = prompt.id, turn
+            plain = self._plain.setdefault(key, runs[PLAIN].tokens)
+            for run in runs.values():
+                self._compare(run, plain, tokens)
+                on_run(run)
+            answers.append(self._answers.setdefault(key, self._model.tokenizer.decode(plain)))
+
+    def _run(
+        self, name: str, engine: Engine, prompt: BenchPrompt, turn: int, repeat: int, tokens: Sequence[int]
+    ) -> Run:
+        sequence = self._bench.sequence(tokens, self._params)
+        self._bench.decode(engine, sequence)
+        run = Run(
+            contender=name,
+            prompt=prompt.id,
+            group=prompt.group,
+            turn=turn,
+            repeat=repeat,
+            tokens=tuple(sequence.output),
+            depths=_recorder(engine).take_depths(),
+            stats=sequence.stats,
+            must_agree=self._params.greedy or not sequence.stats.sampled_rounds,
+        )
+        self.results.runs.append(run)
+        return run
+
+    def _compare(self, run: Run, plain: tuple[int, ...], tokens: Sequence[int]) -> None:
+        key = run.contender, run.prompt, run.turn
+        if run.must_agree and run.tokens != plain and key not in self.results.differences:
+            greedy = self._params.greedy
+            difference = first_difference(self._bench, tokens, plain, run.tokens) if greedy else None
+            self.results.differences[key] = difference
+
+
+def _recorder(engine: Engine) -> RecordingDrafter:
+    assert isinstance(engine.drafter, RecordingDrafter)
+    return engine.drafter
+
+
+def _levels(parents: IntArray) -> int:
+    depths: list[int] = []
+    for parent in parents.tolist():
+        depths.append(1 if parent == ROOT else depths[parent] + 1)
+    return max(depths, default=0)
+
+
+@runtime_checkable
+class WeightReader(Protocol):
+    """A backend that can time one read of its weights."""
+
+    def read_seconds(self) -> float: ...
+
+
+def _weight_reader(backend: Backend, results: BenchRuns) -> Callable[[], float]:
+    """A clock for one read of all weights."""
+    if isinstance(backend, WeightReader):
+        return backend.read_seconds
+    results.read_is_native = False
+    size = max(min(backend.nbytes, _STREAM_BYTES), 1 << 20)
+    memory = torch.zeros(size // 4)
+
+    def read() -> float:
+        start = time.perf_counter()
+        memory.sum()
+        return (time.perf_counter() - start) * backend.nbytes / size
+
+    return read

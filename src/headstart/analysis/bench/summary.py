@@ -1,0 +1,209 @@
+"""What a benchmark's runs amount to: speed-ups by group, acceptance, where a round's time goes, theory beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, quantiles
+
+from headstart.analysis import theory
+from headstart.analysis.bench.run import BenchRuns, Run
+from headstart.analysis.workbench import PLAIN
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure taken several times."""
+
+    middle: float
+    """The median."""
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Median, smallest and largest of values, at least one."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a contender was, each figure over the repeats."""
+
+    decoding: Spread
+    """Tokens per second, prefill left out."""
+    with_prefill: Spread
+    """Tokens per second from admission to the last token."""
+    speedup: Spread
+    """Decoding speed over plain decoding's in the same repeat."""
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where the time of an average round goes, in seconds."""
+
+    target: float
+    draft: float
+    other: float
+    """Everything else: verification, commit, bookkeeping, what the drafter learns."""
+
+    @property
+    def round(self) -> float:
+        return self.target + self.draft + self.other
+
+    def shares(self) -> tuple[float, float, float]:
+        """Target, draft and other as parts of the round."""
+        return self.target / self.round, self.draft / self.round, self.other / self.round
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The paper's theory beside the measurement (the form of its table 4), over all prompts."""
+
+    gamma: float
+    """Mean draft length; of a tree, its levels."""
+    alpha: float
+    """Accepted guesses over positions at which one could have been accepted."""
+    c: float
+    """Time of one draft step over that of plain decoding's pass."""
+    expected: float
+    """Theorem 3.8, averaged over the draft lengths that occurred."""
+    expected_at_cost: float
+    """Tokens a round over the cost of its draft and its pass, both as measured (the tree form)."""
+    measured: float
+    """Speed-up in decoding; the median over the repeats."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The figures of one contender."""
+
+    name: str
+    groups: dict[str, Speed]
+    mean: Speed
+    """Mean over the groups, in each repeat."""
+    turn_quartiles: tuple[float, float, float]
+    """Quartiles of the speed-up over the turns of all prompts (of each turn the median over the repeats)."""
+    mean_accepted_length: float
+    acceptance_rate: float | None
+    """Accepted over drafted nodes; None: nothing was drafted."""
+    acceptance_by_position: list[float]
+    """[i]: how often the guess at depth i + 1 was accepted, given that those above it were."""
+    breakdown: Breakdown
+    pass_ratio: float
+    """Time of its pass over plain decoding's."""
+    compared: int
+    """Turns whose tokens had to be those of plain decoding."""
+    differing: int
+    """Turns where they were not."""
+    largest_gap: float | None
+    """The largest top-2 gap at a first difference, as a part of the logits' range."""
+    forecast: Forecast | None
+    """None for plain decoding, and where nothing was drafted."""
+
+
+def summarise(results: BenchRuns) -> list[Summary]:
+    """One summary for each contender, plain decoding first."""
+    by_name: dict[str, list[Run]] = {}
+    for run in results.runs:
+        by_name.setdefault(run.contender, []).append(run)
+    plain = by_name.get(PLAIN, [])
+    return [_summary(name, runs, plain, results) for name, runs in by_name.items()]
+
+
+def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: BenchRuns) -> Summary:
+    groups = list(dict.fromkeys(run.group for run in runs))
+    repeats = sorted({run.repeat for run in runs})
+    figures = {
+        group: [
+            _speeds(_only(runs, repeat=repeat, group=group), _only(plain, repeat=repeat, group=group))
+            for repeat in repeats
+        ]
+        for group in groups
+    }
+    means = [
+        tuple(fmean(figures[group][place][i] for group in groups) for i in range(3)) for place in range(len(repeats))
+    ]
+    drafted, accepted = _sum_lists(runs, "drafted_per_position"), _sum_lists(runs, "accepted_per_position")
+    nodes = sum(run.stats.drafted for run in runs)
+    breakdown, plain_breakdown = _breakdown(runs), _breakdown(plain)
+    differences = {key: value for key, value in results.differences.items() if key[0] == name}
+    gaps = [difference.gap for difference in differences.values() if difference is not None]
+    return Summary(
+        name=name,
+        groups={group: _speed(figures[group]) for group in groups},
+        mean=_speed(means),
+        turn_quartiles=_turn_quartiles(runs, plain),
+        mean_accepted_length=_tokens_per_round(runs),
+        acceptance_rate=sum(run.stats.accepted for run in runs) / nodes if nodes else None,
+        acceptance_by_position=[a / d for a, d in zip(accepted, drafted, strict=True)],
+        breakdown=breakdown,
+        pass_ratio=breakdown.target / plain_breakdown.target,
+        compared=len({(run.prompt, run.turn) for run in runs if run.must_agree}),
+        differing=len(differences),
+        largest_gap=max(gaps, default=None),
+        forecast=_forecast(runs, plain, sum(accepted), sum(drafted)),
+    )
+
+
+def _forecast(runs: Sequence[Run], plain: Sequence[Run], accepted: int, possible: int) -> Forecast | None:
+    depths = [depth for run in runs for depth in run.depths]
+    if not possible or not sum(depths):
+        return None
+    own, reference = _breakdown(runs), _breakdown(plain)
+    alpha, gamma = accepted / possible, fmean(depths)
+    c = own.draft / gamma / reference.target
+    expected = fmean(theory.expected_tokens(alpha, depth) for depth in depths) / (1.0 + gamma * c)
+    at_cost = _tokens_per_round(runs) * reference.target / (own.target + own.draft)
+    repeats = sorted({run.repeat for run in runs})
+    measured = [_speeds(_only(runs, repeat=repeat), _only(plain, repeat=repeat))[2] for repeat in repeats]
+    return Forecast(gamma, alpha, c, expected, at_cost, median(measured))
+
+
+def _speeds(runs: Sequence[Run], plain: Sequence[Run]) -> tuple[float, float, float]:
+    """Tokens per second without and with prefill, and the speed-up."""
+    decoding = _rate(runs, _decoding)
+    return decoding, _rate(runs, lambda run: run.stats.seconds), decoding / _rate(plain, _decoding)
+
+
+def _speed(figures: Sequence[Sequence[float]]) -> Speed:
+    return Speed(*(Spread.of([figure[i] for figure in figures]) for i in range(3)))
+
+
+def _turn_quartiles(runs: Sequence[Run], plain: Sequence[Run]) -> tuple[float, float, float]:
+    def typical(these: Sequence[Run], key: tuple[str, int]) -> float:
+        return median(_rate([run], _decoding) for run in these if (run.prompt, run.turn) == key)
+
+    turns = dict.fromkeys((run.prompt, run.turn) for run in runs)
+    ratios = [typical(runs, key) / typical(plain, key) for key in turns]
+    low, middle, high = quantiles(ratios * 2 if len(ratios) == 1 else ratios, n=4, method="inclusive")
+    return low, middle, high
+
+
+def _decoding(run: Run) -> float:
+    return run.decode_seconds
+
+
+def _rate(runs: Sequence[Run], seconds: Callable[[Run], float]) -> float:
+    return sum(run.stats.tokens for run in runs) / sum(seconds(run) for run in runs)
+
+
+def _breakdown(runs: Sequence[Run]) -> Breakdown:
+    rounds = sum(run.stats.rounds for run in runs)
+    target, draft = (
+        sum(getattr(run.stats, f"{part}_seconds") for run in runs) / rounds for part in ("target", "draft")
+    )
+    return Breakdown(target, draft, sum(run.decode_seconds for run in runs) / rounds - target - draft)
+
+
+def _tokens_per_round(runs: Sequence[Run]) -> float:
+    return sum(run.stats.tokens for run in runs) / sum(run.stats.rounds for run in runs)
+
+
+def _sum_lists(runs: Sequence[Run], name: str) -> list[int]:
+    lists: list[list[int]] = [getattr(run.stats, name) for run in runs]
+    return [sum(each[i] for each in lists if i < len(each)) for i in range(max(map(len, lists), default=0))]
+
+
+def _only(runs: Sequence[Run], *, repeat: int, group: str | None = None) -> list[Run]:
+    return [run for run in runs if run.repeat == repeat and group in (None, run.group)]

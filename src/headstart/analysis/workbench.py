@@ -1,0 +1,254 @@
+"""One target, and an engine for each drafter over it: what every measurement runs on."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from torch import Tensor
+
+from headstart.drafting.base import Drafter, SpeculationParams
+from headstart.drafting.context import DraftContext, LoadedModel, TextEncoder
+from headstart.drafting.registry import available_drafters, create_drafter
+from headstart.engine.engine import Engine
+from headstart.engine.outputs import FinishReason
+from headstart.engine.schedule import Limits
+from headstart.engine.sequence import Sequence as Decoded
+from headstart.engine.sequence import StopRules
+from headstart.errors import ConfigError, RequestError
+from headstart.loading import Model, create_backend, load_model
+from headstart.models.backend import Backend
+from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import select_layers
+from headstart.runner import ModelRunner, Span, SpanOutput
+from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.params import SamplingParams
+from headstart.sampling.transforms import Transforms
+
+PLAIN = "none"
+"""The drafter of plain decoding, which everything is compared with."""
+ALL = "all"
+_CONTEXT = 4096
+_READ_ROWS = 128
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A drafter as it is to be measured."""
+
+    name: str
+    """As the user wrote it, options included."""
+    create: Callable[[DraftContext], Drafter]
+    optional: bool = False
+    """Left out where it cannot be built, since nobody asked for it by name."""
+
+    @classmethod
+    def parse(cls, text: str, optional: bool = False) -> Contender:
+        """``name`` or ``name:option=value:option=value``; values are numbers, True, False, None or texts."""
+        name, *assignments = text.split(":")
+        options: dict[str, object] = {}
+        for assignment in assignments:
+            key, equals, value = assignment.partition("=")
+            if not key or not equals:
+                raise ConfigError(f"drafter {text!r} has option {assignment!r}; write it as option=value.")
+            options[key] = _literal(value)
+        return cls(text, lambda context: create_drafter(name, context, **options), optional)
+
+
+def contenders(names: str) -> list[Contender]:
+    """What a comma-separated list names, "all" being every registered drafter; plain decoding always comes first.
+
+    Raises:
+        ConfigError: the list names nothing, or an option is not written as one.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise ConfigError(f"drafters is {names!r}; give names with commas between them, or {ALL}.")
+    named = dict.fromkeys(name for name in (PLAIN, *wanted) if name != ALL)
+    others = [name for name in available_drafters() if name not in named] if ALL in wanted else []
+    return [*map(Contender.parse, named), *(Contender.parse(name, optional=True) for name in others)]
+
+
+class WatchedRunner(ModelRunner):
+    """A runner that shows every full pass of the target to whoever watches."""
+
+    watch: Callable[[Span, int, Tensor], None] | None = None
+    """Called with a span, the tokens cached before it, and its logits [wanted, vocab]."""
+
+    def forward(
+        self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
+    ) -> list[SpanOutput]:
+        outputs = super().forward(spans, taps, num_layers)
+        if self.watch is not None and num_layers is None:
+            for span, output in zip(spans, outputs, strict=True):
+                self.watch(span, self.cache.length(span.sequence_id), output.logits)
+        return outputs
+
+
+class Workbench:
+    """A target with one cache, shared by the engines that are opened on it, which run one at a time.
+
+    Args:
+        backend: the target.
+        tokenizer: of the target, for drafters that compare it with their own model's.
+        load_draft: loads a draft model by name.
+        lend_layers: makes a model of some of the target's layers.
+        eos_token_ids: what ends a sequence.
+        max_context: prompt and output tokens of a sequence.
+        max_sequences: sequences that decode together.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        tokenizer: TextEncoder | None = None,
+        load_draft: Callable[[str], LoadedModel] | None = None,
+        lend_layers: Callable[[Sequence[int]], Backend] | None = None,
+        eos_token_ids: tuple[int, ...] = (),
+        max_context: int = 2048,
+        max_sequences: int = 1,
+    ) -> None:
+        self.backend = backend
+        self.eos_token_ids = eos_token_ids
+        # As many guesses for each sequence as it would have alone.
+        self.limits = Limits(
+            max_sequences=max_sequences, draft_rows=Limits.draft_rows * max_sequences, max_context=max_context
+        )
+        self.runner = WatchedRunner(backend, max_sequences * max_context + self.limits.draft_rows)
+        self._context = DraftContext(
+            vocab_size=backend.config.vocab_size,
+            runner=self.runner,
+            tokenizer=tokenizer,
+            load_model=load_draft,
+            lend_layers=lend_layers,
+        )
+        self._ids = count()
+
+    @classmethod
+    def of_model(cls, model: Model, max_sequences: int = 1) -> Workbench:
+        """A workbench for a loaded model, with room for contexts of up to 4096 tokens.
+
+        Draft models are computed in the target's precision.
+        """
+        precision = model.precision
+
+        def load_draft(name: str) -> LoadedModel:
+            draft = load_model(name, precision)
+            return LoadedModel(draft.backend, draft.tokenizer)
+
+        def lend_layers(layers: Sequence[int]) -> Backend:
+            return create_backend(*select_layers(*load_decoder(model.checkpoint, precision.dtype), layers), precision)
+
+        return cls(
+            model.backend,
+            tokenizer=model.tokenizer,
+            load_draft=load_draft,
+            lend_layers=lend_layers,
+            eos_token_ids=model.eos_token_ids,
+            max_context=min(model.config.max_positions, _CONTEXT),
+            max_sequences=max_sequences,
+        )
+
+    def open(self, contender: Contender, wrap: Callable[[Drafter], Drafter] | None = None) -> Engine:
+        """An engine with a fresh drafter, in ``wrap`` if given.
+
+        Raises:
+            ConfigError, CheckpointError: the drafter cannot be built (as ``create_drafter``).
+        """
+        drafter = contender.create(self._context)
+        return Engine(self.runner, wrap(drafter) if wrap else drafter, self.limits)
+
+    def sequence(
+        self,
+        tokens: Sequence[int],
+        params: SamplingParams,
+        speculation: SpeculationParams | None = None,
+        sample: int = 0,
+    ) -> Decoded:
+        """A request of token ids. ``params`` names a seed if it samples."""
+        return Decoded(
+            id=next(self._ids),
+            tokens=list(tokens),
+            prompt_length=len(tokens),
+            params=params,
+            transforms=Transforms(params, self.backend.config.vocab_size, self.eos_token_ids),
+            noise=SequenceNoise(params.seed or 0, sample),
+            stops=StopRules(
+                frozenset() if params.ignore_eos else frozenset(self.eos_token_ids),
+                frozenset(params.stop_token_ids),
+                self.limits.max_context if params.max_tokens is None else params.max_tokens,
+            ),
+            speculation=speculation or SpeculationParams(),
+        )
+
+    def decode(self, engine: Engine, *sequences: Decoded) -> None:
+        """Decode sequences together, to their end.
+
+        Raises:
+            RequestError: one of them cannot be served, or failed.
+        """
+        try:
+            for sequence in sequences:
+                engine.add(sequence)
+            while not engine.idle:
+                engine.step()
+        finally:
+            for sequence in sequences:
+                engine.abort(sequence)
+        for sequence in sequences:
+            if sequence.finish_reason is FinishReason.ERROR:
+                raise RequestError(sequence.error or "a sequence failed.")
+
+    def fits(self, tokens: Sequence[int], max_tokens: int) -> bool:
+        """Whether there is room for a prompt and so many output tokens."""
+        return len(tokens) + max_tokens <= self.limits.max_context
+
+    def read(self, tokens: Sequence[int], first: int = 0) -> Iterator[Tensor]:
+        """The target's logits [vocab] after the tokens from place ``first`` on, read in chunks like a prompt."""
+        with self._cached() as sequence_id:
+            self._read_silently(sequence_id, tokens[:first])
+            for start in range(first, len(tokens), _READ_ROWS):
+                yield from self._pass(sequence_id, tokens[start : start + _READ_ROWS], "all")
+
+    def steps_after(self, tokens: Sequence[int], paths: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+        """The logits [vocab] after ``tokens`` and each of the paths, one row a pass: what plain decoding computes."""
+        with self._cached() as sequence_id:
+            *before, root = tokens
+            self._read_silently(sequence_id, before)
+            for path in paths:
+                for token in (root, *path):
+                    (logits,) = self._pass(sequence_id, [token], "last")
+                yield logits
+                self.runner.cache.truncate(sequence_id, len(before))
+
+    @contextmanager
+    def _cached(self) -> Iterator[int]:
+        sequence_id = next(self._ids)
+        self.runner.cache.add(sequence_id)
+        try:
+            yield sequence_id
+        finally:
+            self.runner.cache.remove(sequence_id)
+
+    def _read_silently(self, sequence_id: int, tokens: Sequence[int]) -> None:
+        for start in range(0, len(tokens), _READ_ROWS):
+            self._pass(sequence_id, tokens[start : start + _READ_ROWS], "none")
+
+    def _pass(self, sequence_id: int, tokens: Sequence[int], logits: Literal["all", "last", "none"]) -> Tensor:
+        with self.runner.cache.reserve({sequence_id: len(tokens)}):
+            (output,) = self.runner.forward([Span.chain(sequence_id, tokens, logits)])
+            self.runner.cache.commit(sequence_id, range(len(tokens)))
+        return output.logits
+
+
+def _literal(text: str) -> object:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return value if isinstance(value, (int, float, type(None))) else text

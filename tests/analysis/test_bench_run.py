@@ -1,0 +1,131 @@
+"""A sitting over the tiny model: what is run, in which order, on which prompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.analysis.bench.prompts import BenchPrompt
+from headstart.analysis.bench.run import Sitting
+from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
+from headstart.drafting.none import NoDrafter
+from headstart.drafting.options import NoOptions
+from headstart.drafting.tree import DraftTree
+from headstart.errors import ConfigError
+from headstart.loading import Model, load_model
+from headstart.sampling.params import SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+PROMPTS = [BenchPrompt("a", "qa", ("Hello there?",)), BenchPrompt("b", "writing", ("One.", "Two."))]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir) -> Model:
+    return load_model(tiny_model_dir, "fp32")
+
+
+def sit(model, names, prompts=PROMPTS, repeats=1, params=GREEDY):
+    sitting = Sitting(model, Workbench.of_model(model), names, params)
+    seen = []
+    sitting.run(prompts, repeats, seen.append)
+    return sitting.results, seen
+
+
+def test_every_turn_is_decoded_by_every_contender_in_every_repeat(model):
+    results, seen = sit(model, contenders("ngram,suffix"), repeats=2)
+    wanted = {
+        (name, prompt, turn, repeat)
+        for name in ("none", "ngram", "suffix")
+        for prompt, turn in (("a", 0), ("b", 0), ("b", 1))
+        for repeat in (0, 1)
+    }
+    assert {(run.contender, run.prompt, run.turn, run.repeat) for run in results.runs} == wanted
+    assert len(results.runs) == len(seen) == len(wanted)
+    assert not results.differences
+    assert len(results.read_seconds) == 6
+
+
+def test_what_was_counted_adds_up(model):
+    results, _ = sit(model, contenders("recycling"))
+    for run in results.runs:
+        assert len(run.tokens) == run.stats.tokens == 12
+        assert len(run.depths) == run.stats.rounds
+        assert 0 < run.stats.prefill_seconds < run.stats.seconds
+        assert (max(run.depths) > 0) == (run.contender == "recycling")
+
+
+def test_contenders_take_turns_at_going_first(model):
+    results, _ = sit(model, contenders("ngram,suffix"), repeats=2)
+    orders = {}
+    for run in results.runs:
+        orders.setdefault((run.repeat, run.prompt, run.turn), []).append(run.contender)
+    assert orders[0, "a", 0] == ["none", "ngram", "suffix"]
+    assert orders[0, "b", 0] == ["ngram", "suffix", "none"]
+    assert orders[1, "b", 0] == ["suffix", "none", "ngram"]
+
+
+def test_the_second_turn_goes_on_from_plain_decodings_answer(model):
+    results, _ = sit(model, [*contenders("ngram"), wrong_contender()], repeats=2)
+    lengths = {run.stats.prompt_tokens for run in results.runs if run.turn == 1}
+    assert len(lengths) == 1
+    answers = {run.tokens for run in results.runs if (run.prompt, run.turn, run.contender) == ("b", 1, PLAIN)}
+    assert len(answers) == 1
+
+
+def test_drafters_are_fresh_in_each_repeat(model):
+    prompts = PROMPTS[:1]
+    results, _ = sit(model, contenders("suffix,recycling"), prompts, repeats=3)
+    for name in ("suffix", "recycling"):
+        assert len({tuple(run.depths) for run in results.runs if run.contender == name}) == 1
+
+
+class ThirdSmallest(NoDrafter):
+    """Breaks the engine's promise from outside: it commits a token of its own."""
+
+    def propose(self, sequences, budgets):
+        for sequence in sequences:
+            if len(sequence.tokens) == sequence.prompt_length + 3:
+                sequence.tokens[-1] = 65
+        return [DraftTree.empty()] * len(sequences)
+
+
+def wrong_contender() -> Contender:
+    return Contender("wrong", lambda context: ThirdSmallest(context, NoOptions()))
+
+
+def test_other_tokens_than_plain_decodings_are_found(model):
+    results, _ = sit(model, [*contenders(PLAIN), wrong_contender()], repeats=2)
+    assert set(results.differences) == {("wrong", "a", 0), ("wrong", "b", 0), ("wrong", "b", 1)}
+    difference = results.differences["wrong", "a", 0]
+    assert difference.index == 2
+    assert difference.other == 65
+    assert difference.gap > 0
+
+
+def test_sampled_drafts_need_not_agree_and_point_masses_must(model):
+    params = SamplingParams(temperature=1, max_tokens=24, seed=3, ignore_eos=True)
+    results, _ = sit(model, contenders("draft-model:layers=1,bigram"), params=params)
+    assert not results.differences
+    must = {name: {run.must_agree for run in results.runs if run.contender == name} for name in (PLAIN, "bigram")}
+    assert must == {PLAIN: {True}, "bigram": {True}}
+    drawn = [run for run in results.runs if run.contender.startswith("draft-model")]
+    assert all(not run.must_agree for run in drawn)
+
+
+def test_what_nobody_asked_for_by_name_may_be_left_out(model):
+    broken = Contender.parse("draft-model:layers=99", optional=True)
+    results, _ = sit(model, [*contenders(PLAIN), broken])
+    assert {run.contender for run in results.runs} == {PLAIN}
+    assert "layers is 99" in results.skipped["draft-model:layers=99"]
+    with pytest.raises(ConfigError, match="layers is 99"):
+        sit(model, contenders("draft-model:layers=99"))
+
+
+def test_prompts_that_do_not_fit_are_left_out(model):
+    results, _ = sit(model, contenders("ngram"), [*PROMPTS, BenchPrompt("long", "qa", ("word " * 200,))])
+    assert "long" not in {run.prompt for run in results.runs}
+    assert "too many" in results.skipped["prompt long, turn 1"]
+
+
+def test_plain_decoding_has_to_be_there(model):
+    with pytest.raises(ConfigError, match="must begin with 'none'"):
+        Sitting(model, Workbench.of_model(model), contenders("ngram")[1:], GREEDY)

@@ -1,0 +1,60 @@
+"""``headstart bench`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from headstart.cli.bench import bench
+from headstart.errors import ConfigError
+
+app = typer.Typer()
+app.command()(bench)
+
+
+@pytest.fixture
+def invoke(tiny_model_dir: Path):
+    def run(*arguments: str) -> Result:
+        fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "6", "--per-group", "1"]
+        return CliRunner().invoke(app, [*fixed, *arguments], env={"COLUMNS": "160"})
+
+    return run
+
+
+def test_tables_json_and_page(invoke, tmp_path):
+    result = invoke("--drafters", "ngram,recycling", "--out", str(tmp_path / "new" / "results"))
+    assert result.exit_code == 0, result.output
+    for text in ("Speed-up by task group", "recycling", "table 4", "An average round", "Acceptance by position"):
+        assert text in result.output
+    written = json.loads((tmp_path / "new" / "results" / "bench.json").read_text())
+    assert [each["name"] for each in written["contenders"]] == ["none", "ngram", "recycling"]
+    assert written["settings"]["max_tokens"] == 6
+    assert len(written["model"]["digest"]) == 64
+    assert written["provenance"]["versions"]["torch"]
+    assert len(written["provenance"]["load_average_after"]) == 3
+    assert (tmp_path / "new" / "results" / "bench.html").read_text().startswith("<!doctype html>")
+
+
+def test_json_alone_on_stdout(invoke):
+    result = invoke("--drafters", "ngram", "--json", "--repeats", "2")
+    assert result.exit_code == 0
+    assert {row["repeat"] for row in json.loads(result.stdout)["runs"]} == {0, 1}
+
+
+def test_prompts_of_ones_own(invoke, tmp_path):
+    file = tmp_path / "own.jsonl"
+    file.write_text('{"id": "mine", "category": "poems", "turns": ["Hello"]}')
+    result = json.loads(invoke("--drafters", "ngram", "--json", "--prompts", str(file)).stdout)
+    assert {row["group"] for row in result["runs"]} == {"poems"}
+    assert result["settings"]["prompt_ids"] == ["mine"]
+
+
+def test_a_path_that_cannot_be_written_is_refused(invoke, tmp_path):
+    (tmp_path / "file").write_text("")
+    error = invoke("--drafters", "ngram", "--out", str(tmp_path / "file")).exception
+    assert isinstance(error, ConfigError)
+    assert "cannot be written" in str(error)
