@@ -17,7 +17,10 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
-from headstart.loading import Model, Precision, load_model, parse_precision
+from headstart.loading import Model, Precision, create_backend, load_model, parse_precision
+from headstart.models.backend import Backend
+from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import select_layers
 from headstart.request import EncodedPrompt, Job, StreamPiece
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
@@ -101,6 +104,7 @@ class LLM:
                     runner=runner,
                     tokenizer=self.model.tokenizer,
                     load_model=self._load_draft,
+                    lend_layers=self._lend_layers,
                 ),
                 **options,
             ),
@@ -219,6 +223,10 @@ class LLM:
     def _load_draft(self, name: str) -> LoadedModel:
         draft = load_model(name, self._draft_precision)
         return LoadedModel(draft.backend, draft.tokenizer)
+
+    def _lend_layers(self, layers: Sequence[int]) -> Backend:
+        precision = self._draft_precision
+        return create_backend(*select_layers(*load_decoder(self.model.checkpoint, precision.dtype), layers), precision)
 
     def _run(
         self,

@@ -34,6 +34,11 @@ class Precision(StrEnum):
     INT8_FAST = "int8-fast"
     """8-bit weights and activations; native pass only."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the weights are read as: bfloat16 where nothing finer is made of them."""
+        return torch.bfloat16 if self is Precision.BF16 else torch.float32
+
 
 _TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
@@ -66,7 +71,7 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
     """
     wanted = parse_precision(precision)
     checkpoint = open_checkpoint(name, revision)
-    config, weights = load_decoder(checkpoint, torch.bfloat16 if wanted is Precision.BF16 else torch.float32)
+    config, weights = load_decoder(checkpoint, wanted.dtype)
     return Model(
         name=str(name),
         checkpoint=checkpoint,

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.registry import create_drafter
 from headstart.drafting.tree import DraftTree
@@ -18,7 +18,8 @@ from headstart.engine.schedule import Limits
 from headstart.models.backend import PassBatch, PassOutput
 from headstart.models.config import LayerConfig
 from headstart.runner import ModelRunner, Span
-from toys import Context, LogitsOf, ToyBackend, ToyStorage, hashed_logits
+from headstart.sampling.params import SamplingParams
+from toys import Context, LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_sequence
 
 
 class LayeredToy(ToyBackend):
@@ -86,6 +87,7 @@ def model_context(target: ModelRunner, drafts: Mapping[str, ToyBackend]) -> Draf
         runner=target,
         tokenizer=tokenizer,
         load_model=lambda name: LoadedModel(drafts[name], tokenizer),
+        lend_layers=target.backend.with_layers if isinstance(target.backend, LayeredToy) else None,
     )
 
 
@@ -95,11 +97,11 @@ def model_engine(
     drafts: Mapping[str, ToyBackend] | None = None,
     *,
     limits: Limits | None = None,
-    cache_tokens: int = 4096,
+    target_tokens: int = 4096,
     **options: object,
 ) -> Engine:
     """An engine with a drafter that runs a model."""
-    runner = ModelRunner(target, cache_tokens, block_size=8)
+    runner = ModelRunner(target, target_tokens, block_size=8)
     drafter = create_drafter(name, model_context(runner, drafts or {}), **options)
     return Engine(runner, drafter, limits or Limits(max_context=target.config.max_positions))
 
@@ -109,6 +111,23 @@ def _contract_models(vocab_size: int) -> list[LogitsOf]:
     """A target's and three draft models' logits, computed once for all tests."""
     logits_of = hashed_logits(vocab_size, seed=3, order=2)
     return [memoised(model) for model in (logits_of, *(blurred(logits_of, i, 1.0) for i in range(3)))]
+
+
+def greedy_texts(
+    engine: Engine, prompts: Sequence[Sequence[int]], wishes: Sequence[SpeculationParams]
+) -> list[list[int]]:
+    """What an engine says to prompts, greedily, 6 to 30 tokens each, so that sequences end at different times."""
+    sequences = [
+        toy_sequence(
+            engine,
+            prompt,
+            sequence_id=i,
+            params=SamplingParams(temperature=0, max_tokens=6 + 7 * i % 25),
+            speculation=wishes[i % len(wishes)],
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    return run_all(engine, sequences)
 
 
 def contract_context(vocab_size: int) -> DraftContext:

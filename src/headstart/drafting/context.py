@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -51,6 +51,8 @@ class DraftContext:
     """The target's."""
     load_model: Callable[[str], LoadedModel] | None = None
     """Loads a model by alias, directory, hub id or file."""
+    lend_layers: Callable[[Sequence[int]], Backend] | None = None
+    """A model of these layers of the target, in this order, with its embedding, final norm and head."""
     scope_of: Callable[[SequenceView], Hashable] = one_scope
     """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""
@@ -70,6 +72,10 @@ class DraftContext:
     def require_loader(self) -> Callable[[str], LoadedModel]:
         """The loader of other models, likewise."""
         return _required("load_model", self.load_model)
+
+    def require_layers(self) -> Callable[[Sequence[int]], Backend]:
+        """The lender of the target's layers, likewise."""
+        return _required("lend_layers", self.lend_layers)
 
 
 Needed = TypeVar("Needed")

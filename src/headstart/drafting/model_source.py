@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,7 +9,6 @@ from headstart.drafting.context import DraftContext, TextEncoder
 from headstart.drafting.draft_law import DraftLawOptions
 from headstart.drafting.options import require
 from headstart.drafting.second_model import SecondModel
-from headstart.errors import ConfigError
 from headstart.models.backend import Backend
 from headstart.runner import ModelRunner
 
@@ -21,15 +19,6 @@ class ComparableTokenizer(TextEncoder, Protocol):
 
     def compatible_with(self, other: Any) -> str | None:
         """None, or the first difference."""
-        ...
-
-
-@runtime_checkable
-class LayeredBackend(Protocol):
-    """A backend that can lend some of its layers."""
-
-    def with_layers(self, layers: Sequence[int]) -> Backend:
-        """A model of these layers of this one, in this order, with its embedding, final norm and head."""
         ...
 
 
@@ -64,7 +53,7 @@ def open_second_model(context: DraftContext, options: DraftModelOptions) -> Seco
         CheckpointError: its files are missing or damaged.
     """
     if options.model is None:
-        backend = _lent_layers(context.require_runner().backend, options.layers)
+        backend = _lent_layers(context, options.layers)
     else:
         backend = load_draft_model(context, options.model)
     return second_model(context, backend, options.cache_tokens)
@@ -97,14 +86,12 @@ def load_draft_model(context: DraftContext, name: str) -> Backend:
     return loaded.backend
 
 
-def _lent_layers(target: Backend, count: int | None) -> Backend:
-    available = target.config.num_layers
-    if not isinstance(target, LayeredBackend):
-        raise ConfigError(f"model is None, but backend {target.name!r} lends no layers; name a draft model.")
+def _lent_layers(context: DraftContext, count: int | None) -> Backend:
+    available = context.require_runner().backend.config.num_layers
     if count is None:
         count = max(1, round(available / 3))
     require(count <= available, f"layers is {count}; the target has {available}.")
-    return target.with_layers(_spread(count, available))
+    return context.require_layers()(_spread(count, available))
 
 
 def _spread(count: int, available: int) -> list[int]:

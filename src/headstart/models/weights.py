@@ -7,11 +7,14 @@ not yet added). Matrices are [out, in] in the precision asked for; norms and bia
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
+
+from headstart.errors import ConfigError
+from headstart.models.config import ModelConfig
 
 
 class TensorSource(Protocol):
@@ -74,3 +77,24 @@ class DecoderWeights:
     rope_factors: Tensor | None = None
     """float32 [rotated dims / 2], divides the rotary frequencies of every layer: how GGUF files store Llama 3's
     scaling."""
+
+
+def select_layers(
+    config: ModelConfig, weights: DecoderWeights, layers: Sequence[int]
+) -> tuple[ModelConfig, DecoderWeights]:
+    """A smaller model of some of the layers, in the order given, with the embedding, final norm and head.
+
+    Tensors are shared with ``weights``.
+
+    Raises:
+        ConfigError: a layer does not exist, or none is named.
+    """
+    for layer in layers:
+        if not 0 <= layer < config.num_layers:
+            raise ConfigError(f"layers names layer {layer}; this model's go from 0 to {config.num_layers - 1}.")
+    if not layers:
+        raise ConfigError("layers is empty; name at least one.")
+    return (
+        replace(config, layers=tuple(config.layers[layer] for layer in layers)),
+        replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
+    )
