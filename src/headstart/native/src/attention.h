@@ -142,8 +142,13 @@ template <class Cell> class AttentionTile {
   }
 
   void score(int chunk, int page, int shared_end) {
-    for (; page < shared_end; ++page)
+    const int bytes = kPageKeys * layer_.head_dim * static_cast<int>(sizeof(Cell));
+    for (; page < shared_end; ++page) {
+      // Pages stand anywhere: the hardware does not guess the next one.
+      if (page + 1 < shared_end) prefetch_lines(key_page(page + 1), bytes);
+      prefetch_lines(value_page(page), bytes);
       score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride);
+    }
     if (sequence_.straight) return;
     const int tail = shared_ * kPageKeys, start = chunk * kChunkKeys;
     for (int entry = 0; entry < entries_; ++entry) {

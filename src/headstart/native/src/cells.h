@@ -1,9 +1,9 @@
 // Element types and the tile order shared by weights and cache pages.
 //
-// A *pair tile* holds 32 columns by 32 inner steps as two tiles of 16 columns, one after the other. In a bf16 tile
-// two inner steps of a column are neighbours ([step / 2][column][2], what the matrix instructions read); in a float
-// tile the order is [step][column]. Weights: column = output, step = input. Key page: column = key, step =
-// dimension. Value page: column = dimension, step = key.
+// A *pair tile* holds 32 columns by 32 inner steps: side by side the two tiles of 16 columns that are multiplied
+// together, so that memory is read in one direction. In bf16 two inner steps of a column are neighbours
+// ([step / 2][column][2], what the matrix instructions read); in float the order is [step][column]. Weights: column =
+// output, step = input. Key page: column = key, step = dimension. Value page: column = dimension, step = key.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -42,13 +42,13 @@ template <> struct TileOrder<Bf16> {
   static constexpr int kSteps = 32;  // inner steps of a tile
   static constexpr size_t kPairCells = 2 * 16 * kSteps;
   static constexpr size_t index(int column, int step) {  // within a pair tile, in cells
-    return (column >> 4) * 512 + (step >> 1) * 32 + (column & 15) * 2 + (step & 1);
+    return (step >> 1) * 64 + column * 2 + (step & 1);
   }
 };
 template <> struct TileOrder<float> {
   static constexpr int kSteps = 32;
   static constexpr size_t kPairCells = 2 * 16 * kSteps;
-  static constexpr size_t index(int column, int step) { return (column >> 4) * 512 + step * 16 + (column & 15); }
+  static constexpr size_t index(int column, int step) { return step * 32 + column; }
 };
 
 // Where a dimension of a key or value stands in its page.

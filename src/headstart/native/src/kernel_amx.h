@@ -5,9 +5,9 @@
 
 // C[16 * kRowTiles][32] (+)= A . pair tiles. Rows past the last are computed from whatever stands there and must be
 // allocated.
-template <int kRowTiles, bool kPrefetch, class Tiles>
+template <int kRowTiles, class Tiles>
 static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c, size_t c_stride,
-                                      bool accumulate) {
+                                      bool accumulate, Prefetch prefetch = {}) {
   const size_t a_bytes = a_stride * sizeof(Bf16), c_bytes = c_stride * sizeof(float);
   if (accumulate) {
     TILE_LOAD(0, c, c_bytes);
@@ -22,10 +22,10 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
   }
   for (int tile = 0; tile < count; ++tile, a += 32) {
     const Bf16 *b = tiles(tile);
-    if (kPrefetch) prefetch_lines(reinterpret_cast<const char *>(b) + kPrefetchBytes, 2048);
+    prefetch.ask<2048>(b);
     TILE_LOAD(4, a, a_bytes);
-    TILE_LOAD(6, b, 64);
-    TILE_LOAD(7, b + 512, 64);
+    TILE_LOAD(6, b, 128);
+    TILE_LOAD(7, b + 32, 128);
     TILE_BF16(0, 4, 6);
     TILE_BF16(1, 4, 7);
     if constexpr (kRowTiles == 2) {
@@ -48,14 +48,11 @@ static void multiply_linear_bf16(const PackedLinear &linear, int, const char *we
   const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
   const size_t stride = a.row_bytes / sizeof(Bf16);
   const int count = linear.padded_inputs / 32;
-  if (rows <= 16 && prefetch)
-    multiply_tile_rows<1, true>(x, stride, tiles, count, out, kColumns, false);
-  else if (rows <= 16)
-    multiply_tile_rows<1, false>(x, stride, tiles, count, out, kColumns, false);
-  else if (prefetch)
-    multiply_tile_rows<2, true>(x, stride, tiles, count, out, kColumns, false);
+  const Prefetch ask = Prefetch::share(prefetch, linear.pair_bytes, 0, 1);
+  if (rows <= 16)
+    multiply_tile_rows<1>(x, stride, tiles, count, out, kColumns, false, ask);
   else
-    multiply_tile_rows<2, false>(x, stride, tiles, count, out, kColumns, false);
+    multiply_tile_rows<2>(x, stride, tiles, count, out, kColumns, false, ask);
 }
 
 static void store_row_bf16(const Activations &to, int row, const float *x, int padded_inputs) {
@@ -63,9 +60,9 @@ static void store_row_bf16(const Activations &to, int row, const float *x, int p
 }
 
 // One row tile against one pair, all planes: high bytes signed, low bytes unsigned.
-template <int kPlanes, bool kPrefetch>
+template <int kPlanes>
 static inline void multiply_int8_tile(const char *high, size_t row_bytes, size_t plane_bytes, const char *weights,
-                                      int count, int32_t *sums) {
+                                      int count, int32_t *sums, Prefetch prefetch) {
   TILE_ZERO(0);
   TILE_ZERO(1);
   if constexpr (kPlanes == 2) {
@@ -73,10 +70,10 @@ static inline void multiply_int8_tile(const char *high, size_t row_bytes, size_t
     TILE_ZERO(3);
   }
   for (int tile = 0; tile < count; ++tile, weights += 2048, high += 64) {
-    if (kPrefetch) prefetch_lines(weights + kPrefetchBytes, 2048);
+    prefetch.ask<2048>(weights);
     TILE_LOAD(4, high, row_bytes);
-    TILE_LOAD(6, weights, 64);
-    TILE_LOAD(7, weights + 1024, 64);
+    TILE_LOAD(6, weights, 128);
+    TILE_LOAD(7, weights + 64, 128);
     TILE_S8_S8(0, 4, 6);
     TILE_S8_S8(1, 4, 7);
     if constexpr (kPlanes == 2) {
@@ -99,10 +96,8 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   alignas(64) int32_t sums[kPlanes * 512];
   for (int first = 0; first < rows; first += 16) {
     const char *high = a.row(row + first);
-    if (prefetch && first == 0)
-      multiply_int8_tile<kPlanes, true>(high, a.row_bytes, a.plane_bytes, weights, linear.padded_inputs / 64, sums);
-    else
-      multiply_int8_tile<kPlanes, false>(high, a.row_bytes, a.plane_bytes, weights, linear.padded_inputs / 64, sums);
+    multiply_int8_tile<kPlanes>(high, a.row_bytes, a.plane_bytes, weights, linear.padded_inputs / 64, sums,
+                                Prefetch::share(prefetch, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
     const int count = rows - first < 16 ? rows - first : 16;
     for (int half = 0; half < 2; ++half) {
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
@@ -134,18 +129,18 @@ static inline LinearKernel linear_kernel(Precision precision) {
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
-  multiply_fma<Cell, false>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
+  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate, false);
 }
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
   if (!accumulate) {
-    multiply_tile_rows<1, false>(a, a_stride, tiles, count, c, c_stride, false);
+    multiply_tile_rows<1>(a, a_stride, tiles, count, c, c_stride, false);
     return;
   }
   // The rows of C behind these belong to others.
   alignas(64) float own[16 * kColumns];
   for (int r = 0; r < rows; ++r) std::memcpy(own + r * kColumns, c + r * c_stride, kColumns * sizeof(float));
-  multiply_tile_rows<1, false>(a, a_stride, tiles, count, own, kColumns, true);
+  multiply_tile_rows<1>(a, a_stride, tiles, count, own, kColumns, true);
   for (int r = 0; r < rows; ++r) std::memcpy(c + r * c_stride, own + r * kColumns, kColumns * sizeof(float));
 }

@@ -6,9 +6,9 @@
 // sums; low bytes are unsigned as they are.
 constexpr int kHighOffset = 128;
 
-template <int kRows, int kPlanes, bool kPrefetch>
+template <int kRows, int kPlanes>
 static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                      int row, float *out) {
+                                      int row, float *out, Prefetch prefetch) {
   __m512i sum[kRows][kPlanes][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
@@ -16,9 +16,10 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
     for (int p = 0; p < kPlanes; ++p) sum[r][p][0] = sum[r][p][1] = _mm512_setzero_si512();
   const char *bytes = a.row(row);
   for (int tile = 0; tile < linear.padded_inputs / 64; ++tile, weights += 2048) {
-    if (kPrefetch) prefetch_lines(weights + kPrefetchBytes, 2048);
+    prefetch.ask<2048>(weights);
     for (int step = 0; step < 16; ++step) {
-      const __m512i left = _mm512_load_si512(weights + step * 64), right = _mm512_load_si512(weights + 1024 + step * 64);
+      const __m512i left = _mm512_load_si512(weights + step * 128);
+      const __m512i right = _mm512_load_si512(weights + step * 128 + 64);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -54,15 +55,10 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   const int blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
-    const bool ask = prefetch && block == 0;
-#define HEADSTART_ROWS(R)                                                         \
-  case R:                                                                         \
-    if constexpr (R <= most) {                                                    \
-      if (ask)                                                                    \
-        multiply_vnni_rows<R, kPlanes, true>(linear, pair, weights, a, row, out); \
-      else                                                                        \
-        multiply_vnni_rows<R, kPlanes, false>(linear, pair, weights, a, row, out); \
-    }                                                                             \
+    const Prefetch ask = Prefetch::share(prefetch, linear.pair_bytes, block, blocks);
+#define HEADSTART_ROWS(R)                                                                      \
+  case R:                                                                                      \
+    if constexpr (R <= most) multiply_vnni_rows<R, kPlanes>(linear, pair, weights, a, row, out, ask); \
     break;
     switch (n) {
       HEADSTART_ROWS(1)
@@ -101,7 +97,7 @@ static inline LinearKernel linear_kernel(Precision precision) {
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
-  multiply_fma<Cell, false>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
+  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate, false);
 }
 
 // Nothing to ask for, nothing to set up on a thread.

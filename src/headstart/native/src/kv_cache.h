@@ -88,12 +88,12 @@ static inline void gather_values(Cell *page, const Cell *const *cells, const int
           if (i >= count) return nullptr;
           return reinterpret_cast<const uint32_t *>(cells[i] + value_index<Cell>(keys[i] & ~1, d));
         };
-        gather_halves(reinterpret_cast<uint32_t *>(out + key * 16), source(key), key < count && (keys[key] & 1),
+        gather_halves(reinterpret_cast<uint32_t *>(out + key * 32), source(key), key < count && (keys[key] & 1),
                       source(key + 1), key + 1 < count && (keys[key + 1] & 1));
       }
     } else {
       for (int key = 0; key < kPageKeys; ++key)
-        store(out + key * 16, key < count ? load(cells[key] + value_index<Cell>(keys[key], d)) : splat(0.f));
+        store(out + key * 32, key < count ? load(cells[key] + value_index<Cell>(keys[key], d)) : splat(0.f));
     }
   }
 }

@@ -71,9 +71,9 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
 
 // Writes one column of a pair; `w` holds the padded inputs of the output.
 static inline void pack_column(PackedLinear &linear, char *pair_at, int column, const Bf16 *w) {
-  auto *words = reinterpret_cast<uint32_t *>(pair_at) + (column >> 4) * 256 + (column & 15);
+  auto *words = reinterpret_cast<uint32_t *>(pair_at) + column;
   for (int k = 0; k < linear.padded_inputs; k += 2)
-    std::memcpy(words + (k >> 5) * 512 + ((k & 31) >> 1) * 16, w + k, sizeof(uint32_t));
+    std::memcpy(words + (k >> 5) * 512 + ((k & 31) >> 1) * kColumns, w + k, sizeof(uint32_t));
 }
 static inline void pack_column(PackedLinear &linear, char *pair_at, int column, const float *w) {
   auto *cells = reinterpret_cast<float *>(pair_at);
@@ -87,12 +87,12 @@ static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pai
   for (int k = 0; k < linear.padded_inputs; k += 16) top = max(top, abs(load(w + k)));
   const float largest = reduce_max(top), unit = largest > 0.f ? largest / 127.f : 1.f;
   for (int k = 0; k < linear.padded_inputs; k += 16) store(w + k, round(load(w + k) / splat(unit)));
-  char *to = pair_at + (column >> 4) * 1024 + (column & 15) * 4;
+  char *to = pair_at + column * 4;
   int32_t sum = 0;
   for (int k = 0; k < linear.padded_inputs; k += 4) {
     int8_t four[4];
     for (int i = 0; i < 4; ++i) sum += four[i] = static_cast<int8_t>(w[k + i]);
-    std::memcpy(to + (k >> 6) * 2048 + ((k & 63) >> 2) * 64, four, 4);
+    std::memcpy(to + (k >> 6) * 2048 + ((k & 63) >> 2) * 4 * kColumns, four, 4);
   }
   linear.scales[pair * kColumns + column] = unit;
   linear.column_sums[pair * kColumns + column] = sum;
@@ -129,10 +129,7 @@ static void multiply_linear_fma(const PackedLinear &linear, int, const char *wei
   const float *x = reinterpret_cast<const float *>(a.row(row));
   const Stream<Cell> tiles{reinterpret_cast<const Cell *>(weights)};
   const size_t stride = a.row_bytes / sizeof(float);
-  if (prefetch)
-    multiply_fma<Cell, true>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false);
-  else
-    multiply_fma<Cell, false>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false);
+  multiply_fma<Cell>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false, prefetch);
 }
 
 // A row of 8-bit activations: symmetric, the largest magnitude at 127 (one plane) or 127 * 256 (two planes: almost

@@ -5,7 +5,6 @@
 #pragma once
 #include "vector.h"
 
-constexpr int kPrefetchBytes = 12288;  // how far ahead of its use a weight is asked for
 
 // Pair tiles one behind the other.
 template <class Cell> struct Stream {
@@ -26,11 +25,31 @@ static inline void prefetch_lines(const void *p, int bytes) {
   for (int i = 0; i < bytes; i += 64) _mm_prefetch(line + i, _MM_HINT_T1);
 }
 
+constexpr int kPrefetchBytes = 12288;  // least distance between asking for a weight and using it
+
+// Which weights to ask for while a pair of columns is multiplied. Where the pair is read once for each of several row
+// blocks, every block asks for its share of the pair after it, so that memory is busy all the time.
+struct Prefetch {
+  size_t distance = 0;  // 0: none
+  int from = 0, to = 0;  // bytes of every 2 KB
+
+  static Prefetch share(bool wanted, size_t pair_bytes, int block, int blocks) {
+    if (!wanted) return {};
+    const size_t distance = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
+    return {distance, 32 * block / blocks * 64, 32 * (block + 1) / blocks * 64};
+  }
+  template <size_t kBytes> void ask(const void *weights) const {
+    for (size_t at = 0; at < kBytes; at += 2048)
+      for (int line = from; line < to; line += 64)
+        _mm_prefetch(static_cast<const char *>(weights) + distance + at + line, _MM_HINT_T1);
+  }
+};
+
 // The product in float fused multiply-adds. Faster than the bf16 dot instruction of AVX-512 (half rate on the server
 // cores it was measured on) above one row, and the same speed as memory at one.
-template <class Cell, int kRows, bool kPrefetch, class Tiles>
+template <class Cell, int kRows, class Tiles>
 static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                     size_t c_stride, bool accumulate) {
+                                     size_t c_stride, bool accumulate, Prefetch prefetch) {
   Lanes sum[kRows][2];  // unrolled everywhere, or it would live in memory
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -40,12 +59,12 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
   for (int tile = 0; tile < count; ++tile) {
     const Cell *b = tiles(tile);
     const float *a_tile = a + tile * 32;
-    if (kPrefetch) prefetch_lines(reinterpret_cast<const char *>(b) + kPrefetchBytes, TileOrder<Cell>::kPairCells * sizeof(Cell));
+    prefetch.ask<TileOrder<Cell>::kPairCells * sizeof(Cell)>(b);
     if constexpr (sizeof(Cell) == 2) {
       for (int step = 0; step < 32; step += 2) {
         Lanes even[2], odd[2];
-        load_bf16_pairs(b + step * 16, even[0], odd[0]);
-        load_bf16_pairs(b + 512 + step * 16, even[1], odd[1]);
+        load_bf16_pairs(b + step * 32, even[0], odd[0]);
+        load_bf16_pairs(b + step * 32 + 32, even[1], odd[1]);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const Lanes first = splat(a_tile[r * a_stride + step]), second = splat(a_tile[r * a_stride + step + 1]);
@@ -57,7 +76,7 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
       }
     } else {
       for (int step = 0; step < 32; ++step) {
-        const Lanes left = load(b + step * 16), right = load(b + 512 + step * 16);
+        const Lanes left = load(b + step * 32), right = load(b + step * 32 + 16);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const Lanes value = splat(a_tile[r * a_stride + step]);
@@ -86,19 +105,17 @@ static inline int block_rows(int rows, int most, int index) {
   return rows / blocks + (index < rows % blocks ? 1 : 0);
 }
 
-template <class Cell, bool kPrefetch, class Tiles>
+template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                size_t c_stride, bool accumulate) {
+                                size_t c_stride, bool accumulate, bool prefetch) {
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, kFmaRows, block);
-    const bool ask = kPrefetch && block == 0;
-#define HEADSTART_ROWS(R)                                                                          \
-  case R:                                                                                          \
-    if (ask)                                                                                       \
-      multiply_fma_rows<Cell, R, kPrefetch>(a, a_stride, tiles, count, c, c_stride, accumulate);   \
-    else                                                                                           \
-      multiply_fma_rows<Cell, R, false>(a, a_stride, tiles, count, c, c_stride, accumulate);       \
+    const Prefetch ask =
+        Prefetch::share(prefetch, count * TileOrder<Cell>::kPairCells * sizeof(Cell), block, blocks);
+#define HEADSTART_ROWS(R)                                                                                \
+  case R:                                                                                                \
+    multiply_fma_rows<Cell, R>(a, a_stride, tiles, count, c, c_stride, accumulate, ask); \
     break;
     switch (n) {
       HEADSTART_ROWS(1)
