@@ -315,13 +315,15 @@ def numbered_storage() -> TorchStorage:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_moves_happen_in_order(seed: int) -> None:
-    """Sources, targets and both at once may repeat; the meaning is one move after the other."""
-    pairs = np.random.default_rng(seed).integers(0, 8 * BLOCK_SIZE, (2, 12), dtype=np.int32)
+    """A slot may be source and target, in whatever order; the meaning is one move after the other."""
+    generator = np.random.default_rng(seed)
+    slots = np.arange(8 * BLOCK_SIZE, dtype=np.int32)
+    pairs = [generator.choice(slots, 12), generator.choice(slots, 12, replace=False)]
     storage = numbered_storage()
     expected = storage.data.clone()
-    for source, target in pairs.T:
+    for source, target in zip(*pairs, strict=True):
         expected[:, target] = expected[:, source]
-    storage.move(pairs[0], pairs[1])
+    storage.move(*pairs)
     assert torch.equal(storage.data, expected)
 
 

@@ -34,9 +34,9 @@ class TorchStorage:
 
     def move(self, source: IntArray, target: IntArray) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
-        # Together, every source is read before any target is written. That is the same unless an earlier target is
-        # a later source, or a target is named twice.
-        chained = np.triu(target[:, None] == source[None, :], 1).any() or len(np.unique(target)) < len(target)
+        # Together, every source is read before any target is written: the same, unless an earlier target is a later
+        # source.
+        chained = bool(np.triu(target[:, None] == source[None, :], 1).any())
         step = 1 if chained else max(len(source), 1)
         for first in range(0, len(source), step):
             self._copy(source[first : first + step], target[first : first + step])

@@ -74,8 +74,8 @@ def load_weights(source: TensorSource, config: ModelConfig, kind: CheckpointKind
     carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
-        tied_copy = config.tied_head and name == f"{layout.head}.weight"
-        return not (name in expected or tied_copy or carries_nothing.fullmatch(name.removeprefix(prefix)))
+        known = name in expected or name == f"{layout.head}.weight"  # files may hold a copy of a tied head
+        return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
 
     _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return _Assembly(config, layout, prefix, dtype, read).decoder(has_factors)
