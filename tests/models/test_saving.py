@@ -18,10 +18,10 @@ from headstart.errors import CheckpointError, ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.rotary import inverse_frequencies
-from headstart.models.saving import save_model, select_layers
+from headstart.models.saving import save_model
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import DecoderWeights
+from headstart.models.weights import DecoderWeights, select_layers
 
 WRITABLE = [
     "llama",

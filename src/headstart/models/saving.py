@@ -1,4 +1,4 @@
-"""A smaller model out of a model's own layers, and model folders in Hugging Face's form."""
+"""Writing model folders in Hugging Face's form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.errors import CheckpointError, ConfigError
+from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
 from headstart.models.rotary import inverse_frequencies
@@ -24,22 +24,6 @@ _ARCHITECTURES = {
     "qwen3": "Qwen3ForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
 }
-
-
-def select_layers(
-    config: ModelConfig, weights: DecoderWeights, layers: Sequence[int]
-) -> tuple[ModelConfig, DecoderWeights]:
-    """The model that runs only ``layers``, in the order given; its tensors are the same ones, not copies.
-
-    Raises:
-        ConfigError: no layer, or one that the model does not have.
-    """
-    if not layers or not all(0 <= layer < config.num_layers for layer in layers):
-        raise ConfigError(f"layers is {list(layers)}, but must name some of the model's 0 to {config.num_layers - 1}.")
-    return (
-        replace(config, layers=tuple(config.layers[layer] for layer in layers)),
-        replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
-    )
 
 
 def save_model(config: ModelConfig, weights: DecoderWeights, directory: Path) -> None:

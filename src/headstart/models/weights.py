@@ -82,18 +82,13 @@ class DecoderWeights:
 def select_layers(
     config: ModelConfig, weights: DecoderWeights, layers: Sequence[int]
 ) -> tuple[ModelConfig, DecoderWeights]:
-    """A smaller model of some of the layers, in the order given, with the embedding, final norm and head.
-
-    Tensors are shared with ``weights``.
+    """The model that runs only ``layers``, in the order given; its tensors are the same ones, not copies.
 
     Raises:
-        ConfigError: a layer does not exist, or none is named.
+        ConfigError: no layer, or one that the model does not have.
     """
-    for layer in layers:
-        if not 0 <= layer < config.num_layers:
-            raise ConfigError(f"layers names layer {layer}; this model's go from 0 to {config.num_layers - 1}.")
-    if not layers:
-        raise ConfigError("layers is empty; name at least one.")
+    if not layers or not all(0 <= layer < config.num_layers for layer in layers):
+        raise ConfigError(f"layers is {list(layers)}, but must name some of the model's 0 to {config.num_layers - 1}.")
     return (
         replace(config, layers=tuple(config.layers[layer] for layer in layers)),
         replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
