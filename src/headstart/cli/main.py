@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from headstart.cli.acceptance import acceptance
 from headstart.cli.bench import bench
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
@@ -75,6 +76,7 @@ app.command()(generate)
 app.command()(drafters)
 app.command()(derive)
 app.command()(bench)
+app.command()(acceptance)
 app.command()(theory)
 
 

@@ -1,0 +1,118 @@
+"""``headstart acceptance``: how well a drafter guesses, and where it does not."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.options import SAMPLING, SPECULATION, PrecisionChoice
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+
+def acceptance(
+    drafter: Annotated[
+        str,
+        typer.Option(
+            "--drafter",
+            "-d",
+            help="Who guesses; several with commas between them. An option follows its drafter's name, like "
+            "draft-model:model=DIR.",
+            rich_help_panel=SPECULATION,
+            metavar="A,B,...",
+        ),
+    ] = "draft-model",
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    prompts: Prompts = None,
+    per_group: PerGroup = None,
+    max_tokens: options.MaxTokens = 128,
+    temperatures: Annotated[
+        str, typer.Option(help="Temperatures of the target, with commas between them.", rich_help_panel=SAMPLING)
+    ] = "0,1",
+    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.", rich_help_panel=SAMPLING)] = 0,
+    out: Out = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure how often a drafter's guesses are accepted, and say where acceptance is lost.
+
+    The target writes plainly; at every token the drafter's law is held against the target's (Corollary 3.6 of the
+    founding paper), so the rate is exact for each position, not counted. A run with speculation adds acceptance by
+    position in the draft.
+
+    Examples:
+
+        headstart acceptance --drafter draft-model --per-group 2
+
+        headstart acceptance --drafter ngram,suffix,recycling --temperatures 0
+
+        headstart acceptance --drafter draft-model:model=./small,early-exit:layers=8 --out results
+    """
+    from headstart.analysis.acceptance import measure_acceptance
+    from headstart.analysis.acceptance_report import exhibits, to_json
+    from headstart.analysis.bench.prompts import choose, read_prompts
+    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.workbench import PLAIN, Workbench, contenders
+    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.progress import Activity
+    from headstart.loading import load_model
+    from headstart.sampling.params import SamplingParams
+
+    listed = [contender for contender in contenders(drafter) if contender.name != PLAIN]
+    if not listed:
+        raise ConfigError(f"--drafter is {drafter!r}, which guesses nothing; name a drafter that does.")
+    chosen = choose(read_prompts(prompts), per_group)
+    requests = [
+        SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+        for temperature in _temperatures(temperatures)
+    ]
+    where = provenance()
+    results = []
+    with Activity(shown=not quiet) as activity:
+        activity.show(f"Loading {model}")
+        loaded = load_model(model, precision.value, revision)
+        turns = sum(len(prompt.turns) for prompt in chosen)
+        activity.show("Measuring", len(listed) * len(requests) * turns)
+        for contender in listed:
+            for params in requests:
+                bench = Workbench.of_model(loaded)
+                results.append(
+                    measure_acceptance(
+                        loaded, bench, contender, chosen, params, lambda tokens: activity.advance(1, tokens)
+                    )
+                )
+
+    record = {
+        "provenance": finished(where),
+        "model": model_record(loaded),
+        "settings": {
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": [prompt.id for prompt in chosen],
+            "max_tokens": max_tokens,
+            "seed": seed,
+        },
+    }
+    result, shown = to_json(results, record), exhibits(results, record)
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(shown)
+    if out is not None:
+        write_report(out, "acceptance", result, f"Acceptance of guesses for {Path(model).name}", shown)
+
+
+def _temperatures(text: str) -> list[float]:
+    try:
+        values = [float(part) for part in text.split(",")]
+    except ValueError:
+        values = [math.nan]
+    if not all(math.isfinite(value) and value >= 0 for value in values):
+        raise ConfigError(f"--temperatures is {text!r}; give numbers that are 0 or more, with commas between them.")
+    return values

@@ -1,0 +1,56 @@
+"""``headstart acceptance`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headstart.cli.acceptance import acceptance
+from headstart.errors import ConfigError
+
+app = typer.Typer()
+app.command()(acceptance)
+
+
+@pytest.fixture
+def invoke(tiny_model_dir, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"id": 1, "category": "qa", "turns": ["One two one two?"]}')
+
+    def run(*arguments):
+        fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "6", "--prompts", str(file)]
+        return CliRunner().invoke(app, [*fixed, *arguments], env={"COLUMNS": "160"})
+
+    return run
+
+
+def test_tables_json_and_page(invoke, tmp_path):
+    result = invoke("-d", "draft-model:layers=2,bigram", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    for text in ("paper's table 3", "paper's table 5", "by token kind", "by context length", "T = 1, by turn"):
+        assert text in result.output
+    written = json.loads((tmp_path / "out" / "acceptance.json").read_text())
+    pairs = [(each["drafter"], each["temperature"]) for each in written["results"]]
+    assert pairs == [("draft-model:layers=2", 0.0), ("draft-model:layers=2", 1.0), ("bigram", 0.0), ("bigram", 1.0)]
+    assert "<!doctype html>" in (tmp_path / "out" / "acceptance.html").read_text()
+
+
+def test_json_alone_on_stdout(invoke):
+    result = invoke("-d", "bigram", "--temperatures", "0.5", "--json")
+    assert [each["temperature"] for each in json.loads(result.stdout)["results"]] == [0.5]
+
+
+@pytest.mark.parametrize("temperatures", ["", "x", "-1", "0,nan"])
+def test_bad_temperatures_are_refused(invoke, temperatures):
+    error = invoke("-d", "bigram", "--temperatures", temperatures).exception
+    assert isinstance(error, ConfigError)
+    assert "--temperatures" in str(error)
+
+
+def test_plain_decoding_alone_guesses_nothing(invoke):
+    error = invoke("-d", "none").exception
+    assert isinstance(error, ConfigError)
+    assert "guesses nothing" in str(error)
