@@ -5,14 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Give me a short recipe for pancakes, then the same recipe for twice as many people.
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-slow lint bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
 	$(BIN)/headstart generate --chat --compare --temperature 0 --max-tokens 160 "$(DEMO_PROMPT)"
 
-test: $(VENV)/.dev  ## every test (those of the default model included)
-	$(BIN)/pytest
+test: $(VENV)/.dev  ## every test (those of the default model included), one worker a core
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+test-slow: $(VENV)/.dev  ## the larger storms and trials
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check
