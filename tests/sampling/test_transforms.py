@@ -54,7 +54,7 @@ def reference_law(logits, params: SamplingParams, prompt=(), output=(), eos=()) 
     ranked = sorted(kept, key=lambda token: (-weights[token], token))
     total, above, nucleus = sum(weights[token] for token in kept), 0.0, []
     for token in ranked:
-        if above < params.top_p * total:
+        if params.top_p == 1 or above < params.top_p * total:
             nucleus.append(token)
         above += weights[token]
     for token in nucleus:
