@@ -1,0 +1,158 @@
+"""The library's front door, on a tiny model with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import headstart
+from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
+from headstart.loading import Model, load_model
+
+PROMPTS = ["Once upon a time", "a b a b a b a b a", "🙂 emoji", "x"]
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+CHAT = [{"role": "user", "content": "hello there"}]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> Model:
+    return load_model(tiny_model_dir, "fp32")
+
+
+@pytest.fixture(scope="module")
+def llm(model: Model) -> LLM:
+    return LLM(model, drafter="suffix")
+
+
+def test_a_batch_says_what_each_prompt_says_alone_and_plainly(llm: LLM) -> None:
+    together = llm.generate(PROMPTS, GREEDY)
+    alone = [llm.generate(prompt, GREEDY)[0] for prompt in PROMPTS]
+    plain = llm.generate(PROMPTS, GREEDY, speculation=SpeculationParams(enabled=False))
+    assert [out.token_ids for out in together] == [out.token_ids for out in alone] == [out.token_ids for out in plain]
+    assert all(out.stats.drafted == 0 for out in plain)
+    assert any(out.stats.drafted for out in together)
+
+
+def test_outputs_carry_text_ids_and_counts(llm: LLM) -> None:
+    (out,) = llm.generate("abc abc abc", GREEDY)
+    tokenizer = llm.model.tokenizer
+    whole = tokenizer.decode([*out.prompt_token_ids, *out.token_ids])
+    assert whole == tokenizer.decode(out.prompt_token_ids) + out.text
+    assert out.stats.prompt_tokens == len(out.prompt_token_ids)
+    assert out.stats.tokens == len(out.token_ids)
+    assert out.stats.seconds >= out.stats.prefill_seconds > 0
+    assert out.prompt == "abc abc abc"
+
+
+def test_streams_join_to_the_text_and_close_early_without_a_trace(llm: LLM) -> None:
+    (expected,) = llm.generate("Once upon", GREEDY)
+    pieces = list(llm.stream("Once upon", GREEDY))
+    assert "".join(map(str, pieces)) == expected.text
+    assert [token for piece in pieces for token in piece.token_ids] == expected.token_ids
+    assert [piece.finish_reason for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert pieces[-1].finish_reason is expected.finish_reason
+    stream = llm.stream("Once upon", GREEDY)
+    next(stream)
+    stream.close()
+    assert llm.engine.idle
+    llm.engine.check()
+    assert llm.generate("Once upon", GREEDY)[0].token_ids == expected.token_ids
+
+
+def test_chats_go_through_the_template(llm: LLM) -> None:
+    (out,) = llm.chat(CHAT, GREEDY)
+    assert "hello there" in out.prompt
+    assert out.prompt != "hello there"
+    two = llm.chat([CHAT, CHAT], GREEDY)
+    assert [each.token_ids for each in two] == [out.token_ids] * 2
+    assert "".join(map(str, llm.stream(messages=CHAT, params=GREEDY))) == out.text
+
+
+def test_samples_differ_and_seeds_repeat(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.0, max_tokens=12, n=3, seed=4)
+    (first,), (second,) = llm.generate("abc", params), llm.generate("abc", params)
+    assert [o.token_ids for o in first.outputs] == [o.token_ids for o in second.outputs]
+    assert len({tuple(o.token_ids) for o in first.outputs}) == 3
+    unseeded = {tuple(llm.generate("abc", replace(params, seed=None, n=1))[0].token_ids) for _ in range(4)}
+    assert len(unseeded) > 1
+
+
+def test_sampled_text_is_the_same_for_every_coupled_drafter(model: Model) -> None:
+    params = SamplingParams(temperature=0.9, max_tokens=24, seed=9, presence_penalty=0.5)
+    wishes = SpeculationParams(verify=VerifyRule.COUPLED)
+    texts = {
+        name: [out.text for out in LLM(model, drafter=name, speculation=wishes).generate(PROMPTS, params)]
+        for name in ("none", "ngram", "suffix", "draft-model", "early-exit", "multi-draft")
+    }
+    assert all(text == texts["none"] for text in texts.values())
+
+
+def test_stop_strings_cut_the_text_and_are_named(llm: LLM) -> None:
+    (free,) = llm.generate("Once upon a time", GREEDY)
+    stop = free.text[4:6]
+    (out,) = llm.generate("Once upon a time", replace(GREEDY, stop=(stop,)))
+    assert out.text == free.text[: free.text.index(stop)]
+    assert out.finish_reason is FinishReason.STOP
+    assert out.outputs[0].stop_reason == stop
+    assert free.token_ids[: len(out.token_ids)] == out.token_ids
+    assert "".join(map(str, llm.stream("Once upon a time", replace(GREEDY, stop=(stop,))))) == out.text
+
+
+def test_logprobs_name_the_chosen_and_the_best(llm: LLM) -> None:
+    (out,) = llm.generate("abc", replace(GREEDY, logprobs=3))
+    assert out.logprobs is not None
+    assert [entry.token_id for entry in out.logprobs] == out.token_ids
+    for entry in out.logprobs:
+        assert len(entry.top) == 3
+        assert list(entry.top.values()) == sorted(entry.top.values(), reverse=True)
+        assert entry.top[entry.token_id] == entry.logprob == max(entry.top.values())
+
+
+def test_an_empty_prompt_starts_from_the_beginning_of_a_text(llm: LLM) -> None:
+    (out,) = llm.generate("", GREEDY)
+    assert out.prompt_token_ids == [llm.model.tokenizer.bos_token_id]
+    assert len(out.token_ids) > 0
+
+
+def test_one_bad_prompt_is_named_and_nothing_is_lost(llm: LLM) -> None:
+    long = "word " * 5000
+    with pytest.raises(RequestError, match="prompt 1: the prompt has"):
+        llm.generate(["abc", long], GREEDY)
+    assert llm.engine.idle
+    good, bad = llm.generate(["abc", long], GREEDY, strict=False)
+    assert good.finish_reason is not FinishReason.ERROR
+    assert bad.finish_reason is FinishReason.ERROR
+    assert "the context holds" in (bad.outputs[0].error or "")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drafter": "nothing"}, "there is no drafter 'nothing'"),
+        ({"drafter": "ngram", "draft_model": "x"}, "runs no model"),
+        ({"precision": "fp4"}, "precision is 'fp4'"),
+        ({"max_context": 1}, "max_context is 1"),
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"drafter_options": {"colour": 1}}, "no option 'colour'"),
+    ],
+)
+def test_bad_settings_are_one_sentence(tiny_model_dir: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LLM(tiny_model_dir, **options)  # type: ignore[arg-type]
+
+
+def test_parameters_must_match_the_prompts(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="2 sampling parameters were given for 1 prompts"):
+        llm.generate(["a"], [GREEDY, GREEDY])
+    with pytest.raises(RequestError, match="logit_bias names token"):
+        llm.generate(["a"], replace(GREEDY, logit_bias={10**6: 1.0}))
+    with pytest.raises(RequestError, match="either a prompt or messages"):
+        next(llm.stream())
+
+
+def test_every_public_name_can_be_had() -> None:
+    assert set(headstart.__all__) <= set(dir(headstart))
+    for name in headstart.__all__:
+        assert getattr(headstart, name).__name__ == name
