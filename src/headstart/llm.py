@@ -19,6 +19,7 @@ from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
 from headstart.loading import Model, Precision, create_backend, load_model, parse_precision
 from headstart.models.backend import Backend
+from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers
 from headstart.request import EncodedPrompt, Job, StreamPiece
@@ -105,6 +106,7 @@ class LLM:
                     tokenizer=self.model.tokenizer,
                     load_model=self._load_draft,
                     lend_layers=self._lend_layers,
+                    lend_tables=self._lend_tables,
                 ),
                 **options,
             ),
@@ -227,6 +229,10 @@ class LLM:
     def _lend_layers(self, layers: Sequence[int]) -> Backend:
         precision = self._draft_precision
         return create_backend(*select_layers(*load_decoder(self.model.checkpoint, precision.dtype), layers), precision)
+
+    def _lend_tables(self) -> TargetTables:
+        _, weights = load_decoder(self.model.checkpoint, self.model.precision.dtype)
+        return TargetTables(weights.embedding, weights.head.weight)
 
     def _run(
         self,

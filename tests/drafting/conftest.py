@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from drafting_toys import CONTRACT_VOCAB
+from head_toys import head_drafter
 from model_toys import contract_context, with_target_cache
 
 from headstart.drafting.base import Drafter
@@ -44,12 +45,14 @@ VARIANTS = [
     Case("hierarchical", {"inner": "draft-model", "inner_options": {"model": "other", "draft_tokens": 2}}),
     Case("hierarchical", {"model": "deep", "inner": "early-exit", "inner_options": {"layers": 2}}),
     Case("early-exit", {"layers": 4, "top_p": 0.8}),
+    Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
 ]
 REMEMBERING = {"recycling"}
 CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 
 WITHOUT_MODEL = {"none", "ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random"}
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
+WITH_HEAD = {"eagle3", "eagle2", "eagle"}
 
 
 def new_drafter_of(case: Case) -> Callable[[], Drafter]:
@@ -58,6 +61,8 @@ def new_drafter_of(case: Case) -> Callable[[], Drafter]:
         return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **case.options)
     if case.name in WITH_MODEL:
         return lambda: with_target_cache(case.name, contract_context(CONTRACT_VOCAB), case.options)
+    if case.name in WITH_HEAD:
+        return lambda: head_drafter(case.name, CONTRACT_VOCAB, case.options)
     pytest.skip(f"drafter {case.name} needs more than a vocabulary: give tests/drafting/conftest.py a context for it")
 
 

@@ -12,6 +12,7 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from headstart.drafting.base import SequenceView
     from headstart.models.backend import Backend
+    from headstart.models.heads.tables import TargetTables
     from headstart.runner import ModelRunner
 
 
@@ -53,6 +54,8 @@ class DraftContext:
     """Loads a model by alias, directory, hub id or file."""
     lend_layers: Callable[[Sequence[int]], Backend] | None = None
     """A model of these layers of the target, in this order, with its embedding, final norm and head."""
+    lend_tables: Callable[[], TargetTables] | None = None
+    """The target's embedding and output head, for drafters with a trained head."""
     scope_of: Callable[[SequenceView], Hashable] = one_scope
     """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""
@@ -76,6 +79,10 @@ class DraftContext:
     def require_layers(self) -> Callable[[Sequence[int]], Backend]:
         """The lender of the target's layers, likewise."""
         return _required("lend_layers", self.lend_layers)
+
+    def require_tables(self) -> Callable[[], TargetTables]:
+        """The lender of the target's embedding and output head, likewise."""
+        return _required("lend_tables", self.lend_tables)
 
 
 Needed = TypeVar("Needed")

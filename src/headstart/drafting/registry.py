@@ -115,6 +115,24 @@ _BUILT_IN = {
             "Elhoushi et al. 2024, LayerSkip (arXiv:2404.16710)",
             f"{_HERE}.early_exit:EarlyExitDrafter",
         ),
+        DrafterInfo(
+            "eagle3",
+            "a confident tree from a trained layer that reads several of the target's layers",
+            "Li et al. 2025, EAGLE-3 (arXiv:2503.01840)",
+            f"{_HERE}.eagle:Eagle3Drafter",
+        ),
+        DrafterInfo(
+            "eagle2",
+            "a confident tree from a trained layer that reads the target's last state",
+            "Li et al. 2024, EAGLE-2 (arXiv:2406.16858)",
+            f"{_HERE}.eagle:Eagle2Drafter",
+        ),
+        DrafterInfo(
+            "eagle",
+            "a static tree from a trained layer that reads the target's last state",
+            "Li et al. 2024, EAGLE (arXiv:2401.15077)",
+            f"{_HERE}.eagle:EagleDrafter",
+        ),
     )
 }
 

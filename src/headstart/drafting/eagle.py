@@ -1,0 +1,262 @@
+"""EAGLE (Li et al. 2024, arXiv:2401.15077), EAGLE-2 (arXiv:2406.16858) and EAGLE-3 (arXiv:2503.01840).
+
+The head's row i reads what the target saw at position i and the token behind it. Rows of committed tokens are made
+from the target's true states, which every pass brings; a draft goes on from the head's own. The rows of a draft are
+forgotten after it, so drafting always continues from what the target saw.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, TemplateTrees
+from headstart.drafting.heads import HeadOptions, open_head
+from headstart.drafting.options import require
+from headstart.drafting.recycling import rank_tree
+from headstart.drafting.tree import DraftTree
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle_pass import DraftCache, DraftRows, EaglePass
+
+_EAGER_ROWS = 64
+"""So many unread rows of a sequence are read when they come, which bounds the memory of long prompts; fewer wait until
+a draft needs them."""
+_ROWS_PER_PASS = 512
+
+STATIC_LEVELS = (4, 8, 7, 4, 2)
+"""Nodes on each level of EAGLE-1's static tree of 25."""
+RANK_PROBABILITIES = (0.55, 0.14, 0.07, 0.04)
+"""How often the next token is the head's first, second, ... guess; only their order of products matters."""
+
+
+@dataclass(frozen=True)
+class EagleOptions(HeadOptions):
+    pass
+
+
+@dataclass(frozen=True)
+class DynamicEagleOptions(HeadOptions):
+    width: int = 6
+    """Nodes of a level that get children, and children of each of them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
+
+
+@dataclass
+class Reading:
+    """How far the head has read one sequence."""
+
+    cache: DraftCache
+    unread: list[Tensor] = field(default_factory=list)
+    """[row, taps * hidden] the target's states behind the rows in the cache, in order."""
+    num_unread: int = 0
+    fed_back: Tensor | None = None
+    """[hidden] the head's own state after the last row."""
+    logits: Tensor | None = None
+    """float32 [draft vocab] after the last row."""
+    broken: bool = False
+    """States are missing; nothing can be guessed until the sequence begins again."""
+
+    @property
+    def known(self) -> int:
+        """Positions whose true states have come."""
+        return self.cache.rows + self.num_unread
+
+
+class HeadDrafter(ABC):
+    """Reads along with the target, and grows trees; sub-classes choose their shape."""
+
+    variant: str
+
+    def __init__(self, context: DraftContext, options: HeadOptions) -> None:
+        head = open_head(context, options, EagleHead)
+        require(
+            head.config.variant == self.variant,
+            f"model {options.model!r} is an {head.config.variant} head; choose the drafter of that name.",
+        )
+        self._options = options
+        self._taps = head.config.taps
+        self._pass = EaglePass(head, context.require_tables()(), options.dtype)
+        self._vocab_size = context.vocab_size
+        self._readings: dict[int, Reading] = {}
+        self.needs = TargetSignals(taps=self._taps)
+
+    @abstractmethod
+    def new_trees(self, count: int) -> HeadTrees:
+        """Empty trees for so many sequences."""
+
+    @property
+    @abstractmethod
+    def ranks(self) -> int:
+        """Children of a node at most."""
+
+    def begin(self, sequence: SequenceView) -> None:
+        self._readings[sequence.id] = Reading(self._pass.new_cache())
+
+    def end(self, sequence_id: int) -> None:
+        self._readings.pop(sequence_id, None)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        many = []
+        for outcome in outcomes:
+            reading = self._readings.get(outcome.sequence.id)
+            if reading is None or reading.broken:
+                continue
+            if outcome.first_position != reading.known:
+                # A cache that was filled elsewhere brings no states.
+                reading.broken = True
+                continue
+            kept = outcome.kept_rows
+            states = torch.cat([outcome.hidden[tap][kept] for tap in self._taps], dim=-1)
+            reading.unread.append(states)
+            reading.num_unread += len(kept)
+            if reading.num_unread >= _EAGER_ROWS:
+                many.append((outcome.sequence, reading))
+        self._read(many)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        trees = [DraftTree.empty()] * len(sequences)
+        active = [
+            i
+            for i, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
+            if min(budget.nodes, budget.depth) > 0 and self._is_ready(sequence)
+        ]
+        if active:
+            drafted = [(sequences[i], self._readings[sequences[i].id]) for i in active]
+            self._read(drafted)
+            grown = self._grow(drafted, [budgets[i] for i in active])
+            for i, tree in zip(active, grown, strict=True):
+                trees[i] = tree
+        return trees
+
+    def _is_ready(self, sequence: SequenceView) -> bool:
+        reading = self._readings.get(sequence.id)
+        return reading is not None and not reading.broken and 0 < reading.known == len(sequence.tokens) - 1
+
+    def _read(self, sequences: Iterable[tuple[SequenceView, Reading]]) -> None:
+        """Turn unread true states into rows. The token behind a state is known by then, also behind a prompt chunk."""
+        waiting = [(sequence, reading) for sequence, reading in sequences if reading.num_unread]
+        while waiting:
+            room = _ROWS_PER_PASS
+            parts: list[tuple[Reading, DraftRows]] = []
+            states: list[Tensor] = []
+            tokens: list[int] = []
+            positions: list[int] = []
+            for sequence, reading in waiting:
+                count = min(reading.num_unread, room)
+                if not count:
+                    break
+                room -= count
+                unread = torch.cat(reading.unread)
+                reading.unread = [unread[count:]] if count < len(unread) else []
+                reading.num_unread -= count
+                first = reading.cache.rows
+                parts.append((reading, DraftRows(reading.cache, count)))
+                states.append(unread[:count])
+                tokens += sequence.tokens[first + 1 : first + 1 + count]
+                positions += range(first, first + count)
+            features = self._pass.fuse(torch.cat(states))
+            self._step_true(parts, torch.tensor(tokens), features, torch.tensor(positions))
+            waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread]
+
+    def _step_true(
+        self, parts: Sequence[tuple[Reading, DraftRows]], tokens: Tensor, features: Tensor, positions: Tensor
+    ) -> None:
+        rows = [part for _, part in parts]
+        output = self._pass.step(tokens, features, positions, int(positions.max()) + 1, rows)
+        last = torch.tensor([part.count for part in rows]).cumsum(0) - 1
+        fed_back, logits = self._pass.say(output[last])
+        for i, (reading, _) in enumerate(parts):
+            reading.fed_back, reading.logits = fed_back[i], logits[i]
+
+    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        """One step a level, over the beams of all sequences."""
+        count = len(drafted)
+        caches = [reading.cache for _, reading in drafted]
+        true_rows = [cache.rows for cache in caches]
+        coldness = torch.tensor([_coldness(sequence) for sequence, _ in drafted])[:, None, None]
+        trees = self.new_trees(count)
+        depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
+        states = torch.stack([reading.fed_back for _, reading in drafted if reading.fed_back is not None])[:, None]
+        logits = torch.stack([reading.logits for _, reading in drafted if reading.logits is not None])[:, None]
+        sees = torch.zeros(count, 1, 0, dtype=torch.bool)
+        first_position = torch.tensor(true_rows)[:, None]
+        for level in range(1, depth + 1):
+            beams = trees.grow(*self._best(logits * coldness))
+            if level == depth or beams is None:
+                break
+            width = beams.tokens.shape[1]
+            # A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
+            states = states.gather(1, beams.parents[:, :, None].expand(-1, -1, states.shape[2]))
+            above = sees.gather(1, beams.parents[:, :, None].expand(-1, -1, sees.shape[2]))
+            sees = torch.cat((above, torch.eye(width, dtype=torch.bool).expand(count, -1, -1)), dim=2)
+            parts = [DraftRows(cache, width, sees[i]) for i, cache in enumerate(caches)]
+            positions = (first_position + level - 1).expand(-1, width).flatten()
+            output = self._pass.step(
+                beams.tokens.flatten(), states.flatten(0, 1), positions, int(positions.max()) + 1, parts
+            )
+            states, logits = (rows.view(count, width, -1) for rows in self._pass.say(output))
+        for cache, rows in zip(caches, true_rows, strict=True):
+            cache.truncate(rows)
+        return trees.trees(self._options.tree_nodes, budgets)
+
+    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and target ids of each row's best tokens [sequence, beam, rank]."""
+        best = logits.topk(min(self.ranks, logits.shape[-1]))
+        log_probs = best.values - logits.logsumexp(-1, keepdim=True)
+        tokens = self._pass.target_ids[best.indices]
+        # A head may be wider than the target by padding rows.
+        return log_probs.masked_fill(tokens >= self._vocab_size, -torch.inf), tokens.clamp(max=self._vocab_size - 1)
+
+
+def _coldness(sequence: SequenceView) -> float:
+    """Inverse temperature: what is likely for the target to say depends on it."""
+    params = sequence.params
+    return 1.0 if params.greedy else 1.0 / params.temperature
+
+
+class EagleDrafter(HeadDrafter):
+    """EAGLE-1: the head's first guesses in a static tree."""
+
+    Options = EagleOptions
+    variant = "eagle"
+    ranks = len(RANK_PROBABILITIES)
+
+    def __init__(self, context: DraftContext, options: EagleOptions) -> None:
+        super().__init__(context, options)
+        self._template = rank_tree(STATIC_LEVELS, RANK_PROBABILITIES)
+
+    def new_trees(self, count: int) -> HeadTrees:
+        return TemplateTrees(count, self._template)
+
+
+class Eagle2Drafter(HeadDrafter):
+    """EAGLE-2: EAGLE-1's head in a tree that grows where the head is confident."""
+
+    Options = DynamicEagleOptions
+    variant = "eagle"
+
+    def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
+        super().__init__(context, options)
+        self._width = options.width
+
+    @property
+    def ranks(self) -> int:
+        return self._width
+
+    def new_trees(self, count: int) -> HeadTrees:
+        return ConfidenceTrees(count, self._width)
+
+
+class Eagle3Drafter(Eagle2Drafter):
+    """EAGLE-3: features of several layers, a vocabulary of its own, EAGLE-2's tree."""
+
+    variant = "eagle3"

@@ -1,0 +1,278 @@
+"""The EAGLE heads as one module: a decoder layer that guesses the target's next hidden state, and from it a token.
+
+EAGLE-1 and EAGLE-2 (Li et al. 2024, arXiv:2401.15077, 2406.16858) share one net: the target's state after its final
+norm and the embedding of the token behind it, fused, through a layer without input norm. EAGLE-3 (arXiv:2503.01840)
+reads the inputs of several layers, attends over embedding and feature side by side, and has a head of its own over a
+reduced vocabulary. Parameters bear the names of the SafeAILab checkpoints (EAGLE-3's; ``midlayer`` is EAGLE-1's
+``layers.0``).
+
+Row i reads (feature of position i, token i + 1) at position i; its output imitates what position i + 1 will show and
+says token i + 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from headstart.errors import ConfigError
+from headstart.models.backend import FINAL_TAP
+from headstart.models.config import ModelConfig, RopeConfig
+from headstart.models.rotary import inverse_frequencies
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
+
+
+@dataclass(frozen=True)
+class EagleConfig:
+    """An EAGLE head. Sizes are in elements."""
+
+    variant: Literal["eagle", "eagle3"]
+    hidden_size: int
+    target_hidden_size: int
+    vocab_size: int
+    """Of the target."""
+    draft_vocab_size: int
+    """Tokens the head can say; EAGLE-1: all of the target's."""
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_size: int
+    rope: RopeConfig
+    taps: tuple[int, ...] = (FINAL_TAP,)
+    """Layers of the target whose inputs are the features, side by side; EAGLE-1: the state after the final norm."""
+    norm_eps: float = 1e-5
+    attention_bias: bool = False
+    fc_bias: bool = False
+    norm_before_residual: bool = False
+    """The residual carries the normed feature (EAGLE-3)."""
+    norm_before_fc: bool = False
+    """One norm over the features side by side (EAGLE-3)."""
+    fc_norm: bool = False
+    """A norm for each feature (EAGLE-3.1)."""
+    norm_output: bool = False
+    """The state fed back is the normed one (EAGLE-3.1)."""
+    max_positions: int = field(default=2048, compare=False)
+    """For the record: nothing is cut off there."""
+
+    def __post_init__(self) -> None:
+        if self.variant == "eagle" and (
+            self.taps != (FINAL_TAP,) or self.target_hidden_size != self.hidden_size or self.own_head
+        ):
+            raise ConfigError("an EAGLE-1 head reads the final state alone and says it through the target's head.")
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+
+    @property
+    def own_head(self) -> bool:
+        """Whether it reduces the vocabulary or has a head besides the target's."""
+        return self.variant == "eagle3" or self.draft_vocab_size != self.vocab_size
+
+    @property
+    def reduced(self) -> bool:
+        return self.draft_vocab_size != self.vocab_size
+
+
+def eagle3_taps(num_layers: int) -> tuple[int, ...]:
+    """The layers of the paper's reference code whose inputs are read: an early, the middle and a late one."""
+    return tuple(sorted({min(2, num_layers - 1), num_layers // 2, max(num_layers - 3, 0)}))
+
+
+def eagle_config(
+    target: ModelConfig, variant: Literal["eagle", "eagle3"] = "eagle3", draft_vocab_size: int | None = None
+) -> EagleConfig:
+    """The head for a target: its own layer's shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992)."""
+    rope = target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim)
+    fused = variant == "eagle3"
+    return EagleConfig(
+        variant=variant,
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        vocab_size=target.vocab_size,
+        draft_vocab_size=(draft_vocab_size or target.vocab_size) if fused else target.vocab_size,
+        num_heads=target.num_heads,
+        num_kv_heads=target.num_kv_heads,
+        head_dim=target.head_dim,
+        mlp_size=target.mlp_size,
+        rope=rope,
+        taps=eagle3_taps(target.num_layers) if fused else (FINAL_TAP,),
+        norm_eps=target.norm_eps,
+        fc_bias=not fused,
+        fc_norm=fused,
+        norm_output=fused,
+        max_positions=target.max_positions,
+    )
+
+
+class RmsNorm(nn.Module):
+    """RMS norm over the last axis, computed in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
+
+
+class EagleAttention(nn.Module):
+    """Projections of the layer's attention; who attends to whom is the caller's affair."""
+
+    def __init__(self, config: EagleConfig) -> None:
+        super().__init__()
+        width = config.hidden_size * (2 if config.variant == "eagle3" else 1)
+        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q_proj = nn.Linear(width, q, bias=config.attention_bias)
+        self.k_proj = nn.Linear(width, kv, bias=config.attention_bias)
+        self.v_proj = nn.Linear(width, kv, bias=config.attention_bias)
+        self.o_proj = nn.Linear(q, config.hidden_size, bias=False)
+
+
+class EagleMlp(nn.Module):
+    def __init__(self, config: EagleConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.mlp_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.mlp_size, bias=False)
+        self.down_proj = nn.Linear(config.mlp_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return changed
+
+
+class EagleLayer(nn.Module):
+    def __init__(self, config: EagleConfig) -> None:
+        super().__init__()
+        norm_of = (config.hidden_size, config.norm_eps)
+        if config.variant == "eagle3":
+            self.hidden_norm = RmsNorm(*norm_of)
+            self.input_layernorm = RmsNorm(*norm_of)
+        self.self_attn = EagleAttention(config)
+        self.post_attention_layernorm = RmsNorm(*norm_of)
+        self.mlp = EagleMlp(config)
+
+
+class EagleHead(nn.Module):
+    """The trained part of an EAGLE drafter.
+
+    ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]`` (EAGLE-3). Initialised for training: norms
+    1, matrices normal with standard deviation 0.02, draft id j target id j.
+    """
+
+    d2t: Tensor
+
+    def __init__(self, config: EagleConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding: Tensor | None = None
+        """[vocab, hidden] where it has one of its own; None: the target's."""
+        fused = config.variant == "eagle3"
+        hidden, inputs = config.hidden_size, config.target_hidden_size * len(config.taps)
+        if config.norm_before_fc:
+            self.input_norm = RmsNorm(inputs, config.norm_eps)
+        if config.fc_norm:
+            self.fc_norm = nn.ModuleList(RmsNorm(config.target_hidden_size, config.norm_eps) for _ in config.taps)
+        self.fc = nn.Linear(inputs if fused else 2 * hidden, hidden, bias=config.fc_bias)
+        self.midlayer = EagleLayer(config)
+        if fused:
+            self.norm = RmsNorm(hidden, config.norm_eps)
+            self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
+        if config.reduced:
+            self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    @property
+    def target_ids(self) -> Tensor:
+        """int64 [draft vocab] target id of each draft id."""
+        ids = torch.arange(self.config.draft_vocab_size, device=self.fc.weight.device)
+        return ids + self.d2t if self.config.reduced else ids
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """True features [..., taps * target hidden] -> what the layer reads beside the token [..., hidden].
+
+        States that the head made itself are read as they are.
+        """
+        config = self.config
+        if config.variant == "eagle":
+            return features
+        if config.norm_before_fc:
+            features = self.input_norm(features)
+        if config.fc_norm:
+            parts = features.chunk(len(config.taps), dim=-1)
+            features = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        fused: Tensor = self.fc(features)
+        return fused
+
+    def forward(
+        self, embeddings: Tensor, features: Tensor, rotate: Callable[[Tensor], Tensor], attend: Attend
+    ) -> Tensor:
+        """One step: the layer's output [..., hidden], before any norm.
+
+        Args:
+            embeddings: [..., hidden] of the tokens behind the features.
+            features: [..., hidden], fused true ones or the state fed back.
+            rotate: rotary embedding of [..., head, head_dim] at the rows' positions.
+            attend: over the rows, and whatever stands before them.
+        """
+        config, layer = self.config, self.midlayer
+        if config.variant == "eagle3":
+            normed = layer.hidden_norm(features)
+            x = torch.cat((layer.input_layernorm(embeddings), normed), dim=-1)
+            residual = normed if config.norm_before_residual else features
+        else:
+            x = residual = self.fc(torch.cat((embeddings, features), dim=-1))
+        attention = layer.self_attn
+        shape = (*x.shape[:-1], -1, config.head_dim)
+        q, k, v = (projection(x).view(shape) for projection in (attention.q_proj, attention.k_proj, attention.v_proj))
+        hidden = residual + attention.o_proj(attend(rotate(q), rotate(k), v))
+        output: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return output
+
+    def feed_back(self, output: Tensor) -> Tensor:
+        """A step's output as the next step's feature."""
+        fed: Tensor = self.norm(output) if self.config.norm_output else output
+        return fed
+
+    def logits(self, output: Tensor, target_head: Tensor | None = None) -> Tensor:
+        """[..., draft vocab] of a step's output; EAGLE-1 says it through ``target_head`` [vocab, hidden]."""
+        if self.config.variant == "eagle3":
+            logits: Tensor = self.lm_head(self.norm(output))
+            return logits
+        assert target_head is not None
+        return F.linear(output, target_head)
+
+
+class RotaryTable:
+    """Cosines and sines of positions, as far as they are asked for: the target's reach, not the training's."""
+
+    def __init__(self, rope: RopeConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self._frequencies = inverse_frequencies(rope).to(device)
+        self._dtype = dtype
+        self._dim = rope.dim
+        self._tables = self._compute(1024)
+
+    def rotate(self, heads: Tensor, positions: Tensor, reach: int) -> Tensor:
+        """Rotate [..., head, head_dim] at ``positions`` [...], all of them below ``reach``."""
+        if reach > self._tables.shape[1]:
+            self._tables = self._compute(2 * reach)
+        cos, sin = self._tables[:, positions].unsqueeze(-2)
+        rotated = heads[..., : self._dim]
+        first, second = rotated.chunk(2, dim=-1)
+        turned = rotated * cos + torch.cat((-second, first), dim=-1) * sin
+        return turned if self._dim == heads.shape[-1] else torch.cat((turned, heads[..., self._dim :]), dim=-1)
+
+    def _compute(self, positions: int) -> Tensor:
+        angles = torch.arange(positions, device=self._frequencies.device).float()[:, None] * self._frequencies
+        angles = torch.cat((angles, angles), dim=-1)
+        return torch.stack((angles.cos(), angles.sin())).to(self._dtype)

@@ -1,0 +1,110 @@
+"""The files a head is kept in: tensors by name, and a description."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from headstart.errors import CheckpointError
+from headstart.models.files import read_json
+from headstart.models.safetensors_files import SINGLE_FILE, SafetensorsFiles
+
+MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
+PICKLED_FILE = "pytorch_model.bin"
+CONFIG_FILE = "config.json"
+
+
+def read_description(directory: Path) -> dict[str, Any]:
+    """``config.json`` of a head's directory.
+
+    Raises:
+        CheckpointError: there is none, or it is damaged.
+    """
+    if not (directory / CONFIG_FILE).is_file():
+        raise CheckpointError(f"{directory} has no {CONFIG_FILE}; name a directory that holds a draft head.")
+    return read_json(directory / CONFIG_FILE)
+
+
+def read_tensors(directory: Path) -> dict[str, Tensor]:
+    """All tensors of a head, from safetensors where there are such, else from the older ``.bin`` or ``.pt``.
+
+    Pickled files are read with ``weights_only``, which builds tensors and containers and runs nothing else.
+
+    Raises:
+        CheckpointError: no file, a damaged one, or one that holds more than named tensors.
+    """
+    if (directory / SINGLE_FILE).is_file() or (directory / f"{SINGLE_FILE}.index.json").is_file():
+        files = SafetensorsFiles(directory)
+        return {name: files.read(name) for name in files.shapes()}
+    for name in (*MEDUSA_FILES, PICKLED_FILE):
+        path = directory / name
+        if path.is_file():
+            return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    raise CheckpointError(
+        f"{directory} has none of {', '.join((SINGLE_FILE, PICKLED_FILE, *MEDUSA_FILES))}; "
+        "name a directory that holds a draft head."
+    )
+
+
+def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Fill a module's parameters and buffers, in float32.
+
+    Raises:
+        CheckpointError: naming every tensor that is missing, surplus or of another shape.
+    """
+    wanted = module.state_dict()
+    faults = [f"{name} is missing" for name in wanted if name not in tensors]
+    faults += [f"{name} is not part of such a head" for name in tensors if name not in wanted]
+    for name in wanted.keys() & tensors.keys():
+        if wanted[name].shape != tensors[name].shape:
+            faults.append(f"{name} is {list(tensors[name].shape)}, not {list(wanted[name].shape)}")
+        elif wanted[name].is_floating_point() != tensors[name].is_floating_point():
+            faults.append(f"{name} holds {tensors[name].dtype}, not {wanted[name].dtype}")
+    if faults:
+        raise CheckpointError(f"{source} does not fit its description: {'; '.join(sorted(faults))}.")
+    module.load_state_dict(dict(tensors))
+
+
+def write_head(
+    directory: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """``config.json`` and ``model.safetensors``; files of these names are replaced."""
+    directory.mkdir(parents=True, exist_ok=True)
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, directory / SINGLE_FILE, metadata={"format": "pt", **metadata})
+    write_description(directory, description)
+
+
+def write_description(directory: Path, description: Mapping[str, Any]) -> None:
+    (directory / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); fetch it again.") from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    import pickle
+
+    try:
+        value = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise CheckpointError(f"{path} is damaged or holds more than tensors ({reason}); fetch it again.") from error
+    if not isinstance(value, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in value.items()
+    ):
+        raise CheckpointError(f"{path} holds more than named tensors; fetch it again.")
+    return value

@@ -1,0 +1,68 @@
+"""One strict loader for all formats of draft heads, told apart by their files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.config import ModelConfig
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle_format import read_eagle
+from headstart.models.heads.files import MEDUSA_FILES, read_description, read_tensors
+from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.parallel_format import KIND_KEY, read_medusa, read_parallel
+
+Head = EagleHead | ParallelHeads
+HeadFormat = Literal["eagle", "eagle3", "speculators", "medusa", "headstart"]
+
+
+def load_head(directory: Path | str, target: ModelConfig) -> Head:
+    """A head for ``target`` from a directory in any format that is known, float32 on the CPU.
+
+    Raises:
+        CheckpointError: no such directory, an unknown format or kind of head, a head of another target's size, or
+            tensors that are missing, surplus or mis-shaped (all named).
+    """
+    path = Path(directory).expanduser()
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is no directory; name the directory of a draft head.")
+    description, tensors = read_description(path), read_tensors(path)
+    source = str(path)
+    kind = detect_format(path, description, tensors)
+    if kind == "medusa":
+        return read_medusa(tensors, target, source)
+    if kind == "headstart":
+        return read_parallel(description, tensors, target, source)
+    return read_eagle(kind, description, tensors, target, source)
+
+
+def detect_format(directory: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> HeadFormat:
+    """The format of a head's files.
+
+    Raises:
+        CheckpointError: none that is known.
+    """
+    if KIND_KEY in description:
+        return "headstart"
+    kind = description.get("speculators_model_type")
+    if kind is not None:
+        if kind != "eagle3":
+            raise CheckpointError(
+                f"{directory} holds a speculator of type {kind!r}; of this format only eagle3 can be read."
+            )
+        return "speculators"
+    if "medusa_num_heads" in description or any((directory / name).is_file() for name in MEDUSA_FILES):
+        return "medusa"
+    names = {name.removeprefix("model.") for name in tensors}
+    if any(name.startswith("midlayer.") for name in names) or "draft_vocab_size" in description:
+        return "eagle3"
+    if "fc.weight" in names:
+        return "eagle"
+    raise CheckpointError(
+        f"{directory} is of no known format (EAGLE, EAGLE-3, speculators, Medusa, Headstart); "
+        "name the directory of a draft head."
+    )

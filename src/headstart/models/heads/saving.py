@@ -1,0 +1,76 @@
+"""Writing heads in the format that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
+from headstart.models.heads.files import write_description, write_head
+from headstart.models.heads.loading import Head, HeadFormat
+from headstart.models.heads.parallel_format import describe_medusa, describe_parallel, medusa_tensors
+from headstart.models.heads.tables import TargetTables
+
+RECORD_KEY = "headstart"
+"""Entry of ``config.json`` that says how a head came to be; other readers pass over it."""
+
+
+def save_head(
+    head: Head, directory: Path, record: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
+) -> None:
+    """Write a head as Headstart keeps it: EAGLE heads as SafeAILab does, less the target's embedding.
+
+    Args:
+        record: what is to be known of its training, as JSON values.
+        dtype: of the matrices; None: as they are.
+    """
+    if isinstance(head, EagleHead):
+        kind = head.config.variant
+        description, tensors = describe_eagle(head, kind), eagle_tensors(head, kind)
+    else:
+        description, tensors = describe_parallel(head), head.state_dict()
+    if record is not None:
+        description[RECORD_KEY] = dict(record)
+    write_head(directory, description, _cast(tensors, dtype), {})
+
+
+def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: TargetTables, target: str) -> None:
+    """Write a head as vLLM and SGLang read it.
+
+    Args:
+        format_name: speculators (EAGLE-3), eagle (EAGLE-1), eagle3 or medusa.
+        tables: the target's, for what these formats repeat of it.
+        target: its name.
+
+    Raises:
+        CheckpointError: the head is of a kind that the format does not hold.
+    """
+    if format_name == "medusa" and not isinstance(head, EagleHead):
+        tensors = medusa_tensors(head, tables.head)
+        directory.mkdir(parents=True, exist_ok=True)
+        torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "medusa_lm_head.pt")
+        write_description(directory, describe_medusa(head, target))
+        return
+    if isinstance(head, EagleHead) and format_name in _KINDS[head.config.variant]:
+        kind: EagleFormat = format_name  # type: ignore[assignment]
+        embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
+        write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
+        return
+    name = head.config.variant if isinstance(head, EagleHead) else head.config.kind
+    raise CheckpointError(f"a head of kind {name!r} has no form in the format {format_name!r}.")
+
+
+_KINDS = {"eagle": ("eagle",), "eagle3": ("eagle3", "speculators")}
+
+
+def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    return {
+        name: tensor.to(dtype) if dtype is not None and tensor.dim() > 1 and tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }

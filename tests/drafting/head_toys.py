@@ -1,0 +1,129 @@
+"""Random heads on disk, and the target's states that drafters with a head are fed in the contract suite."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import create_drafter
+from headstart.drafting.tree import DraftTree
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.saving import save_head
+from headstart.models.heads.tables import TargetTables
+from headstart.runner import ModelRunner
+from toys import ToyBackend, hashed_logits
+
+HIDDEN = 16
+DRAFT_IDS = (0, 1, 2, 3, 4, 5, 7, 9, 11)
+"""Tokens that the reduced heads can say."""
+
+
+def head_target(vocab_size: int) -> ModelConfig:
+    """A target that heads are made for; it never runs."""
+    return ModelConfig(
+        family="llama",
+        vocab_size=vocab_size,
+        hidden_size=HIDDEN,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        mlp_size=24,
+        max_positions=4096,
+        layers=(LayerConfig(),) * 6,
+        ropes=(RopeConfig(10000.0, 4),),
+    )
+
+
+def shake(module: torch.nn.Module, seed: int, scale: float = 0.4) -> None:
+    """Random parameters that tell every input apart."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale + (parameter.dim() == 1))
+
+
+def random_tables(vocab_size: int) -> TargetTables:
+    generator = torch.Generator().manual_seed(5)
+    embedding = torch.randn(vocab_size, HIDDEN, generator=generator)
+    return TargetTables(embedding, torch.randn(vocab_size, HIDDEN, generator=generator))
+
+
+def random_eagle(vocab_size: int, variant: str = "eagle3", reduced: bool = True, **changes: object) -> EagleHead:
+    config = eagle_config(head_target(vocab_size), variant, len(DRAFT_IDS) if reduced else None)  # type: ignore[arg-type]
+    head = EagleHead(replace(config, **changes))  # type: ignore[arg-type]
+    shake(head, 11)
+    if head.config.reduced:
+        head.d2t.copy_(torch.tensor(DRAFT_IDS) - torch.arange(len(DRAFT_IDS)))
+    return head
+
+
+@cache
+def _directory(kind: str, vocab_size: int) -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="headstart-head-"))
+    save_head(random_eagle(vocab_size, "eagle3" if kind == "eagle3" else "eagle"), directory)
+    return directory
+
+
+def state_after(context: Sequence[int], tap: int) -> torch.Tensor:
+    """float32 [HIDDEN] what a layer shows after a context."""
+    rng = np.random.default_rng([tap + 10, *context[-3:]])
+    return torch.tensor(rng.normal(size=HIDDEN), dtype=torch.float32)
+
+
+def with_states(outcome: RoundOutcome, taps: Sequence[int]) -> RoundOutcome:
+    """An outcome with the states of its rows."""
+    paths: list[list[int]] = []
+    before = outcome.sequence.tokens[: outcome.first_position]
+    for row, token in enumerate(outcome.row_tokens.tolist()):
+        if not outcome.committed:
+            above = paths[row - 1] if row else before
+        else:
+            above = before if row == 0 else paths[int(outcome.draft.parents[row - 1]) + 1]
+        paths.append([*above, token])
+    hidden = {tap: torch.stack([state_after(path, tap) for path in paths] or [torch.zeros(0)]) for tap in taps}
+    return replace(outcome, hidden=hidden)
+
+
+def head_context(vocab_size: int) -> DraftContext:
+    backend = ToyBackend(vocab_size, hashed_logits(vocab_size))
+    backend.config = head_target(vocab_size)
+    return DraftContext(
+        vocab_size=vocab_size,
+        runner=ModelRunner(backend, cache_tokens=64, block_size=8),
+        lend_tables=lambda: random_tables(vocab_size),
+    )
+
+
+def head_drafter(name: str, vocab_size: int, options: Mapping[str, object], directory: Path | None = None) -> Drafter:
+    """A drafter for the contract suite: its head is random, its target's states are made up for it."""
+    given = {"model": str(directory or _directory(name, vocab_size)), "precision": "fp32", **options}
+    return WithTargetStates(create_drafter(name, head_context(vocab_size), **given))
+
+
+class WithTargetStates:
+    """A drafter with the states that the contract suite's toy target does not have."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.needs = drafter.needs
+        self.drafter = drafter
+
+    def begin(self, sequence: SequenceView) -> None:
+        self.drafter.begin(sequence)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        return self.drafter.propose(sequences, budgets)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        self.drafter.observe([with_states(outcome, self.needs.taps) for outcome in outcomes if len(outcome.row_tokens)])
+
+    def end(self, sequence_id: int) -> None:
+        self.drafter.end(sequence_id)

@@ -1,0 +1,198 @@
+"""Hand-made EAGLE files, key for key as the projects write them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from head_cases import EAGLE1, EAGLE3, HIDDEN, KV, MLP, TARGET, VOCAB, Q, eagle1_tensors, eagle3_tensors, write
+from safetensors.torch import load_file
+
+from headstart.errors import CheckpointError
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.loading import load_head
+from headstart.models.heads.saving import export_head, save_head
+from headstart.models.heads.tables import TargetTables
+
+TABLES = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
+
+
+def test_eagle3(tmp_path: Path) -> None:
+    tensors = eagle3_tensors()
+    head = load_head(write(tmp_path, EAGLE3, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    assert (head.config.variant, head.config.taps, head.config.draft_vocab_size) == ("eagle3", (2, 3, 5), 8)
+    assert head.target_ids.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert torch.equal(head.midlayer.self_attn.q_proj.weight, tensors["midlayer.self_attn.q_proj.weight"])
+    assert head.embedding is None
+    assert not head.config.norm_before_residual
+
+
+def test_eagle3_names_its_layers_and_flags(tmp_path: Path) -> None:
+    described = EAGLE3 | {
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 4, 6], "use_aux_hidden_state": True},
+        "fc_norm": True,
+        "norm_output": True,
+        "norm_before_residual": True,
+    }
+    tensors = eagle3_tensors() | {f"fc_norm.{i}.weight": torch.ones(HIDDEN) for i in range(3)}
+    head = load_head(write(tmp_path, described, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    assert head.config.taps == (1, 4, 6)
+    assert head.config.fc_norm
+    assert head.config.norm_output
+    assert head.config.norm_before_residual
+
+
+def test_eagle3_without_tables_says_every_token(tmp_path: Path) -> None:
+    tensors = eagle3_tensors(draft_vocab=VOCAB)
+    del tensors["d2t"], tensors["t2d"]
+    head = load_head(write(tmp_path, EAGLE3 | {"draft_vocab_size": VOCAB}, tensors), TARGET)
+    assert head.target_ids.tolist() == list(range(VOCAB))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("bias", [None, True, False])
+def test_eagle1(tmp_path: Path, file: str, bias: bool | None) -> None:
+    tensors = eagle1_tensors(bias=bias is not False)
+    described = EAGLE1 if bias is None else EAGLE1 | {"bias": bias}
+    head = load_head(write(tmp_path, described, tensors, file), TARGET)
+    assert isinstance(head, EagleHead)
+    assert head.config.variant == "eagle"
+    assert head.config.fc_bias is (bias is not False)
+    assert torch.equal(head.midlayer.mlp.down_proj.weight, tensors["layers.0.mlp.down_proj.weight"])
+    assert head.embedding is not None
+    assert torch.equal(head.embedding, tensors["embed_tokens.weight"])
+
+
+def speculators_files() -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    layer = {key: value for key, value in EAGLE3.items() if key not in ("draft_vocab_size", "architectures")}
+    described = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.3.0",
+        "draft_vocab_size": 8,
+        "norm_before_residual": True,
+        "target_hidden_size": None,
+        "eagle_aux_hidden_state_layer_ids": [2, 3, 5],
+        "speculators_config": {"algorithm": "eagle3"},
+        "transformer_layer_config": layer,
+    }
+    tensors = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in eagle3_tensors().items()}
+    return described, tensors | {"embed_tokens.weight": torch.randn(VOCAB, HIDDEN)}
+
+
+def test_speculators(tmp_path: Path) -> None:
+    described, tensors = speculators_files()
+    head = load_head(write(tmp_path, described, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    assert head.config.norm_before_residual
+    assert torch.equal(head.midlayer.hidden_norm.weight, tensors["layers.0.hidden_norm.weight"])
+    with pytest.raises(CheckpointError, match="peagle"):
+        load_head(write(tmp_path, described | {"speculators_model_type": "peagle"}, tensors), TARGET)
+
+
+def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:
+    tensors = eagle3_tensors()
+    del tensors["midlayer.hidden_norm.weight"], tensors["d2t"]
+    tensors["midlayer.self_attn.q_proj.weight"] = torch.zeros(Q, HIDDEN)
+    tensors["layers.7.mlp.up_proj.weight"] = torch.zeros(MLP, HIDDEN)
+    with pytest.raises(CheckpointError) as caught:
+        load_head(write(tmp_path, EAGLE3, tensors), TARGET)
+    message = str(caught.value)
+    for fault in (
+        "midlayer.hidden_norm.weight is missing",
+        "d2t is missing",
+        f"midlayer.self_attn.q_proj.weight is [{Q}, {HIDDEN}], not [{Q}, {2 * HIDDEN}]",
+        "layers.7.mlp.up_proj.weight is not part of such a head",
+    ):
+        assert fault in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"d2t": torch.full((8,), 20)}, "d2t"),
+        ({"d2t": -torch.arange(8)}, "d2t"),
+        ({"t2d": torch.ones(VOCAB, dtype=torch.bool)}, "t2d and d2t"),
+        ({"d2t": torch.zeros(8)}, "d2t holds torch.float32"),
+        ({"embed_tokens.weight": torch.zeros(3, HIDDEN)}, "embed_tokens"),
+    ],
+)
+def test_senseless_tables_are_refused(tmp_path: Path, changes: dict[str, torch.Tensor], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        load_head(write(tmp_path, EAGLE3, eagle3_tensors() | changes), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": 32, "target_hidden_size": 32}, "32 elements"),
+        ({"vocab_size": 7}, "vocabulary of 7"),
+        ({"num_hidden_layers": 2}, "num_hidden_layers"),
+        ({"draft_vocab_size": VOCAB + 1}, "draft_vocab_size"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}}, "layer_ids"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+    ],
+)
+def test_senseless_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        load_head(write(tmp_path, EAGLE3 | changes, eagle3_tensors()), TARGET)
+
+
+def test_a_pickle_that_is_more_than_tensors_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, EAGLE1, {}, "pytorch_model.bin")
+    torch.save({"fc.weight": Path("x")}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="more than"):
+        load_head(tmp_path, TARGET)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "speculators"])
+def test_exports_hold_the_formats_keys(tmp_path: Path, kind: str) -> None:
+    """What is written has the names and shapes of the hand-made files, and reads back as the same head."""
+    if kind == "speculators":
+        described, tensors = speculators_files()
+    else:
+        described = {"eagle": EAGLE1, "eagle3": EAGLE3}[kind]
+        tensors = eagle1_tensors() if kind == "eagle" else eagle3_tensors()
+    head = load_head(write(tmp_path / "in", described, tensors), TARGET)
+    export_head(head, kind, tmp_path / "out", TABLES, "org/target")  # type: ignore[arg-type]
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in written.items()} == {
+        name: tensor.shape for name, tensor in tensors.items()
+    }
+    assert all(torch.equal(written[name], tensors[name]) for name in tensors)
+    description = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert set(description) >= set(described) - {"target_hidden_size"}
+    again = load_head(tmp_path / "out", TARGET)
+    assert again.config == head.config
+    assert all(torch.equal(a, b) for a, b in zip(again.state_dict().values(), head.state_dict().values(), strict=True))
+
+
+def test_a_kind_that_a_format_does_not_hold(tmp_path: Path) -> None:
+    head = load_head(write(tmp_path, EAGLE3, eagle3_tensors()), TARGET)
+    for kind in ("medusa", "eagle"):
+        with pytest.raises(CheckpointError, match="no form"):
+            export_head(head, kind, tmp_path / "out", TABLES, "x")  # type: ignore[arg-type]
+
+
+def test_a_saved_head_records_its_making(tmp_path: Path) -> None:
+    head = load_head(write(tmp_path / "in", EAGLE3, eagle3_tensors()), TARGET)
+    save_head(head, tmp_path / "out", {"steps": 7}, torch.bfloat16)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["headstart"] == {"steps": 7}
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert tensors["fc.weight"].dtype is torch.bfloat16
+    assert tensors["norm.weight"].dtype is torch.float32
+    assert load_head(tmp_path / "out", TARGET).config == head.config
+
+
+def test_what_is_no_head(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no directory"):
+        load_head(tmp_path / "nowhere", TARGET)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load_head(tmp_path, TARGET)
+    with pytest.raises(CheckpointError, match="no known format"):
+        load_head(write(tmp_path, {}, {"x.weight": torch.zeros(KV)}), TARGET)
