@@ -1,0 +1,409 @@
+"""``headstart generate`` as a user meets it, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from cli_runs import headstart, refusal, rows
+from typer.testing import Result
+
+from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
+from headstart import llm as llm_module
+from headstart.cli.options import PrecisionChoice, VerifyChoice
+from headstart.loading import Precision
+from tiny_checkpoint import MAX_POSITIONS, write_tiny_model
+
+STATS = {
+    "prompt_tokens",
+    "tokens",
+    "rounds",
+    "target_passes",
+    "drafted",
+    "accepted",
+    "acceptance_rate",
+    "mean_accepted_length",
+    "accepted_per_position",
+    "seconds",
+    "tokens_per_second",
+    "prefill_seconds",
+}
+PROMPT = "Hello wörld 🎉"
+GREEDY = SamplingParams(temperature=0, max_tokens=40)
+MESSAGES = [{"role": "user", "content": PROMPT}]
+
+
+class Generate(Protocol):
+    def __call__(self, *arguments: object, stdin: str | bytes | None = None, **env: str) -> Result: ...
+
+
+@pytest.fixture(scope="module")
+def llm(tiny_model_dir: Path) -> LLM:
+    """The library, which says what the command has to print."""
+    return LLM(tiny_model_dir, precision="fp32")
+
+
+@pytest.fixture
+def generate(tiny_model_dir: Path) -> Generate:
+    """``headstart generate`` with the tiny model and 40 tokens, whatever else is given."""
+
+    def call(*arguments: object, stdin: str | bytes | None = None, **env: str) -> Result:
+        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40)
+        return headstart(*base, *arguments, stdin=stdin, **env)
+
+    return call
+
+
+class TestText:
+    def test_it_is_the_librarys_and_the_summary_goes_to_stderr(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, GREEDY)
+        result = generate(PROMPT)
+        assert result.exit_code == 0
+        assert result.stdout == output.text + "\n"
+        (summary,) = result.stderr.splitlines()
+        assert "40 tokens in" in summary
+        assert f"acceptance rate {output.stats.acceptance_rate:.1%}" in summary
+        assert f"mean accepted length {output.stats.mean_accepted_length:.2f}" in summary
+
+    def test_quiet_says_nothing_else(self, generate: Generate) -> None:
+        assert generate(PROMPT, "--quiet").stderr == ""
+
+    def test_a_chat_goes_through_the_template(self, generate: Generate, llm: LLM) -> None:
+        assert generate(PROMPT, "--chat").stdout == llm.chat(MESSAGES, GREEDY)[0].text + "\n"
+
+    def test_a_system_message_makes_it_a_chat(self, generate: Generate, llm: LLM) -> None:
+        messages = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+        assert generate(PROMPT, "--system", "Be brief.").stdout == llm.chat(messages, GREEDY)[0].text + "\n"
+
+    def test_stdin_is_the_prompt_less_its_last_newline(self, generate: Generate) -> None:
+        assert generate("-", stdin=f"{PROMPT}\n").stdout == generate(PROMPT).stdout
+        assert generate("-", stdin=f"{PROMPT}\n\n").stdout != generate(PROMPT).stdout
+
+    def test_samples_have_headings(self, generate: Generate) -> None:
+        result = generate(PROMPT, "-n", 2, "-t", 1, "--seed", 5)
+        assert "--- sample 1 of 2 ---" in result.stdout
+        assert "--- sample 2 of 2 ---" in result.stdout
+
+    def test_a_stop_string_ends_before_itself(self, generate: Generate) -> None:
+        whole = generate(PROMPT).stdout
+        stop = whole[7:9]
+        assert generate(PROMPT, "--stop", stop).stdout == whole[: whole.index(stop)] + "\n"
+
+
+class TestDrafts:
+    MARKED = ("{=", "=}", "{+", "+}")
+
+    def test_marks_show_what_was_guessed_where_there_is_no_colour(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, GREEDY)
+        result = generate(PROMPT, "--show-drafts")
+        assert result.stdout.count("{=") == output.stats.accepted
+        assert result.stdout.count("[-") > 0
+        kept = result.stdout
+        while "[-" in kept:
+            start = kept.index("[-")
+            kept = kept[:start] + kept[kept.index("-]", start) + 2 :]
+        for mark in self.MARKED:
+            kept = kept.replace(mark, "")
+        assert kept == output.text + "\n"
+
+    def test_colours_show_it_where_there_is_colour(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, GREEDY)
+        shown = generate(PROMPT, "--show-drafts", FORCE_COLOR="1").stdout
+        assert shown.count("\x1b[32m") == output.stats.accepted
+        assert shown.count("\x1b[9;31m") > 0
+        assert shown.count("\x1b[34m") >= shown.count("\x1b[9;31m")
+        assert not any(mark in shown for mark in self.MARKED)
+
+    def test_no_color_is_respected(self, generate: Generate) -> None:
+        shown = generate(PROMPT, "--show-drafts", FORCE_COLOR="1", NO_COLOR="1").stdout
+        assert "\x1b" not in shown
+        assert "{=" in shown
+
+    def test_a_refused_newline_keeps_the_line(self, generate: Generate) -> None:
+        # Only a newline and a letter may be said, so that the drafter guesses newlines that are refused.
+        arguments = ["--allow-token", 10, "--allow-token", 97, "-t", 1, "--seed", 1, "--show-drafts"]
+        assert "[-↵-]" in generate("\n\na\n\na\n", *arguments).stdout
+
+    @pytest.mark.parametrize("other", [["--json"], ["-n", "2"]])
+    def test_it_shows_one_sample_of_one_prompt(self, generate: Generate, other: list[str]) -> None:
+        assert "--show-drafts" in refusal(generate(PROMPT, "--show-drafts", *other), status=2)
+
+
+class TestJson:
+    def test_one_object_with_the_names_that_scripts_rely_on(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, GREEDY)
+        result = generate(PROMPT, "--json")
+        assert result.stderr == ""
+        (row,) = rows(result)
+        assert set(row) == {"text", "token_ids", "finish_reason", "stats"}
+        assert (row["text"], row["token_ids"], row["finish_reason"]) == (output.text, output.token_ids, "length")
+        assert set(row["stats"]) >= STATS
+        expected = output.stats.as_dict()
+        for name in STATS - {"seconds", "prefill_seconds", "tokens_per_second"}:
+            assert row["stats"][name] == expected[name]
+
+    def test_samples(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, SamplingParams(temperature=1, seed=5, n=3, max_tokens=40))
+        (row,) = rows(generate(PROMPT, "-n", 3, "-t", 1, "--seed", 5, "--json"))
+        assert [sample["text"] for sample in row["outputs"]] == [sample.text for sample in output.outputs]
+        assert row["text"] == row["outputs"][0]["text"]
+        assert all(set(sample) == {"text", "token_ids", "finish_reason", "stats"} for sample in row["outputs"])
+
+    def test_logprobs(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=40, logprobs=2))
+        (row,) = rows(generate(PROMPT, "--logprobs", 2, "--json"))
+        assert output.logprobs is not None
+        assert [entry["logprob"] for entry in row["logprobs"]] == [entry.logprob for entry in output.logprobs]
+        for entry, token in zip(row["logprobs"], row["token_ids"], strict=True):
+            assert entry["token_id"] == entry["top"][0]["token_id"] == token
+            assert entry["top"][0]["logprob"] >= entry["top"][1]["logprob"]
+
+    def test_logprobs_need_it(self, generate: Generate) -> None:
+        assert "--logprobs" in refusal(generate(PROMPT, "--logprobs", 2), status=2)
+
+
+class TestPromptsFile:
+    LINES = (
+        json.dumps({"prompt": PROMPT, "id": 7, "category": "plain", "other": 1}),
+        "this is not JSON",
+        "",
+        json.dumps({"turns": [PROMPT, "And then?"], "id": "two"}),
+        json.dumps({"messages": MESSAGES}),
+        json.dumps([1]),
+        json.dumps({"prompt": "long " * MAX_POSITIONS, "id": 8}),
+        json.dumps({"turns": ["Hi", "long " * MAX_POSITIONS, "never"]}),
+        json.dumps({"messages": [{"role": "user"}]}),
+        json.dumps({"prompt": "a", "turns": ["b"]}),
+        json.dumps({"prompt": 5}),
+        json.dumps({"turns": []}),
+        json.dumps({"turns": [5]}),
+        json.dumps({"id": 9}),
+        '{"prompt": "\\ud800"}',
+    )
+
+    def test_each_line_is_answered_and_bad_ones_stop_no_other(self, generate: Generate, llm: LLM) -> None:
+        result = generate("--prompts", "-", "--json", stdin="\n".join(self.LINES))
+        assert result.exit_code == 1
+        found = rows(result)
+        good = {(row["line"], row.get("turn")): row for row in found if "error" not in row}
+        bad = {(row["line"], row.get("turn")): row["error"] for row in found if "error" in row}
+        assert list(good) == [(1, None), (4, 0), (4, 1), (5, None), (8, 0)]
+        assert list(bad) == [(2, None), (6, None), (7, None), (8, 1), (8, 2), *((line, None) for line in range(9, 16))]
+        assert [row["line"] for row in found] == sorted(row["line"] for row in found)
+        assert result.stderr.splitlines() == [f"Error: {len(bad)} of {len(found)} answers failed."]
+        for (line, _), error in bad.items():
+            assert error.startswith(f"line {line}")
+            assert error.endswith(".")
+
+        assert good[1, None]["text"] == llm.generate(PROMPT, GREEDY)[0].text
+        assert (good[1, None]["id"], good[1, None]["category"]) == (7, "plain")
+        assert "other" not in good[1, None]
+        assert good[5, None]["text"] == llm.chat(MESSAGES, GREEDY)[0].text
+
+        first = llm.chat(MESSAGES, GREEDY)[0].text
+        dialogue = [*MESSAGES, {"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
+        assert [good[4, turn]["text"] for turn in (0, 1)] == [first, llm.chat(dialogue, GREEDY)[0].text]
+        assert good[4, 1]["id"] == "two"
+
+    def test_text_has_headings_and_errors_go_to_stderr(self, generate: Generate, llm: LLM) -> None:
+        result = generate("--prompts", "-", stdin="\n".join(self.LINES[:4]))
+        assert result.exit_code == 1
+        assert f"--- line 1, id 7, category plain ---\n{llm.generate(PROMPT, GREEDY)[0].text}\n" in result.stdout
+        assert "--- line 4, id two, turn 1 ---" in result.stdout
+        assert "Error: line 2 is not JSON" in result.stderr
+        assert "Error: 1 of 4 answers failed." in result.stderr
+
+    def test_chat_and_system_reach_every_line(self, generate: Generate, llm: LLM) -> None:
+        lines = [json.dumps(line) for line in ({"prompt": PROMPT}, {"turns": [PROMPT]}, {"messages": MESSAGES})]
+        found = rows(generate("--prompts", "-", "--system", "Be brief.", "--json", stdin="\n".join(lines)))
+        messages = [{"role": "system", "content": "Be brief."}, *MESSAGES]
+        assert [row["text"] for row in found] == [llm.chat(messages, GREEDY)[0].text] * 3
+
+    def test_a_system_message_of_its_own_stays_alone(self, generate: Generate, llm: LLM) -> None:
+        messages = [{"role": "system", "content": "Be long."}, *MESSAGES]
+        line = json.dumps({"messages": messages})
+        (row,) = rows(generate("--prompts", "-", "--system", "Be brief.", "--json", stdin=line))
+        assert row["text"] == llm.chat(messages, GREEDY)[0].text
+
+    @pytest.mark.parametrize("batch_size", [1, 2, 16])
+    def test_answers_do_not_depend_on_the_batch(self, generate: Generate, tmp_path: Path, batch_size: int) -> None:
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(f"{json.dumps({'prompt': text})}\n" for text in ("a b a b", "Hello", "x")), "utf-8")
+        found = rows(generate("--prompts", path, "--batch-size", batch_size, "--json"))
+        alone = [rows(generate(text, "--json"))[0] for text in ("a b a b", "Hello", "x")]
+        assert [row["token_ids"] for row in found] == [row["token_ids"] for row in alone]
+
+    @pytest.mark.parametrize(("content", "named"), [(b"\n \n", "is empty"), (None, "cannot be read")])
+    def test_a_file_without_prompts_is_refused(
+        self, generate: Generate, tmp_path: Path, content: bytes | None, named: str
+    ) -> None:
+        path = tmp_path / "prompts.jsonl"
+        if content is not None:
+            path.write_bytes(content)
+        assert named in refusal(generate("--prompts", path))
+
+    def test_what_is_there_is_handed_on_at_ctrl_c(self, generate: Generate, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = LLM.generate
+
+        def interrupted(self: LLM, *args: Any, on_commit: Any, **kwargs: Any) -> list[RequestOutput]:
+            def watch(piece: Any) -> None:
+                on_commit(piece)
+                if piece.prompt_index == 1 and piece.finish_reason is not None:
+                    raise KeyboardInterrupt
+
+            return whole(self, *args, on_commit=watch, **kwargs)
+
+        monkeypatch.setattr(LLM, "generate", interrupted)
+        lines = "\n".join(json.dumps(line) for line in ({"turns": ["a", "b"]}, {"prompt": "c"}, {"prompt": "d"}))
+        result = generate("--prompts", "-", "--json", "--batch-size", 1, stdin=lines)
+        assert result.exit_code == 130
+        assert [(row["line"], row["finish_reason"]) for row in rows(result)] == [(1, "length"), (2, "length")]
+
+
+class TestOptions:
+    @pytest.fixture
+    def seen(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+        """What the command has asked the library for."""
+        seen: dict[str, Any] = {}
+
+        class Recording(LLM):
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                seen.update(model=args[0], drafter=args[1], **kwargs)
+                super().__init__(*args, **kwargs)
+
+            def generate(self, prompts: Any, params: Any = None, **kwargs: Any) -> list[RequestOutput]:
+                seen.update(params=params, speculation=kwargs["speculation"])
+                return super().generate(prompts, params, **kwargs)
+
+        monkeypatch.setattr(llm_module, "LLM", Recording)
+        return seen
+
+    def test_every_sampling_field_arrives(self, generate: Generate, seen: dict[str, Any]) -> None:
+        result = generate(
+            PROMPT, "--json",
+            "--temperature", 0.5, "--top-k", 9, "--top-p", 0.9, "--min-p", 0.01,
+            "--repetition-penalty", 1.1, "--presence-penalty", -0.5, "--frequency-penalty", 0.25,
+            "--logit-bias", "65=-inf", "--logit-bias", "66=1.5",
+            "--allow-token", 66, "--allow-token", 67, "--ban-token", 68,
+            "--min-tokens", 3, "--max-tokens", 7, "--stop", "\n", "--stop", "end", "--stop-token", 69,
+            "--ignore-eos", "--seed", 11, "--n", 2, "--logprobs", 4,
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        assert seen["params"] == SamplingParams(
+            temperature=0.5,
+            top_k=9,
+            top_p=0.9,
+            min_p=0.01,
+            repetition_penalty=1.1,
+            presence_penalty=-0.5,
+            frequency_penalty=0.25,
+            logit_bias={65: float("-inf"), 66: 1.5},
+            allowed_token_ids=(66, 67),
+            banned_token_ids=(68,),
+            min_tokens=3,
+            max_tokens=7,
+            stop=("\n", "end"),
+            stop_token_ids=(69,),
+            ignore_eos=True,
+            seed=11,
+            n=2,
+            logprobs=4,
+        )
+
+    def test_every_setting_of_model_and_speculation_arrives(
+        self, generate: Generate, seen: dict[str, Any], tiny_model_dir: Path
+    ) -> None:
+        result = generate(
+            PROMPT, "-q", "--drafter", "multi-draft", "--draft-model", tiny_model_dir, "--draft-precision", "bf16",
+            "--draft-tokens", 3, "--tree-nodes", 6, "--verify", "rejection", "--lenience", 0.5,
+            "--drafter-option", "branching=[2, 1]", "--drafter-option", "replacement=false",
+            "--batch-size", 3, "--max-context", 99,
+        )  # fmt: skip
+        assert result.exit_code == 0, result.stderr
+        assert seen["speculation"] == SpeculationParams(
+            draft_tokens=3, tree_nodes=6, verify=VerifyRule.REJECTION, lenience=0.5
+        )
+        assert (seen["model"], seen["drafter"]) == (str(tiny_model_dir), "multi-draft")
+        assert (seen["precision"], seen["draft_precision"]) == ("fp32", "bf16")
+        assert (seen["draft_model"], seen["draft_tokens"]) == (str(tiny_model_dir), 3)
+        assert seen["drafter_options"] == {"branching": [2, 1], "replacement": False}
+        assert (seen["max_batch_size"], seen["max_context"], seen["revision"]) == (3, 99, None)
+
+    def test_defaults_are_greedy(self, generate: Generate, seen: dict[str, Any], tiny_model_dir: Path) -> None:
+        headstart("generate", "-m", tiny_model_dir, PROMPT)
+        assert seen["params"] == SamplingParams(temperature=0, max_tokens=256)
+        assert seen["speculation"] == SpeculationParams()
+        assert seen["drafter"] == llm_module.DEFAULT_DRAFTER
+
+    def test_no_draft_tokens_is_plain_decoding(self, generate: Generate) -> None:
+        (row,) = rows(generate(PROMPT, "--draft-tokens", 0, "--json"))
+        assert row["stats"]["drafted"] == 0
+
+    def test_choices_are_the_librarys(self) -> None:
+        assert {choice.value for choice in VerifyChoice} == {rule.value for rule in VerifyRule}
+        assert {choice.value for choice in PrecisionChoice} == {precision.value for precision in Precision}
+
+    def test_lenience_warns_that_it_is_lossy(self, generate: Generate) -> None:
+        result = generate(PROMPT, "--quiet", "--lenience", 0.5)
+        (warning,) = result.stderr.splitlines()
+        assert "LOSSY" in warning
+        assert "LOSSY" in headstart("generate", "--help").stdout
+
+    def test_what_has_no_effect_is_said(self, generate: Generate) -> None:
+        assert "--top-p" in generate(PROMPT, "--top-p", 0.5).stderr
+        assert "--top-p" not in generate(PROMPT, "--top-p", 0.5, "-t", 1).stderr
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "named"),
+        [
+            (["--drafter", "clairvoyant"], "'clairvoyant'"),
+            (["-m", "/no/such/model"], "/no/such/model"),
+            (["--draft-model", "smollm2"], "'ngram' runs no model"),
+            (["--drafter-option", "depth=3"], "'depth'"),
+            (["--drafter-option", "max_order=deep"], "'deep'"),
+            (["--logit-bias", "99999=1"], "99999"),
+            (["--ban-token", "99999"], "99999"),
+            (["--temperature", "-1"], "temperature"),
+            (["--top-p", "2"], "top_p"),
+            (["--min-tokens", "50"], "min_tokens"),
+            (["--stop", ""], "stop"),
+            (["--seed", "-1"], "seed"),
+            (["--lenience", "2"], "lenience"),
+            (["--max-context", "100000"], "max_context"),
+            (["--max-context", "5"], "the context holds 5"),
+        ],
+    )
+    def test_bad_values_are_one_sentence(self, generate: Generate, arguments: list[str], named: str) -> None:
+        assert named in refusal(generate(PROMPT, *arguments))
+
+    @pytest.mark.parametrize(
+        ("arguments", "named"),
+        [
+            (["--logit-bias", "a=1"], "--logit-bias"),
+            (["--logit-bias", "5"], "--logit-bias"),
+            (["--drafter-option", "5"], "--drafter-option"),
+            (["--batch-size", "0"], "--batch-size"),
+            (["--prompts", "x.jsonl"], "PROMPT"),
+        ],
+    )
+    def test_misuse_is_one_sentence(self, generate: Generate, arguments: list[str], named: str) -> None:
+        assert named in refusal(generate(PROMPT, *arguments), status=2)
+
+    def test_a_prompt_that_is_too_long(self, generate: Generate) -> None:
+        assert f"the context holds {MAX_POSITIONS}" in refusal(generate("a" * MAX_POSITIONS))
+
+    def test_a_prompt_that_is_no_text(self, generate: Generate) -> None:
+        assert "not UTF-8" in refusal(generate("-", stdin=b"\xff\xfe"))
+
+    def test_an_empty_prompt_for_a_model_that_cannot_begin(self, generate: Generate, tmp_path: Path) -> None:
+        assert generate("").exit_code == 0
+        model = write_tiny_model(tmp_path)
+        (model / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+        assert "no tokens" in refusal(generate("", "-m", model))
+
+    def test_a_chat_with_a_model_that_does_not_chat(self, generate: Generate, tmp_path: Path) -> None:
+        assert "no chat template" in refusal(generate(PROMPT, "--chat", "-m", write_tiny_model(tmp_path, chat=False)))

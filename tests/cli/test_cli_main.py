@@ -1,0 +1,98 @@
+"""What all sub-commands share: quick help, one sentence for each error, quiet ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from cli_runs import headstart, refusal
+
+from headstart.cli import prompts
+
+COMMANDS = ["generate", "drafters", "derive", "theory"]
+QUICK = [["--help"], ["--version"], ["drafters"], *([name, "--help"] for name in COMMANDS)]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = f"""
+import sys
+from headstart.cli.main import app
+for path in {QUICK!r}:
+    try:
+        app(path, prog_name="headstart")
+    except SystemExit as end:
+        assert end.code == 0, path
+heavy = {{"torch", "numpy", "tokenizers", "transformers", "gguf", "jinja2"}} & set(sys.modules)
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Examples" in done.stdout
+
+
+def test_help_names_every_command_and_is_shown_without_arguments() -> None:
+    result = headstart()
+    assert result.exit_code == 0
+    assert result.stdout == headstart("--help").stdout
+    assert all(command in result.stdout for command in COMMANDS)
+
+
+def test_version() -> None:
+    result = headstart("--version")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("headstart 0.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nonsense"], "nonsense"),
+        (["--nonsense"], "--nonsense"),
+        (["generate", "x", "--top-k", "many"], "--top-k"),
+        (["generate", "x", "--verify", "never"], "--verify"),
+        (["generate"], "PROMPT"),
+        (["derive", "--layers", "2"], "--out"),
+    ],
+)
+def test_misuse_is_one_sentence_with_status_2(arguments: list[str], named: str) -> None:
+    sentence = refusal(headstart(*arguments), status=2)
+    assert named in sentence
+    assert "--help" in sentence
+
+
+def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(prompts, "one_prompt", broken)
+
+
+def test_a_fault_of_ours_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(RuntimeError("some\nthing"), monkeypatch)
+    sentence = refusal(headstart("generate", "x"))
+    assert "RuntimeError: some thing" in sentence
+    assert "HEADSTART_TRACEBACK" in sentence
+
+
+def test_a_fault_of_ours_shows_its_traceback_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(RuntimeError("something"), monkeypatch)
+    assert isinstance(headstart("generate", "x", HEADSTART_TRACEBACK="1").exception, RuntimeError)
+
+
+def test_ctrl_c_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(KeyboardInterrupt(), monkeypatch)
+    result = headstart("generate", "x")
+    assert result.exit_code == 130
+    assert result.output == ""
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from headstart.cli.main import main; main()", "drafters", "--json"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == b""
