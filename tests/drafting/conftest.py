@@ -45,6 +45,7 @@ VARIANTS = [
     Case("hierarchical", {"inner": "draft-model", "inner_options": {"model": "other", "draft_tokens": 2}}),
     Case("hierarchical", {"model": "deep", "inner": "early-exit", "inner_options": {"layers": 2}}),
     Case("early-exit", {"layers": 4, "top_p": 0.8}),
+    Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
 ]
 REMEMBERING = {"recycling"}
@@ -52,7 +53,7 @@ CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_draft
 
 WITHOUT_MODEL = {"none", "ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random"}
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
-WITH_HEAD = {"eagle3", "eagle2", "eagle"}
+WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise"}
 
 
 def new_drafter_of(case: Case) -> Callable[[], Drafter]:

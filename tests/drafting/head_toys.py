@@ -17,6 +17,7 @@ from headstart.drafting.registry import create_drafter
 from headstart.drafting.tree import DraftTree
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.runner import ModelRunner
@@ -66,10 +67,24 @@ def random_eagle(vocab_size: int, variant: str = "eagle3", reduced: bool = True,
     return head
 
 
+def random_parallel(
+    vocab_size: int, kind: ParallelKind, reduced: bool = True, own_heads: bool = False
+) -> ParallelHeads:
+    draft_vocab = len(DRAFT_IDS) if reduced else vocab_size
+    heads = ParallelHeads(ParallelConfig(kind, HIDDEN, vocab_size, draft_vocab, slots=3, own_heads=own_heads))
+    shake(heads, 12)
+    if reduced:
+        heads.d2t.copy_(torch.tensor(DRAFT_IDS) - torch.arange(len(DRAFT_IDS)))
+    return heads
+
+
 @cache
 def _directory(kind: str, vocab_size: int) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="headstart-head-"))
-    save_head(random_eagle(vocab_size, "eagle3" if kind == "eagle3" else "eagle"), directory)
+    if kind in ("medusa", "blockwise"):
+        save_head(random_parallel(vocab_size, kind), directory)  # type: ignore[arg-type]
+    else:
+        save_head(random_eagle(vocab_size, "eagle3" if kind == "eagle3" else "eagle"), directory)
     return directory
 
 

@@ -19,7 +19,8 @@ class HeadOptions:
     """What every drafter with a trained head may be told."""
 
     model: str | None = None
-    """Directory of the head, which must be named: one that ``headstart train`` wrote, or any EAGLE, speculators or Medusa checkpoint."""
+    """Directory of the head, which must be named: one that ``headstart train`` wrote, or an EAGLE, speculators or
+    Medusa checkpoint."""
     draft_tokens: int = 5
     """Depth of a draft at most."""
     tree_nodes: int = 15

@@ -133,6 +133,18 @@ _BUILT_IN = {
             "Li et al. 2024, EAGLE (arXiv:2401.15077)",
             f"{_HERE}.eagle:EagleDrafter",
         ),
+        DrafterInfo(
+            "medusa",
+            "a sparse tree over several trained heads, each of which says one future token",
+            "Cai et al. 2024, Medusa (arXiv:2401.10774)",
+            f"{_HERE}.medusa:MedusaDrafter",
+        ),
+        DrafterInfo(
+            "blockwise",
+            "a chain from one trained layer that says several future tokens",
+            "Stern et al. 2018 (arXiv:1811.03115)",
+            f"{_HERE}.blockwise:BlockwiseDrafter",
+        ),
     )
 }
 

@@ -1,0 +1,27 @@
+"""Blockwise parallel decoding (Stern et al. 2018, arXiv:1811.03115): one chain from heads trained together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headstart.drafting.context import DraftContext
+from headstart.drafting.heads import HeadOptions
+from headstart.drafting.medusa import path_template
+from headstart.drafting.parallel_heads import ParallelHeadsDrafter
+
+MAX_SLOTS = 64
+
+
+@dataclass(frozen=True)
+class BlockwiseOptions(HeadOptions):
+    pass
+
+
+class BlockwiseDrafter(ParallelHeadsDrafter):
+    """Each slot's best token, as the paper's greedy predict step."""
+
+    Options = BlockwiseOptions
+
+    def __init__(self, context: DraftContext, options: BlockwiseOptions) -> None:
+        chain = [(0,) * (depth + 1) for depth in range(MAX_SLOTS)]
+        super().__init__(context, options, "blockwise", path_template(chain))

@@ -1,0 +1,94 @@
+"""Drafts from heads that say several future tokens at once: the shared part of Medusa and blockwise decoding.
+
+The heads read the target's state at the last committed position but the root's, which the last pass has brought; no
+cache is needed. What they say of one depth does not depend on what was said of the depths above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_trees import TemplateTrees
+from headstart.drafting.heads import HeadOptions, open_head
+from headstart.drafting.options import require
+from headstart.drafting.recycling import TreeTemplate
+from headstart.drafting.tree import DraftTree
+from headstart.models.backend import FINAL_TAP
+from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
+
+
+class ParallelHeadsDrafter:
+    """A static tree over the best tokens of every slot.
+
+    Args:
+        kind: of heads that are run.
+        template: the tree; its depth is cut to the heads' slots.
+    """
+
+    needs = TargetSignals(taps=(FINAL_TAP,))
+
+    def __init__(self, context: DraftContext, options: HeadOptions, kind: ParallelKind, template: TreeTemplate) -> None:
+        heads = open_head(context, options, ParallelHeads)
+        require(
+            heads.config.kind == kind,
+            f"model {options.model!r} holds {heads.config.kind} heads; choose the drafter of that name.",
+        )
+        self._options = options
+        self._slots = heads.config.slots
+        self._template = template
+        self._pass = ParallelPass(heads, context.require_tables()(), options.dtype)
+        self._states: dict[int, tuple[int, Tensor]] = {}
+        """id -> position, and the target's state there [hidden]."""
+
+    def begin(self, sequence: SequenceView) -> None:
+        pass
+
+    def end(self, sequence_id: int) -> None:
+        self._states.pop(sequence_id, None)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        for outcome in outcomes:
+            kept = outcome.kept_rows
+            if kept:
+                # A copy: a slice would hold on to the states of the whole pass.
+                state = outcome.hidden[FINAL_TAP][kept[-1]].clone()
+                self._states[outcome.sequence.id] = (outcome.first_position + len(kept) - 1, state)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        trees = [DraftTree.empty()] * len(sequences)
+        active = [
+            i
+            for i, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
+            if min(budget.nodes, budget.depth) > 0 and self._is_ready(sequence)
+        ]
+        if active:
+            states = torch.stack([self._states[sequences[i].id][1] for i in active])
+            grown = self._grow(states, [budgets[i] for i in active])
+            for i, tree in zip(active, grown, strict=True):
+                trees[i] = tree
+        return trees
+
+    def _is_ready(self, sequence: SequenceView) -> bool:
+        position, _ = self._states.get(sequence.id, (-1, None))
+        return position == len(sequence.tokens) - 2 and position >= 0
+
+    def _grow(self, states: Tensor, budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        logits = self._pass.logits(states)
+        ranks = min(int(self._template.ranks.max()) + 1, logits.shape[-1])
+        best = logits.topk(ranks).indices
+        tokens = self._pass.target_ids[best]
+        trees = TemplateTrees(len(states), self._template)
+        beams = 1
+        for slot in range(min(self._slots, self._options.draft_tokens)):
+            # Every node of a level has the same children.
+            children = tokens[:, slot, None].expand(-1, beams, -1)
+            grown = trees.grow(torch.zeros(children.shape), children)
+            if grown is None:
+                break
+            beams = grown.tokens.shape[1]
+        return trees.trees(self._options.tree_nodes, budgets)
