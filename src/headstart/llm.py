@@ -12,7 +12,7 @@ from typing import Any, cast
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.options import parse_options
-from headstart.drafting.registry import create_drafter, drafter_options
+from headstart.drafting.registry import create_drafter, drafter_name, drafter_options
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.schedule import Limits
@@ -43,7 +43,8 @@ class LLM:
     Args:
         model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
             share it.
-        drafter: a registered drafter's name (``headstart drafters`` lists them); "none" decodes plainly.
+        drafter: a registered drafter's name (``headstart drafters`` lists them), or a drafter's class; "none" decodes
+            plainly.
         draft_model: another model for the drafter, named as ``model`` is.
         draft_tokens: depth of the draft; None: the drafter's default.
         drafter_options: further options of the drafter.
@@ -62,7 +63,7 @@ class LLM:
     def __init__(
         self,
         model: str | Path | Model = DEFAULT_MODEL,
-        drafter: str = DEFAULT_DRAFTER,
+        drafter: str | type[Any] = DEFAULT_DRAFTER,
         *,
         draft_model: str | Path | None = None,
         draft_tokens: int | None = None,
@@ -95,7 +96,7 @@ class LLM:
         self.speculation = speculation or SpeculationParams()
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
-        self.drafter_name = drafter
+        self.drafter_name = drafter_name(drafter)
         self.engine = Engine(
             runner,
             create_drafter(
@@ -312,7 +313,10 @@ def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> b
 
 
 def _drafter_options(
-    drafter: str, draft_model: str | Path | None, draft_tokens: int | None, more: Mapping[str, object] | None
+    drafter: str | type[Any],
+    draft_model: str | Path | None,
+    draft_tokens: int | None,
+    more: Mapping[str, object] | None,
 ) -> dict[str, object]:
     """The drafter's options, with the common ones under the names that it knows.
 
@@ -320,17 +324,16 @@ def _drafter_options(
         ConfigError: ``draft_model`` was given to a drafter that runs no model, or the drafter refuses an option.
     """
     options = dict(more or {})
+    name = drafter_name(drafter)
     known = {field.name for field in fields(drafter_options(drafter))}
     if draft_model is not None:
         if "model" not in known:
-            raise ConfigError(
-                f"draft_model is {str(draft_model)!r}, but drafter {drafter!r} runs no model; leave it out."
-            )
+            raise ConfigError(f"draft_model is {str(draft_model)!r}, but drafter {name!r} runs no model; leave it out.")
         options["model"] = str(draft_model)
     if draft_tokens is not None and "draft_tokens" in known:
         options["draft_tokens"] = draft_tokens
     # Refused here rather than after the model has been read.
-    parse_options(drafter_options(drafter), drafter, options)
+    parse_options(drafter_options(drafter), name, options)
     return options
 
 

@@ -154,28 +154,35 @@ def available_drafters() -> dict[str, DrafterInfo]:
     return {**_BUILT_IN, **{name: _info(point) for name, point in _entry_points().items()}}
 
 
-def drafter_options(name: str) -> type[Any]:
-    """The frozen dataclass of the drafter's options.
+def drafter_name(drafter: str | type[Any]) -> str:
+    """What a drafter is called, given by its name or its class."""
+    return drafter if isinstance(drafter, str) else drafter.__name__
+
+
+def drafter_options(drafter: str | type[Any]) -> type[Any]:
+    """The frozen dataclass of the options of a drafter, given by its name or its class.
 
     Raises:
         ConfigError: no drafter has this name, or its package cannot be imported.
     """
-    return getattr(_drafter_class(name), "Options", NoOptions)
+    return getattr(_drafter_class(drafter), "Options", NoOptions)
 
 
-def create_drafter(name: str, context: DraftContext, **options: object) -> Drafter:
-    """Build a drafter.
+def create_drafter(drafter: str | type[Any], context: DraftContext, **options: object) -> Drafter:
+    """Build a drafter, given by its name or its class.
 
     Raises:
         ConfigError: no drafter has this name, its package cannot be imported, or it lacks an option, refuses
             its value, or misses something in the context.
     """
-    drafter_class = _drafter_class(name)
-    drafter: Drafter = drafter_class(context, parse_options(drafter_options(name), name, options))
-    return drafter
+    parsed = parse_options(drafter_options(drafter), drafter_name(drafter), options)
+    created: Drafter = _drafter_class(drafter)(context, parsed)
+    return created
 
 
-def _drafter_class(name: str) -> Any:
+def _drafter_class(name: str | type[Any]) -> Any:
+    if not isinstance(name, str):
+        return name
     built_in = _BUILT_IN.get(name)
     if built_in is not None:
         module, _, attribute = built_in.target.partition(":")
