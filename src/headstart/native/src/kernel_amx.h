@@ -22,7 +22,7 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
   }
   for (int tile = 0; tile < count; ++tile, a += 32) {
     const Bf16 *b = tiles(tile);
-    prefetch.ask<2048>(b);
+    for (int line = 0; line < 16; ++line) prefetch.ask(b + line * kLine / sizeof(Bf16));
     TILE_LOAD(4, a, a_bytes);
     TILE_LOAD(6, b, 128);
     TILE_LOAD(7, b + 32, 128);
@@ -48,7 +48,7 @@ static void multiply_linear_bf16(const PackedLinear &linear, int, const char *we
   const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
   const size_t stride = a.row_bytes / sizeof(Bf16);
   const int count = linear.padded_inputs / 32;
-  const Prefetch ask = Prefetch::share(prefetch, linear.pair_bytes, 0, 1);
+  const Prefetch ask = Prefetch::of_block(prefetch, linear.pair_bytes, 0, 1);
   if (rows <= 16)
     multiply_tile_rows<1>(x, stride, tiles, count, out, kColumns, false, ask);
   else
@@ -70,7 +70,7 @@ static inline void multiply_int8_tile(const char *high, size_t row_bytes, size_t
     TILE_ZERO(3);
   }
   for (int tile = 0; tile < count; ++tile, weights += 2048, high += 64) {
-    prefetch.ask<2048>(weights);
+    for (int line = 0; line < 16; ++line) prefetch.ask(weights + line * kLine);
     TILE_LOAD(4, high, row_bytes);
     TILE_LOAD(6, weights, 128);
     TILE_LOAD(7, weights + 64, 128);
@@ -97,7 +97,7 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   for (int first = 0; first < rows; first += 16) {
     const char *high = a.row(row + first);
     multiply_int8_tile<kPlanes>(high, a.row_bytes, a.plane_bytes, weights, linear.padded_inputs / 64, sums,
-                                Prefetch::share(prefetch, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
+                                Prefetch::of_block(prefetch, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
     const int count = rows - first < 16 ? rows - first : 16;
     for (int half = 0; half < 2; ++half) {
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
@@ -129,7 +129,7 @@ static inline LinearKernel linear_kernel(Precision precision) {
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
-  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate, false);
+  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
 }
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,

@@ -12,8 +12,8 @@ static inline void multiply_int8_half(const char *high, size_t plane_bytes, cons
   for (int p = 0; p < kPlanes; ++p)
     for (int i = 0; i < 4; ++i) sum[p][i] = _mm256_setzero_si256();
   for (int tile = 0; tile < count; ++tile, weights += 2048, high += 64) {
-    prefetch.ask<2048>(weights);
     for (int step = 0; step < 16; ++step) {
+      prefetch.ask(weights + step * kLine);
       int32_t four[2] = {};
       std::memcpy(&four[0], high + step * 4, 4);
       if (kPlanes == 2) std::memcpy(&four[1], high + plane_bytes + step * 4, 4);
@@ -22,7 +22,7 @@ static inline void multiply_int8_half(const char *high, size_t plane_bytes, cons
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         const __m256i w = _mm256_cvtepi8_epi16(
-            _mm_load_si128(reinterpret_cast<const __m128i *>(weights + step * 128 + i * 16)));
+            _mm_load_si128(reinterpret_cast<const __m128i *>(weights + step * kLine + i * 16)));
         sum[0][i] = _mm256_add_epi32(sum[0][i], _mm256_madd_epi16(signed_bytes, w));
         if (kPlanes == 2)
           sum[kPlanes - 1][i] = _mm256_add_epi32(sum[kPlanes - 1][i], _mm256_madd_epi16(unsigned_bytes, w));
@@ -45,7 +45,7 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   for (int r = 0; r < rows; ++r)
     for (int half = 0; half < 2; ++half) {
       multiply_int8_half<kPlanes>(a.row(row + r), a.plane_bytes, weights + half * 64, count, sums,
-                                  Prefetch::share(prefetch, linear.pair_bytes, 2 * r + half, 2 * rows));
+                                  Prefetch::of_block(prefetch, linear.pair_bytes, 2 * r + half, 2 * rows));
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
       const float unit = a.scales[row + r];
       store(out + r * kColumns + half * 16,
@@ -71,7 +71,7 @@ static inline LinearKernel linear_kernel(Precision precision) {
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
-  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate, false);
+  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
 }
 
 // Nothing to ask for, nothing to set up on a thread.

@@ -16,10 +16,10 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
     for (int p = 0; p < kPlanes; ++p) sum[r][p][0] = sum[r][p][1] = _mm512_setzero_si512();
   const char *bytes = a.row(row);
   for (int tile = 0; tile < linear.padded_inputs / 64; ++tile, weights += 2048) {
-    prefetch.ask<2048>(weights);
     for (int step = 0; step < 16; ++step) {
-      const __m512i left = _mm512_load_si512(weights + step * 128);
-      const __m512i right = _mm512_load_si512(weights + step * 128 + 64);
+      prefetch.ask(weights + step * kLine);
+      const __m512i left = _mm512_load_si512(weights + step * kLine);
+      const __m512i right = _mm512_load_si512(weights + step * kLine + 64);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
@@ -55,7 +55,7 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   const int blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
-    const Prefetch ask = Prefetch::share(prefetch, linear.pair_bytes, block, blocks);
+    const Prefetch ask = Prefetch::of_block(prefetch, linear.pair_bytes, block, blocks);
 #define HEADSTART_ROWS(R)                                                                      \
   case R:                                                                                      \
     if constexpr (R <= most) multiply_vnni_rows<R, kPlanes>(linear, pair, weights, a, row, out, ask); \
@@ -97,7 +97,7 @@ static inline LinearKernel linear_kernel(Precision precision) {
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
-  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate, false);
+  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
 }
 
 // Nothing to ask for, nothing to set up on a thread.

@@ -129,7 +129,7 @@ static void multiply_linear_fma(const PackedLinear &linear, int, const char *wei
   const float *x = reinterpret_cast<const float *>(a.row(row));
   const Stream<Cell> tiles{reinterpret_cast<const Cell *>(weights)};
   const size_t stride = a.row_bytes / sizeof(float);
-  multiply_fma<Cell>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false, prefetch);
+  multiply_fma<Cell>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false, true, prefetch);
 }
 
 // A row of 8-bit activations: symmetric, the largest magnitude at 127 (one plane) or 127 * 256 (two planes: almost

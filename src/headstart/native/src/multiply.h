@@ -19,31 +19,43 @@ template <class Cell> struct Paged {
   const Cell *operator()(int tile) const { return pages[tile] + offset; }
 };
 
+// A function that only prefetches has no effect in the compiler's eyes: unless it is inlined first, its calls vanish.
+#define HEADSTART_PREFETCHES inline __attribute__((always_inline))
+
 // Asks for the cache lines [0, bytes) behind p, into L2: L1 is too small for the distance.
-static inline void prefetch_lines(const void *p, int bytes) {
+static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
   const char *line = static_cast<const char *>(p);
   for (int i = 0; i < bytes; i += 64) _mm_prefetch(line + i, _MM_HINT_T1);
 }
 
-constexpr int kPrefetchBytes = 12288;  // least distance between asking for a weight and using it
+constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
+constexpr int kNearBytes = 2048;
 
-// Which weights to ask for while a pair of columns is multiplied. Where the pair is read once for each of several row
-// blocks, every block asks for its share of the pair after it, so that memory is busy all the time.
+// What to ask for while a pair of columns is multiplied, a step (kLine bytes) at a time: from memory into L2 far ahead,
+// from L2 into L1 shortly before use.
 struct Prefetch {
-  size_t distance = 0;  // 0: none
-  int from = 0, to = 0;  // bytes of every 2 KB
+  size_t distance = 0;  // 0: nothing from memory
+  bool near = false;
 
-  static Prefetch share(bool wanted, size_t pair_bytes, int block, int blocks) {
-    if (!wanted) return {};
-    const size_t distance = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
-    return {distance, 32 * block / blocks * 64, 32 * (block + 1) / blocks * 64};
+  // Only the first row block of a pair asks memory. Where other blocks follow, it asks for the pair after this one:
+  // what lies nearer it has asked for before.
+  static Prefetch of_block(bool wanted, size_t pair_bytes, int block, int blocks) {
+    const size_t far = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
+    return {wanted && block == 0 ? far : 0, true};
   }
-  template <size_t kBytes> void ask(const void *weights) const {
-    for (size_t at = 0; at < kBytes; at += 2048)
-      for (int line = from; line < to; line += 64)
-        _mm_prefetch(static_cast<const char *>(weights) + distance + at + line, _MM_HINT_T1);
+  HEADSTART_PREFETCHES void ask(const void *line) const {
+    const char *at = static_cast<const char *>(line);
+    if (distance) {
+      _mm_prefetch(at + distance, _MM_HINT_T1);
+      _mm_prefetch(at + distance + 64, _MM_HINT_T1);
+    }
+    if (near) {
+      _mm_prefetch(at + kNearBytes, _MM_HINT_T0);
+      _mm_prefetch(at + kNearBytes + 64, _MM_HINT_T0);
+    }
   }
 };
+constexpr int kLine = 128;
 
 // The product in float fused multiply-adds. Faster than the bf16 dot instruction of AVX-512 (half rate on the server
 // cores it was measured on) above one row, and the same speed as memory at one.
@@ -59,9 +71,9 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
   for (int tile = 0; tile < count; ++tile) {
     const Cell *b = tiles(tile);
     const float *a_tile = a + tile * 32;
-    prefetch.ask<TileOrder<Cell>::kPairCells * sizeof(Cell)>(b);
     if constexpr (sizeof(Cell) == 2) {
       for (int step = 0; step < 32; step += 2) {
+        prefetch.ask(b + step * 32);
         Lanes even[2], odd[2];
         load_bf16_pairs(b + step * 32, even[0], odd[0]);
         load_bf16_pairs(b + step * 32 + 32, even[1], odd[1]);
@@ -76,6 +88,7 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
       }
     } else {
       for (int step = 0; step < 32; ++step) {
+        prefetch.ask(b + step * 32);
         const Lanes left = load(b + step * 32), right = load(b + step * 32 + 16);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
@@ -99,20 +112,22 @@ constexpr int kFmaRows = 12;  // 24 of 32 registers hold sums
 constexpr int kFmaRows = 2;
 #endif
 
-// Splits `rows` into the fewest blocks of at most `most`, as even as possible: the size of block `index`.
+// Splits `rows` into blocks of `most` and a rest; a rest of less than a third of `most`, which would keep the
+// arithmetic units waiting for each other, takes rows from the block before. The size of block `index`.
 static inline int block_rows(int rows, int most, int index) {
-  const int blocks = ceil_div(rows, most);
-  return rows / blocks + (index < rows % blocks ? 1 : 0);
+  const int blocks = ceil_div(rows, most), rest = rows - most * (blocks - 1);
+  const int taken = blocks > 1 && rest < most / 3 ? most / 3 - rest : 0;
+  return index + 1 == blocks ? rest + taken : index + 2 == blocks ? most - taken : most;
 }
 
 template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                size_t c_stride, bool accumulate, bool prefetch) {
+                                size_t c_stride, bool accumulate, bool streamed = false, bool prefetch = false) {
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, kFmaRows, block);
-    const Prefetch ask =
-        Prefetch::share(prefetch, count * TileOrder<Cell>::kPairCells * sizeof(Cell), block, blocks);
+    const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
+    const Prefetch ask = streamed ? Prefetch::of_block(prefetch, bytes, block, blocks) : Prefetch{};
 #define HEADSTART_ROWS(R)                                                                                \
   case R:                                                                                                \
     multiply_fma_rows<Cell, R>(a, a_stride, tiles, count, c, c_stride, accumulate, ask); \
