@@ -24,6 +24,8 @@ CHATS = [
         {"role": "user", "content": "Now one that multiplies them."},
     ],
 ]
+TRAINED_HEADS = {"eagle", "eagle2", "eagle3", "medusa", "blockwise", "pass"}
+"""They need a head's directory; their own tests make one."""
 GREEDY = SamplingParams(temperature=0, max_tokens=32)
 
 
@@ -37,7 +39,7 @@ def plain(model: Model) -> list[list[int]]:
     return [out.token_ids for out in LLM(model, drafter="none").chat(CHATS, GREEDY)]
 
 
-@pytest.mark.parametrize("name", sorted(available_drafters()))
+@pytest.mark.parametrize("name", sorted(available_drafters().keys() - TRAINED_HEADS))
 def test_every_drafter_says_what_plain_decoding_says(name: str, model: Model, plain: list[list[int]]) -> None:
     outputs = LLM(model, drafter=name).chat(CHATS, GREEDY)
     assert [out.token_ids for out in outputs] == plain
