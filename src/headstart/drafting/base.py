@@ -95,6 +95,10 @@ class RoundOutcome:
     """[row, k] best target token ids after each row, best first; None in prompt chunks or where not needed."""
     hidden: dict[int, Tensor] = field(default_factory=dict)
     """tap -> [row, hidden]."""
+    pass_rows: int = 0
+    """Rows of the whole pass, over all its sequences; 0: not known."""
+    pass_seconds: float = 0.0
+    """Wall time of the pass."""
 
     @property
     def kept_rows(self) -> list[int]:

@@ -51,7 +51,8 @@ def decode_round(runner: ModelRunner, drafter: Drafter, plan: Plan) -> None:
             runner.cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
             outcomes.append(replace(seen, accepted=kept, committed=committed))
             clock.charge_round(sequence.stats)
-    drafter.observe(outcomes)
+    rows = sum(map(len, spans))
+    drafter.observe([replace(seen, pass_rows=rows, pass_seconds=clock.pass_seconds) for seen in outcomes])
 
 
 def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw) -> tuple[int, ...]:
@@ -152,6 +153,10 @@ class _Clock:
     def passed(self) -> None:
         self.pass_end = time.perf_counter()
 
+    @property
+    def pass_seconds(self) -> float:
+        return self.pass_end - self.draft_end
+
     def charge_prefill(self, stats: SequenceStats) -> None:
         stats.target_passes += 1
         stats.prefill_seconds += self.pass_end - self.start
@@ -160,4 +165,4 @@ class _Clock:
         stats.target_passes += 1
         stats.rounds += 1
         stats.draft_seconds += self.draft_end - self.start
-        stats.target_seconds += self.pass_end - self.draft_end
+        stats.target_seconds += self.pass_seconds
