@@ -2,17 +2,22 @@
 
 from headstart import LLM, SamplingParams
 
-QUESTION = "Repeat this sentence three times: The quick brown fox jumps over the lazy dog."
+PROMPT = """\
+def area_of_square(side):
+    \"""Return the area of a square.\"""
+    return side * side
+
+
+def area_of_rectangle("""
 
 
 def main() -> None:
-    params = SamplingParams(temperature=0, max_tokens=64)
-    messages = [{"role": "user", "content": QUESTION}]
+    params = SamplingParams(temperature=0, max_tokens=96)
     model = LLM("smollm2", drafter="none").model
     texts = set()
     for drafter in ("none", "ngram", "prompt-lookup", "suffix", "recycling", "early-exit"):
         llm = LLM(model, drafter)
-        (output,) = llm.chat(messages, params)
+        (output,) = llm.generate(PROMPT, params)
         stats = output.stats
         texts.add(output.text)
         print(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cli_runs import headstart, refusal
 
 from headstart.cli import prompts
+from headstart.cli.main import app
 
-COMMANDS = ["generate", "drafters", "derive", "theory"]
+COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
 QUICK = [["--help"], ["--version"], ["drafters"], *([name, "--help"] for name in COMMANDS)]
 
 
 def test_help_imports_nothing_heavy() -> None:
     script = f"""
 import sys
+from pathlib import Path
 from headstart.cli.main import app
 for path in {QUICK!r}:
     try:
@@ -37,6 +41,7 @@ def test_help_names_every_command_and_is_shown_without_arguments() -> None:
     assert result.exit_code == 0
     assert result.stdout == headstart("--help").stdout
     assert all(command in result.stdout for command in COMMANDS)
+    assert {"generate", "drafters", "derive", "theory"} <= set(COMMANDS)
 
 
 def test_version() -> None:
@@ -96,3 +101,21 @@ def test_a_closed_pipe_is_silent() -> None:
     os.close(writing)
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+def test_the_manual_names_only_options_that_exist() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", manual))
+    known = {
+        option
+        for command in ((), *((name,) for name in COMMANDS))
+        for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", headstart(*command, "--help").stdout)
+    }
+    assert named <= known
+
+
+def test_the_manual_names_every_option_of_generate() -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    panels = headstart("generate", "--help").stdout.partition("─ Arguments ")[2]
+    for option in re.findall(r"^│ (--[a-z][\w-]*)", panels, flags=re.MULTILINE):
+        assert option in manual, option

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from headstart.analysis.differences import numerics_of
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats
 from headstart.llm import LLM
@@ -15,7 +16,7 @@ from headstart.verification.base import VerifyRule
 
 FINE_TIE_GAP, COARSE_TIE_GAP = 1e-3, 0.25
 """Log-probabilities nearer than this may change places by rounding, in fp32 and in anything coarser: bf16 steps by
-1/8 among logits of 16 to 32, and two of them are compared."""
+1/8 among logits of 16 to 32, and two of them are compared. A backend with exact numerics has no ties."""
 
 WARM_UP_TOKENS = 8
 
@@ -117,7 +118,7 @@ class Comparator:
             best = self._two_best(plain, theirs[:position])
             gap = abs(best[0][1] - best[1][1])
             if not _reshaped(self._params):
-                tie = gap <= self._tie_gap and {said, due} == {token for token, _ in best}
+                tie = gap <= self._tie_gap() and {said, due} == {token for token, _ in best}
         return Difference(sample, position, due, said, gap, tie)
 
     def _two_best(self, plain: RequestOutput, output_ids: list[int]) -> list[tuple[int, float]]:
@@ -128,9 +129,11 @@ class Comparator:
         assert output.logprobs is not None
         return list(output.logprobs[0].top.items())
 
-    @property
     def _tie_gap(self) -> float:
-        return FINE_TIE_GAP if self._llm.model.backend.name.endswith("fp32") else COARSE_TIE_GAP
+        backend = self._llm.model.backend
+        if numerics_of(backend).exact:
+            return 0.0
+        return FINE_TIE_GAP if backend.name.endswith("fp32") else COARSE_TIE_GAP
 
     def _token(self, token: int | None) -> str:
         return "the end" if token is None else f"{self._llm.model.tokenizer.token_text(token)!r} ({token})"
@@ -154,7 +157,7 @@ def _cause(difference: Difference) -> str:
         return f"{gap}, before penalties and biases"
     if difference.float_tie:
         return f"{gap}, a float tie that rounding decides"
-    return f"{gap}, more than rounding explains, so this looks like a fault"
+    return f"{gap}, which rounding does not explain, so this looks like a fault"
 
 
 def _reshaped(params: SamplingParams) -> bool:
