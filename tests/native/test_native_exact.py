@@ -263,3 +263,21 @@ def test_larger_blocks_hold_the_same_bits(isa: str) -> None:
     storage.copy_blocks([2], [1])
     rest = run_chunks(backend, storage, tokens[100:], [50], [4, 1], start=100)
     assert torch.equal(torch.cat([first, rest]), expected)
+
+
+@each_isa
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@each_config
+def test_chunks_of_a_long_context_shared_by_threads(config: object, precision: Precision, isa: str) -> None:
+    """Few rows over many keys are cut by chunk where there are threads for it; the bits stay."""
+    prompt, tree = random_tokens(1100), random_tree(9, seed=15)
+    nodes = random_tokens(9, seed=16)
+    logits: list[Tensor] = []
+    for threads in (1, 2, 4):
+        backend = native(config, precision, isa, threads)  # type: ignore[arg-type]
+        storage = storage_of(backend)
+        backend.forward(make_pass(Rows(prompt, 0, SHUFFLED), logit_rows=[]), storage)
+        step = backend.forward(make_pass(Rows(nodes[:1], 1100, SHUFFLED)), storage).logits
+        logits.append(torch.cat([step, backend.forward(make_pass(Rows(nodes, 1100, SHUFFLED, tree)), storage).logits]))
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])

@@ -81,28 +81,53 @@ template <class Cell> class AttentionTile {
  public:
   AttentionTile(const AttentionLayer &layer, const AttentionItem &item, AttentionScratch<Cell> &scratch)
       : layer_(layer), item_(item), s_(scratch), sequence_(layer.plan.sequences()[item.sequence]),
-        entries_((item.end_row - item.first_row) * item.heads) {}
-
-  void run() {
-    int last = 0, first = layer_.positions[item_.first_row];
+        entries_((item.end_row - item.first_row) * item.heads), first_(layer.positions[item.first_row]) {
     for (int row = item_.first_row; row < item_.end_row; ++row) {
-      last = std::max(last, layer_.positions[row]);
-      first = std::min(first, first_visible(row));
+      last_ = std::max(last_, layer_.positions[row]);
+      first_ = std::min(first_, first_visible(row));
     }
     // Pages before `shared_` are read in place by every row, with the slot equal to the position.
-    shared_ = sequence_.straight ? last / kPageKeys + 1 : sequence_.cached / kPageKeys;
+    shared_ = sequence_.straight ? last_ / kPageKeys + 1 : sequence_.cached / kPageKeys;
+  }
+
+  void run() {
     load_queries();
-    if (!sequence_.straight) score_slots();
-    for (int chunk = first / kChunkKeys; chunk <= last / kChunkKeys; ++chunk) {
-      const int page = std::max(first / kPageKeys, chunk * kChunkPages);
-      const int end = std::min(last / kPageKeys + 1, (chunk + 1) * kChunkPages);
-      score(chunk, page, std::min(end, shared_));
-      for (int entry = 0; entry < entries_; ++entry) weigh(entry, chunk, end * kPageKeys - chunk * kChunkKeys);
-      sum_values(chunk, page, std::min(end, shared_), last);
-      for (int entry = 0; entry < entries_; ++entry) merge(entry);
+    if (needs_slots(last_ / kChunkKeys)) score_slots();
+    begin_merge();
+    for (int chunk = first_ / kChunkKeys; chunk <= last_ / kChunkKeys; ++chunk) {
+      run_chunk(chunk);
+      for (int entry = 0; entry < entries_; ++entry)
+        merge(entry, s_.chunk_maximum[entry], s_.chunk_total[entry], s_.partial + entry * layer_.head_dim);
     }
     finish();
   }
+
+  // One chunk alone, left at `part`: [entry][part_stride], a maximum, a total, and the sum of values from 16 on.
+  void run_part(int chunk, float *part) {
+    const bool visible = chunk >= first_ / kChunkKeys;
+    if (visible) {
+      load_queries();
+      if (needs_slots(chunk)) score_slots();
+      run_chunk(chunk);
+    }
+    for (int entry = 0; entry < entries_; ++entry, part += part_stride(layer_.head_dim)) {
+      part[0] = visible ? s_.chunk_maximum[entry] : -INFINITY, part[1] = s_.chunk_total[entry];
+      std::memcpy(part + 16, s_.partial + entry * layer_.head_dim, layer_.head_dim * sizeof(float));
+    }
+  }
+
+  // Puts together what `run_part` left for chunks 0, 1, ...; the same operations as in `run`.
+  void merge_parts(const float *parts, int count) {
+    begin_merge();
+    for (int chunk = 0; chunk < count; ++chunk, parts += kTileEntries * part_stride(layer_.head_dim))
+      for (int entry = 0; entry < entries_; ++entry) {
+        const float *part = parts + entry * part_stride(layer_.head_dim);
+        merge(entry, part[0], part[1], part + 16);
+      }
+    finish();
+  }
+
+  static int part_stride(int head_dim) { return head_dim + 16; }
 
  private:
   static constexpr int kStride = AttentionScratch<Cell>::kScoreStride;
@@ -124,10 +149,19 @@ template <class Cell> class AttentionTile {
       const float *q = layer_.queries + (row_of(entry) - layer_.first_row) * layer_.query_stride +
                        (item_.first_head + entry % item_.heads) * d;
       for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(q + k) * splat(layer_.scale));
-      for (int k = 0; k < d; k += 16) store(s_.sum + entry * d + k, splat(0.f));
-      s_.maximum[entry] = -INFINITY, s_.total[entry] = 0.f;
     }
   }
+
+  void run_chunk(int chunk) {
+    const int page = std::max(first_ / kPageKeys, chunk * kChunkPages);
+    const int end = std::min(last_ / kPageKeys + 1, (chunk + 1) * kChunkPages);
+    score(chunk, page, std::min(end, shared_));
+    for (int entry = 0; entry < entries_; ++entry) weigh(entry, chunk, end * kPageKeys - chunk * kChunkKeys);
+    sum_values(chunk, page, std::min(end, shared_), last_);
+  }
+
+  // Whether a chunk reaches into a tree's own rows.
+  bool needs_slots(int chunk) const { return !sequence_.straight && (chunk + 1) * kChunkPages > shared_; }
 
   void score_page(int logical, float *scores, int stride) {
     multiply_tiles<Cell>(entries_, s_.query, layer_.head_dim, Stream<Cell>{key_page(logical)}, layer_.head_dim / 32,
@@ -237,17 +271,22 @@ template <class Cell> class AttentionTile {
     return s_.gathered[into];
   }
 
-  void merge(int entry) {
-    const float chunk_maximum = s_.chunk_maximum[entry];
+  void begin_merge() {
+    for (int entry = 0; entry < entries_; ++entry) {
+      s_.maximum[entry] = -INFINITY, s_.total[entry] = 0.f;
+      for (int k = 0; k < layer_.head_dim; k += 16) store(s_.sum + entry * layer_.head_dim + k, splat(0.f));
+    }
+  }
+
+  void merge(int entry, float chunk_maximum, float chunk_total, const float *partial) {
     if (chunk_maximum == -INFINITY) return;  // this row sees nothing of the chunk
     const float maximum = std::max(s_.maximum[entry], chunk_maximum);
     const Lanes old_factor = s_.maximum[entry] == -INFINITY ? splat(0.f) : exp(splat(s_.maximum[entry] - maximum));
     const Lanes new_factor = exp(splat(chunk_maximum - maximum));
     alignas(64) float total[16];
-    store(total, fma(splat(s_.total[entry]), old_factor, splat(s_.chunk_total[entry]) * new_factor));
+    store(total, fma(splat(s_.total[entry]), old_factor, splat(chunk_total) * new_factor));
     s_.total[entry] = total[0], s_.maximum[entry] = maximum;
     float *sum = s_.sum + entry * layer_.head_dim;
-    const float *partial = s_.partial + entry * layer_.head_dim;
     for (int k = 0; k < layer_.head_dim; k += 16)
       store(sum + k, fma(load(sum + k), old_factor, load(partial + k) * new_factor));
   }
@@ -266,5 +305,5 @@ template <class Cell> class AttentionTile {
   const AttentionItem &item_;
   AttentionScratch<Cell> &s_;
   const SequencePlan &sequence_;
-  int entries_, shared_ = 0;
+  int entries_, first_, last_ = 0, shared_ = 0;  // shared_ counts pages, first_ and last_ are positions
 };

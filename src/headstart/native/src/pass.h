@@ -47,6 +47,8 @@ class PassRunner {
     return a;
   }
 
+  size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
+
   template <class Cell> AttentionScratch<Cell> &scratch(int thread) {
     if constexpr (sizeof(Cell) == 2)
       return scratch_bf16_[thread];
@@ -60,6 +62,9 @@ class PassRunner {
   const HeadstartPass *pass_ = nullptr;
   int first_ = 0, rows_ = 0, first_wanted_ = 0, panel_wanted_ = 0;  // of the panel
   std::vector<AttentionItem> items_;
+  std::vector<AttentionPart> parts_;
+  AlignedBuffer part_memory_;  // [part][part_size] floats
+  size_t part_capacity_ = 0;
   Barrier barrier_;
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
@@ -87,7 +92,12 @@ class PassRunner {
     for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
       rows_ = std::min(kPanelRows, pass.rows - first_);
       plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
-      first_wanted_ = wanted;
+      Plan::split(items_, pass.positions, threads, parts_);
+    if (parts_.size() > part_capacity_) {
+      part_capacity_ = parts_.size();
+      part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+    }
+    first_wanted_ = wanted;
       while (wanted < pass.wanted && pass.logit_rows[wanted] < first_ + rows_) ++wanted;
       panel_wanted_ = wanted - first_wanted_;
       barrier_.reset(threads);

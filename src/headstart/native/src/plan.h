@@ -1,5 +1,6 @@
 // What a pass needs to know before the first layer: who sees whom, and how attention is cut into work items.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "api.h"
@@ -15,6 +16,11 @@ struct SequencePlan {
 // kTileEntries entries.
 struct AttentionItem {
   int sequence, first_row, end_row, kv_head, first_head, heads;
+};
+
+// One chunk of an item whose chunks are dealt to different threads.
+struct AttentionPart {
+  int item, chunk;
 };
 
 class Plan {
@@ -72,6 +78,18 @@ class Plan {
             items.push_back({s, row, std::min(row + item_rows, last), kv_head, kv_head * group + head,
                              std::min(item_heads, group - head)});
     }
+  }
+
+  // The chunks of all items, item by item, where there are too few items to keep the threads busy; else nothing.
+  static void split(const std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+                    std::vector<AttentionPart> &parts) {
+    parts.clear();
+    if (threads == 1 || static_cast<int>(items.size()) >= 4 * threads) return;
+    for (int i = 0; i < static_cast<int>(items.size()); ++i) {
+      const int last = *std::max_element(positions + items[i].first_row, positions + items[i].end_row);
+      for (int chunk = 0; chunk <= last / kChunkKeys; ++chunk) parts.push_back({i, chunk});
+    }
+    if (parts.size() == items.size()) parts.clear();
   }
 
  private:

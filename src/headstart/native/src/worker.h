@@ -208,8 +208,24 @@ class PassRunner::Worker {
                                    m_.shape.attention_scale, m_.shape.attention_softcap, p_.qkv_,
                                    p_.qkv_stride_,    p_.first_,       p_.attended_,
                                    middle_kind()};
-    for (size_t i = thread_; i < p_.items_.size(); i += threads_)
-      AttentionTile<Cell>(attention, p_.items_[i], p_.scratch<Cell>(thread_)).run();
+    AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
+    const int items = static_cast<int>(p_.items_.size()), parts = static_cast<int>(p_.parts_.size());
+    if (parts == 0) {
+      for (int i = thread_; i < items; i += threads_) AttentionTile<Cell>(attention, p_.items_[i], scratch).run();
+      return;
+    }
+    const size_t size = p_.part_size();
+    for (int i = thread_; i < parts; i += threads_)
+      AttentionTile<Cell>(attention, p_.items_[p_.parts_[i].item], scratch)
+          .run_part(p_.parts_[i].chunk, p_.part_memory_.as<float>() + i * size);
+    barrier();
+    for (int i = 0; i < parts;) {
+      const int item = p_.parts_[i].item, first = i;
+      while (i < parts && p_.parts_[i].item == item) ++i;
+      if (item % threads_ == thread_)
+        AttentionTile<Cell>(attention, p_.items_[item], scratch)
+            .merge_parts(p_.part_memory_.as<float>() + first * size, i - first);
+    }
   }
 
   void run_head() {
