@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
-DEMO_PROMPT ?= Give me a short recipe for pancakes, then the same recipe for twice as many people.
+DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
 .PHONY: demo test test-slow lint bench clean
 .DEFAULT_GOAL := demo

@@ -13,6 +13,7 @@ from typer.testing import Result
 from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
 from headstart.cli import comparing
 from headstart.cli.comparing import Comparator
+from headstart.drafting import DEFAULT_DRAFTER
 
 PROMPT = "Hello wörld"
 GREEDY = SamplingParams(temperature=0, max_tokens=24, seed=0)
@@ -47,7 +48,7 @@ class TestCommand:
         assert result.stdout.count(plain.text) == 1
         assert "say the same, token for token." in result.stdout
         table = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.endswith(("%", "–"))}
-        assert table["ngram"][1] == table["plain"][1] == "24"
+        assert table[DEFAULT_DRAFTER][1] == table["plain"][1] == "24"
         assert table["plain"][-2:] == ["1.00", "–"]
         assert "Speed-up: " in result.stdout
 

@@ -362,9 +362,9 @@ class TestRefusals:
         [
             (["--drafter", "clairvoyant"], "'clairvoyant'"),
             (["-m", "/no/such/model"], "/no/such/model"),
-            (["--draft-model", "smollm2"], "'ngram' runs no model"),
+            (["--drafter", "ngram", "--draft-model", "smollm2"], "'ngram' runs no model"),
             (["--drafter-option", "depth=3"], "'depth'"),
-            (["--drafter-option", "max_order=deep"], "'deep'"),
+            (["--drafter", "ngram", "--drafter-option", "max_order=deep"], "'deep'"),
             (["--logit-bias", "99999=1"], "99999"),
             (["--ban-token", "99999"], "99999"),
             (["--temperature", "-1"], "temperature"),

@@ -84,4 +84,6 @@ def _numbers(text: str) -> list[int]:
 def _spread(count: int, available: int) -> list[int]:
     if not 1 <= count <= available:
         raise ConfigError(f"--layers is {count}; this model has {available}, so give 1 to {available}.")
-    return [0] if count == 1 else [round(i * (available - 1) / (count - 1)) for i in range(count)]
+    from headstart.models.weights import spread_layers
+
+    return spread_layers(count, available)

@@ -10,6 +10,7 @@ import typer
 
 from headstart.cli import options
 from headstart.cli.options import OUTPUT, PrecisionChoice, VerifyChoice
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from headstart.cli.showing import Live
     from headstart.llm import LLM
     from headstart.sampling.params import SamplingParams
-
-DEFAULT_DRAFTER = "ngram"
 
 
 def generate(

@@ -10,6 +10,7 @@ from headstart.drafting.draft_law import DraftLawOptions
 from headstart.drafting.options import require
 from headstart.drafting.second_model import SecondModel
 from headstart.models.backend import Backend
+from headstart.models.weights import spread_layers
 from headstart.runner import ModelRunner
 
 
@@ -91,11 +92,4 @@ def _lent_layers(context: DraftContext, count: int | None) -> Backend:
     if count is None:
         count = max(1, round(available / 3))
     require(count <= available, f"layers is {count}; the target has {available}.")
-    return context.require_layers()(_spread(count, available))
-
-
-def _spread(count: int, available: int) -> list[int]:
-    """``count`` of the indices below ``available``, evenly spread, both ends included."""
-    if count == 1:
-        return [0]
-    return [round(i * (available - 1) / (count - 1)) for i in range(count)]
+    return context.require_layers()(spread_layers(count, available))

@@ -93,3 +93,10 @@ def select_layers(
         replace(config, layers=tuple(config.layers[layer] for layer in layers)),
         replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
     )
+
+
+def spread_layers(count: int, available: int) -> list[int]:
+    """``count`` of the layers ``0 .. available - 1``, evenly spread, the first and the last among them."""
+    if count == 1:
+        return [0]
+    return [round(i * (available - 1) / (count - 1)) for i in range(count)]
