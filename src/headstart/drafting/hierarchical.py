@@ -22,6 +22,8 @@ from headstart.drafting.model_source import DraftModelOptions, open_second_model
 from headstart.drafting.options import require
 from headstart.drafting.second_model import common_prefix
 from headstart.drafting.tree import ROOT, DraftTree
+from headstart.errors import ConfigError
+from headstart.models.backend import Backend
 from headstart.runner import Span
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
@@ -44,6 +46,10 @@ class HierarchicalOptions(DraftModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.inner_nodes >= 1, f"inner_nodes is {self.inner_nodes}; it must be 1 or more.")
+        require(
+            isinstance(self.inner_options, dict),
+            f"inner_options is {self.inner_options!r}; it must be a dictionary of names and values.",
+        )
 
 
 @runtime_checkable
@@ -86,7 +92,9 @@ class HierarchicalDrafter:
         self._laws = DraftLaws(context, options)
         self._model = open_second_model(context, options)
         self._max_positions = self._model.runner.backend.config.max_positions
-        inner_context = replace(context, runner=self._model.runner, scope_of=_scope_of_outer(context))
+        inner_context = replace(
+            context, runner=self._model.runner, lend_layers=_lend_none, scope_of=_scope_of_outer(context)
+        )
         self._inner = create_drafter(options.inner, inner_context, **options.inner_options)
         require(
             not self._inner.needs.taps,
@@ -288,6 +296,10 @@ def round_noise(noise: SequenceNoise, root_position: int) -> SequenceNoise:
     nested = noise.nested()
     low, high = (int(nested.uniform(Stream.DRAFT, root_position, word) * 2**32) for word in range(2))
     return SequenceNoise(high << 32 | low, noise.sample)
+
+
+def _lend_none(layers: Sequence[int]) -> Backend:
+    raise ConfigError("the inner drafter's model is None, and draft models lend no layers; name it in inner_options.")
 
 
 def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:
