@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from native_cases import Rows, has_isa, make_pass, native, random_tokens, random
 from headstart.errors import ConfigError
 from headstart.models.config import RopeConfig
 from headstart.models.torch_backend import TorchBackend
-from headstart.native.backend import NativeBackend, supports
+from headstart.native.backend import NativeBackend, native_backend, supports
 
 ISA = next((isa for isa in ("avx512", "avx2") if has_isa(isa)), None)
 pytestmark = pytest.mark.skipif(ISA is None, reason="no compiler, or neither AVX-512 nor AVX2 on this machine")
@@ -40,6 +41,19 @@ def test_says_why_it_cannot_run_a_model(changes: dict[str, Any], reason: str) ->
     assert reason in said
     with pytest.raises(ConfigError, match=reason):
         NativeBackend(config, random_weights(small_config()), "bf16", 1, ISA)
+
+
+def test_none_where_it_does_not_apply(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    config = small_config()
+    built = native_backend(config, random_weights(config), "int8", 1)
+    assert built is not None
+    assert built.name.endswith("-int8")
+    with caplog.at_level(logging.WARNING):
+        assert native_backend(small_config(head_dim=48), random_weights(config)) is None
+    assert len(caplog.records) == 1
+    assert "head_dim 48" in caplog.text
+    monkeypatch.setenv("HEADSTART_NATIVE", "0")
+    assert native_backend(config, random_weights(config)) is None
 
 
 def test_names_and_sizes(backend: NativeBackend) -> None:

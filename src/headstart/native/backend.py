@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -19,6 +20,8 @@ from headstart.models.rotary import inverse_frequencies
 from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
+
+logger = logging.getLogger(__name__)
 
 Precision = Literal["bf16", "int8", "int8-fast", "fp32"]
 """Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32."""
@@ -40,6 +43,19 @@ def supports(config: ModelConfig) -> str | None:
         if rope.dim % 32 or rope.dim > config.head_dim:
             return f"{rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
     return None
+
+
+def native_backend(
+    config: ModelConfig, weights: DecoderWeights, precision: Precision = "bf16", threads: int | None = None
+) -> NativeBackend | None:
+    """The native backend where it applies, else None and one log line that says why."""
+    reason = supports(config)
+    if reason is not None:
+        logger.warning("no native path for %s, using PyTorch: %s", config.name or config.family, reason)
+        return None
+    if load_library() is None:  # which has said why
+        return None
+    return NativeBackend(config, weights, precision, threads)
 
 
 class NativeStorage:
