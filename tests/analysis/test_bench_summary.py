@@ -118,14 +118,14 @@ def test_differences_are_counted_with_their_largest_gap():
     places = {
         ("ngram", "1", 0): Difference(3, 1, 2, 1e-6, True),
         ("ngram", "2", 0): Difference(5, 1, 2, 1e-2, False),
-        ("suffix", "1", 0): None,
+        ("suffix", "1", 0): Difference(0, 1, None, 0.1, False),
     }
     runs = [run(name, prompt) for name in ("none", "ngram", "suffix") for prompt in ("1", "2")]
     summaries = summary_of(*runs, differences=places)
     assert [(each.differing, each.compared, each.largest_gap) for each in summaries.values()] == [
         (0, 2, None),
         (2, 2, 1e-2),
-        (1, 2, None),
+        (1, 2, 0.1),
     ]
 
 

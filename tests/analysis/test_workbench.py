@@ -72,15 +72,15 @@ class TestWorkbench:
         for place, row in enumerate(bench.read(text, first=150), start=150):
             assert torch.equal(row, logits_after(text[: place + 1]))
         assert place == len(text) - 1
-        paths = [(), (5,), (5, 6), (7,)]
+        paths = [(), (5,), (5, 6), (5, 6), (5, 7, 1), (7,), ()]
         for path, row in zip(paths, bench.steps_after(PROMPT, paths), strict=True):
             assert torch.equal(row, logits_after([*PROMPT, *path]))
 
     def test_stepping_is_one_row_a_pass(self, bench):
         shapes = []
-        bench.runner.watch = lambda span, cached, logits: shapes.append((cached, len(span), len(logits)))
-        list(bench.steps_after(PROMPT, [(5, 6)]))
-        assert shapes == [(0, 5, 0), (5, 1, 1), (6, 1, 1), (7, 1, 1)]
+        with bench.runner.watched(lambda span, cached, logits: shapes.append((cached, len(span), len(logits)))):
+            list(bench.steps_after(PROMPT, [(5, 6), (5, 7), (5, 7)]))
+        assert shapes == [(0, 5, 0), (5, 1, 1), (6, 1, 1), (7, 1, 1), (7, 1, 1), (7, 1, 1)]
 
     def test_what_cannot_be_served_is_an_error_and_leaves_nothing_behind(self, bench):
         with pytest.raises(RequestError, match="no tokens"):

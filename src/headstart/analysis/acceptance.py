@@ -231,11 +231,8 @@ def _watch(bench: Workbench, engine: Engine, text: Decoded, result: Acceptance) 
             result.drawn |= onlooker.tree.law is not TreeLaw.POINT_MASS
             guesses[cached + 1] = guess_at(onlooker.tree, logits[-1], text.transforms)
 
-    bench.runner.watch = watch
-    try:
+    with bench.runner.watched(watch):
         bench.decode(engine, text)
-    finally:
-        bench.runner.watch = None
     return guesses
 
 

@@ -1,4 +1,4 @@
-"""Where two greedy texts part, and whether rounding explains it."""
+"""Where a text parts from plain decoding's, and whether rounding explains it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from headstart.analysis.workbench import Workbench
+from headstart.engine.sequence import Sequence as Decoded
 from headstart.models.backend import Backend
 from headstart.native.backend import NativeBackend
 
@@ -23,18 +24,19 @@ class Numerics:
     """Logits nearer than this part of their range may change places by rounding."""
 
 
-_TIES = {"torch-fp32": 1e-4, "torch-bf16": 2**-7}
+_FINE = 1e-4
+_TIES = {"torch-bf16": 2**-7}
 """bf16 has 8 significant bits: two steps of the largest logits."""
 
 
 def numerics_of(backend: Backend) -> Numerics:
     """The promise of a backend: the native pass is exact, others round as their dtype does."""
-    return Numerics(exact=isinstance(backend, NativeBackend), tie=_TIES.get(backend.name, 1e-4))
+    return Numerics(exact=isinstance(backend, NativeBackend), tie=_TIES.get(backend.name, _FINE))
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first place where a greedy text parts from the plain one."""
+    """The first place where a text parts from the plain one."""
 
     index: int
     """Output token, from 0."""
@@ -42,7 +44,7 @@ class Difference:
     """Token id; None: the text had ended."""
     other: int | None
     gap: float
-    """Distance of the two best logits there, by plain decoding, as a part of the logits' range."""
+    """How far apart the two best tokens are there, by plain decoding, as a part of the logits' range."""
     between_best_two: bool
     """The two tokens are the two best."""
 
@@ -51,18 +53,28 @@ class Difference:
         return self.between_best_two and self.gap < numerics.tie and not numerics.exact
 
 
-def first_difference(bench: Workbench, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]) -> Difference:
-    """Where ``other`` leaves ``plain``, two different outputs of one prompt. Costs a plain pass over the prefix."""
-    shared = 0
-    while shared < min(len(plain), len(other)) and plain[shared] == other[shared]:
+def first_difference(bench: Workbench, plain: Decoded, other: Sequence[int]) -> Difference:
+    """Where ``other`` leaves the output of a plainly decoded sequence, from which it differs.
+
+    A greedy request takes the token of the highest logit; one that samples (from the whole law) that of the highest
+    logit / temperature + Gumbel noise of its position. The best two are told by that score. Costs a plain pass.
+    """
+    output, shared = plain.output, 0
+    while shared < min(len(output), len(other)) and output[shared] == other[shared]:
         shared += 1
-    said, heard = (text[shared] if shared < len(text) else None for text in (plain, other))
-    (logits,) = bench.steps_after([*prompt, *plain[:shared]], [()])
-    best = logits.topk(2)
-    gap = float(best.values[0] - best.values[1]) / _range(logits)
+    said, heard = (text[shared] if shared < len(text) else None for text in (output, other))
+    prefix = plain.tokens[: plain.prompt_length + shared]
+    (logits,) = bench.steps_after(prefix, [()])
+    scores = logits.double()
+    if not plain.params.greedy:
+        scores /= plain.params.temperature
+        scores -= plain.noise.position_exponentials(len(prefix), len(scores)).log()
+    best = scores.topk(2)
+    gap = float(best.values[0] - best.values[1]) * (plain.params.temperature or 1.0) / logit_range(logits)
     return Difference(shared, said, heard, gap, {said, heard} == set(best.indices.tolist()))
 
 
-def _range(logits: Tensor) -> float:
+def logit_range(logits: Tensor) -> float:
+    """Largest less smallest of the finite logits; 1 where that is 0."""
     finite = logits[torch.isfinite(logits)]
     return float(finite.max() - finite.min()) or 1.0

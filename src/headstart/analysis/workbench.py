@@ -14,6 +14,7 @@ from torch import Tensor
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel, TextEncoder
 from headstart.drafting.registry import available_drafters, create_drafter
+from headstart.drafting.second_model import common_prefix
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
@@ -32,7 +33,6 @@ from headstart.sampling.transforms import Transforms
 PLAIN = "none"
 """The drafter of plain decoding, which everything is compared with."""
 ALL = "all"
-_CONTEXT = 4096
 _READ_ROWS = 128
 
 
@@ -73,19 +73,31 @@ def contenders(names: str) -> list[Contender]:
     return [*map(Contender.parse, named), *(Contender.parse(name, optional=True) for name in others)]
 
 
+Watch = Callable[[Span, int, Tensor], None]
+"""Sees a span, the tokens cached before it, and its logits [wanted, vocab]."""
+
+
 class WatchedRunner(ModelRunner):
     """A runner that shows every full pass of the target to whoever watches."""
 
-    watch: Callable[[Span, int, Tensor], None] | None = None
-    """Called with a span, the tokens cached before it, and its logits [wanted, vocab]."""
+    _watch: Watch | None = None
+
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Let ``watch`` see each span of each pass meanwhile."""
+        self._watch = watch
+        try:
+            yield
+        finally:
+            self._watch = None
 
     def forward(
         self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
     ) -> list[SpanOutput]:
         outputs = super().forward(spans, taps, num_layers)
-        if self.watch is not None and num_layers is None:
+        if self._watch is not None and num_layers is None:
             for span, output in zip(spans, outputs, strict=True):
-                self.watch(span, self.cache.length(span.sequence_id), output.logits)
+                self._watch(span, self.cache.length(span.sequence_id), output.logits)
         return outputs
 
 
@@ -130,11 +142,8 @@ class Workbench:
         self._ids = count()
 
     @classmethod
-    def of_model(cls, model: Model, max_sequences: int = 1) -> Workbench:
-        """A workbench for a loaded model, with room for contexts of up to 4096 tokens.
-
-        Draft models are computed in the target's precision.
-        """
+    def of_model(cls, model: Model, max_sequences: int = 1, max_context: int = 4096) -> Workbench:
+        """A workbench for a loaded model. Draft models are computed in the target's precision."""
         precision = model.precision
 
         def load_draft(name: str) -> LoadedModel:
@@ -150,7 +159,7 @@ class Workbench:
             load_draft=load_draft,
             lend_layers=lend_layers,
             eos_token_ids=model.eos_token_ids,
-            max_context=min(model.config.max_positions, _CONTEXT),
+            max_context=min(model.config.max_positions, max_context),
             max_sequences=max_sequences,
         )
 
@@ -220,11 +229,16 @@ class Workbench:
         with self._cached() as sequence_id:
             *before, root = tokens
             self._read_silently(sequence_id, before)
+            cached: tuple[int, ...] = ()
             for path in paths:
-                for token in (root, *path):
+                wanted = (root, *path)
+                # A path that begins like the one before it goes on from there.
+                kept = common_prefix(cached, wanted, len(path))
+                self.runner.cache.truncate(sequence_id, len(before) + kept)
+                for token in wanted[kept:]:
                     (logits,) = self._pass(sequence_id, [token], "last")
                 yield logits
-                self.runner.cache.truncate(sequence_id, len(before))
+                cached = wanted
 
     @contextmanager
     def _cached(self) -> Iterator[int]:

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from headstart.cli.acceptance import acceptance
+from headstart.cli.audit import audit
 from headstart.cli.bench import bench
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
@@ -77,6 +78,7 @@ app.command()(drafters)
 app.command()(derive)
 app.command()(bench)
 app.command()(acceptance)
+app.command()(audit)
 app.command()(theory)
 
 

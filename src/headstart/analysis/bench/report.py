@@ -37,7 +37,7 @@ def to_json(results: BenchRuns, summaries: Sequence[Summary], record: Mapping[st
         "skipped": results.skipped,
         "contenders": [asdict(summary) for summary in summaries],
         "differences": [
-            {"contender": name, "prompt": prompt, "turn": turn, "first": None if place is None else asdict(place)}
+            {"contender": name, "prompt": prompt, "turn": turn, "first": asdict(place)}
             for (name, prompt, turn), place in results.differences.items()
         ],
         "runs": [run_row(run) for run in results.runs],
@@ -223,21 +223,14 @@ def acceptance_figure(summaries: Sequence[Summary]) -> Figure:
 def difference_table(results: BenchRuns) -> Table:
     """Where tokens differ from plain decoding's."""
     rows = tuple(
-        (
-            name,
-            prompt,
-            turn + 1,
-            None if place is None else place.index,
-            None if place is None else f"{place.plain} / {place.other}",
-            None if place is None else f"{place.gap:.1e}",
-        )
+        (name, prompt, turn + 1, place.index, f"{place.plain} / {place.other}", f"{place.gap:.1e}")
         for (name, prompt, turn), place in results.differences.items()
     )
     return Table(
         "Differences from plain decoding",
         ("drafter", "prompt", "turn", "at token", "plain / this", "top-2 gap"),
         rows,
-        "The gap between the two best logits at the first difference is a part of the logits' range; headstart audit "
+        "top-2 gap: how far apart the two best tokens are there, as a part of the logits' range; headstart audit "
         "says whether rounding explains it.",
     )
 

@@ -16,6 +16,7 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Sequence
 from headstart.drafting.tree import ROOT, DraftTree
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
+from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading import Model
 from headstart.models.backend import Backend, IntArray
@@ -53,8 +54,8 @@ class BenchRuns:
     """Everything that was measured in one sitting."""
 
     runs: list[Run] = field(default_factory=list)
-    differences: dict[tuple[str, str, int], Difference | None] = field(default_factory=dict)
-    """(contender, prompt, turn) whose tokens are not plain decoding's though they must be; the place if greedy."""
+    differences: dict[tuple[str, str, int], Difference] = field(default_factory=dict)
+    """(contender, prompt, turn) whose tokens are not plain decoding's though they must be."""
     read_seconds: list[float] = field(default_factory=list)
     """Reads of all weights, spread over the sitting: the floor of a pass."""
     read_is_native: bool = True
@@ -110,8 +111,7 @@ class Sitting:
         self._bench = bench
         self._contenders = list(contenders)
         self._params = params
-        self._answers: dict[tuple[str, int], str] = {}
-        self._plain: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._plain: dict[tuple[str, int], Decoded] = {}
         self._read_weights = _weight_reader(bench.backend, self.results)
 
     def run(
@@ -160,18 +160,17 @@ class Sitting:
             if not self._bench.fits(tokens, self._params.max_tokens or 1):
                 self.results.skipped[f"prompt {prompt.id}, turn {turn + 1}"] = f"{len(tokens)} tokens are too many"
                 return
-            runs = {name: self._run(name, engine, prompt, turn, repeat, tokens) for name, engine in engines.items()}
+            decoded = {name: self._run(name, engine, prompt, turn, repeat, tokens) for name, engine in engines.items()}
             self.results.read_seconds.append(self._read_weights())
-            key = prompt.id, turn
-            plain = self._plain.setdefault(key, runs[PLAIN].tokens)
-            for run in runs.values():
-                self._compare(run, plain, tokens)
+            plain = self._plain.setdefault((prompt.id, turn), decoded[PLAIN][1])
+            for run, _ in decoded.values():
+                self._compare(run, plain)
                 on_run(run)
-            answers.append(self._answers.setdefault(key, self._model.tokenizer.decode(plain)))
+            answers.append(self._model.tokenizer.decode(plain.output))
 
     def _run(
         self, name: str, engine: Engine, prompt: BenchPrompt, turn: int, repeat: int, tokens: Sequence[int]
-    ) -> Run:
+    ) -> tuple[Run, Decoded]:
         sequence = self._bench.sequence(tokens, self._params)
         self._bench.decode(engine, sequence)
         run = Run(
@@ -186,14 +185,12 @@ class Sitting:
             must_agree=self._params.greedy or not sequence.stats.sampled_rounds,
         )
         self.results.runs.append(run)
-        return run
+        return run, sequence
 
-    def _compare(self, run: Run, plain: tuple[int, ...], tokens: Sequence[int]) -> None:
+    def _compare(self, run: Run, plain: Decoded) -> None:
         key = run.contender, run.prompt, run.turn
-        if run.must_agree and run.tokens != plain and key not in self.results.differences:
-            greedy = self._params.greedy
-            difference = first_difference(self._bench, tokens, plain, run.tokens) if greedy else None
-            self.results.differences[key] = difference
+        if run.must_agree and list(run.tokens) != plain.output and key not in self.results.differences:
+            self.results.differences[key] = first_difference(self._bench, plain, run.tokens)
 
 
 def _recorder(engine: Engine) -> RecordingDrafter:

@@ -127,8 +127,7 @@ def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: Benc
     drafted, accepted = _sum_lists(runs, "drafted_per_position"), _sum_lists(runs, "accepted_per_position")
     nodes = sum(run.stats.drafted for run in runs)
     breakdown, plain_breakdown = _breakdown(runs), _breakdown(plain)
-    differences = {key: value for key, value in results.differences.items() if key[0] == name}
-    gaps = [difference.gap for difference in differences.values() if difference is not None]
+    gaps = [difference.gap for (contender, _, _), difference in results.differences.items() if contender == name]
     return Summary(
         name=name,
         groups={group: _speed(figures[group]) for group in groups},
@@ -140,7 +139,7 @@ def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: Benc
         breakdown=breakdown,
         pass_ratio=breakdown.target / plain_breakdown.target,
         compared=len({(run.prompt, run.turn) for run in runs if run.must_agree}),
-        differing=len(differences),
+        differing=len(gaps),
         largest_gap=max(gaps, default=None),
         forecast=_forecast(runs, plain, sum(accepted), sum(drafted)),
     )

@@ -1,0 +1,162 @@
+"""The audit: does speculation change what this model says on this machine?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headstart.analysis.audit.joint_law import PROMPT, LawFindings, check_law, choose_tokens, compute_law
+from headstart.analysis.audit.rules import RuleFindings, check_rules
+from headstart.analysis.audit.texts import PlainTexts, TextFindings, check_texts, decode_plainly
+from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
+from headstart.analysis.differences import Numerics, numerics_of
+from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.errors import CheckpointError, ConfigError
+from headstart.loading import Model
+from headstart.sampling.params import SamplingParams
+
+FAMILY_ERROR = 1e-3
+"""Chance that any of the law tests of an audit fails though nothing is wrong (Bonferroni)."""
+_LAW_BATCH = 16
+_LAW_ROOM = 64
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How much is checked."""
+
+    max_tokens: int = 64
+    """Of each compared text."""
+    batch_size: int = 4
+    """Texts that decode together."""
+    samples: int = 1000
+    """Texts drawn for each law test."""
+    law_tokens: int = 12
+    """Tokens that are allowed in law tests."""
+    law_length: int = 3
+    """Tokens of a text in law tests."""
+    seed: int = 0
+
+
+@dataclass
+class Audit:
+    """Everything that was found."""
+
+    numerics: Numerics
+    rules: RuleFindings
+    texts: list[TextFindings] = field(default_factory=list)
+    laws: list[LawFindings] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Drafter or prompt -> why it was left out."""
+
+    @property
+    def least_p_value(self) -> float:
+        """What no law test may fall below."""
+        return FAMILY_ERROR / max(len(self.laws), 1)
+
+    @property
+    def faults(self) -> list[str]:
+        """What must not be, a sentence each; empty: the audit is passed."""
+        faults = [f"the law of {name} is wrong" for name in self.rules.broken]
+        if not self.rules.broken and not self.rules.passed:
+            faults.append("a lossy rule went unnoticed in the enumeration")
+        faults += [f"{text.drafter}: {fault}" for text in self.texts for fault in text.faults(self.numerics)]
+        faults += [
+            f"{law.drafter} ({law.rule}): its samples do not follow the target's law (p = {law.goodness.p_value:.1e})"
+            for law in self.laws
+            if law.goodness.p_value < self.least_p_value
+        ]
+        return faults
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults
+
+    @property
+    def idle(self) -> list[str]:
+        """Drafters of whose guesses none was accepted, so that little was put to the test."""
+        accepted = {text.drafter: text.accepted for text in self.texts}
+        for law in self.laws:
+            accepted[law.drafter] = accepted.get(law.drafter, 0) + law.accepted
+        return [name for name, count in accepted.items() if not count and name != PLAIN]
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        if not self.passed:
+            more = len(self.faults) - 1
+            return f"FAIL: {self.faults[0]}" + (f", and {more} more." if more else ".")
+        texts, tokens = sum(text.texts for text in self.texts), sum(text.tokens for text in self.texts)
+        rows, equal = sum(text.rows for text in self.texts), sum(text.equal_rows for text in self.texts)
+        ties = sum(text.ties(self.numerics) for text in self.texts)
+        parts = [f"{texts} texts of {len(self.texts)} drafters ({tokens} tokens) are plain decoding's own"]
+        if ties:
+            parts[0] += f" but for {ties} float ties"
+        if equal == rows:
+            parts.append(f"all {rows} verified rows are bit-identical")
+        else:
+            furthest = max(text.largest_row_difference for text in self.texts)
+            parts.append(f"{rows} verified rows are within {furthest:.0e} of their range")
+        if self.laws:
+            least = min(law.goodness.p_value for law in self.laws)
+            parts.append(f"samples follow the law (least p = {least:.2g} of {len(self.laws)})")
+        parts.append(f"rules exact to {self.rules.largest_error:.0e}")
+        return f"PASS: {'; '.join(parts)}."
+
+
+def run_audit(
+    model: Model,
+    contenders: Sequence[Contender],
+    prompts: Sequence[BenchPrompt],
+    settings: AuditSettings,
+    on_step: Callable[[int], None] = lambda tokens: None,
+) -> Audit:
+    """Check the rules, then every drafter's texts, rows and laws.
+
+    Args:
+        contenders: plain decoding first: it is checked too, in a batch, and against its own law.
+        prompts: their first turns are used.
+        on_step: called after each of 2 * len(contenders) + 1 steps with the tokens decoded in it.
+
+    Raises:
+        ConfigError, CheckpointError: a drafter that was asked for by name cannot be built.
+        ConfigError: no prompt fits the model's context.
+        RequestError: a prompt cannot be rendered, or a sequence failed.
+    """
+    audit = Audit(numerics_of(model.backend), check_rules())
+    bench = Workbench.of_model(model, settings.batch_size)
+    encoded = {prompt.id: encode_turns(model, prompt.turns[:1], []) for prompt in prompts}
+    fitting = [tokens for tokens in encoded.values() if bench.fits(tokens, settings.max_tokens)]
+    for name, tokens in encoded.items():
+        if not bench.fits(tokens, settings.max_tokens):
+            audit.skipped[f"prompt {name}"] = f"{len(tokens)} tokens are too many"
+    if not fitting:
+        raise ConfigError("no prompt fits the model's context; give shorter ones.")
+    greedy = SamplingParams(temperature=0, seed=settings.seed, max_tokens=settings.max_tokens)
+    plain = decode_plainly(bench, contenders[0], fitting, greedy)
+    on_step(sum(text.num_output for text in plain.greedy))
+    for contender in contenders:
+        findings = _check_texts(audit, bench, contender, plain)
+        on_step(findings.tokens if findings else 0)
+    prompt = model.tokenizer.encode(PROMPT)
+    law_bench = Workbench.of_model(model, _LAW_BATCH, len(prompt) + _LAW_ROOM)
+    avoid = {*model.tokenizer.special_ids, *model.eos_token_ids}
+    tokens = choose_tokens(law_bench, prompt, settings.law_tokens, avoid)
+    law = compute_law(law_bench, prompt, tokens, settings.law_length, settings.seed)
+    for contender in contenders:
+        found = check_law(law_bench, contender, law, settings.samples) if contender.name not in audit.skipped else []
+        audit.laws += found
+        on_step(len(found) * settings.samples * settings.law_length)
+    return audit
+
+
+def _check_texts(audit: Audit, bench: Workbench, contender: Contender, plain: PlainTexts) -> TextFindings | None:
+    try:
+        findings = check_texts(bench, contender, plain)
+    except (ConfigError, CheckpointError) as error:
+        if not contender.optional:
+            raise
+        audit.skipped[contender.name] = str(error)
+        return None
+    audit.texts.append(findings)
+    return findings

@@ -1,0 +1,86 @@
+"""``headstart audit``: does speculation change what this model says?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.bench import Drafters, Out, PerGroup, Prompts
+from headstart.cli.options import PrecisionChoice
+from headstart.models.aliases import DEFAULT_MODEL
+
+
+def audit(
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    drafters: Drafters = "all",
+    prompts: Prompts = None,
+    per_group: PerGroup = 2,
+    max_tokens: options.MaxTokens = 64,
+    batch_size: options.BatchSize = 4,
+    samples: Annotated[int, typer.Option(min=1, help="Texts drawn for each test of the sampled law.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
+    out: Out = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Check that speculation changes nothing: texts, logits and laws of your own model, on your own machine.
+
+    Greedy and coupled texts are compared with plain decoding's token by token, the logits of verified rows bit by bit,
+    sampled texts with their exact law by a test, and the verification rules are enumerated. A difference is told from
+    a float tie by how near the two best tokens were. The last line is the verdict; the exit status is 1 if it fails.
+
+    Examples:
+
+        headstart audit
+
+        headstart audit --model ./my-model --drafters ngram,draft-model --samples 4000
+
+        headstart audit --precision int8 --prompts my.jsonl --out results
+    """
+    from headstart.analysis.audit.report import exhibits, to_json
+    from headstart.analysis.audit.run import AuditSettings, run_audit
+    from headstart.analysis.bench.prompts import choose, read_prompts
+    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.workbench import contenders
+    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.progress import Activity
+    from headstart.loading import load_model
+
+    chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
+    settings = AuditSettings(max_tokens=max_tokens, batch_size=batch_size, samples=samples, seed=seed)
+    where = provenance()
+    with Activity(shown=not quiet) as activity:
+        activity.show(f"Loading {model}")
+        loaded = load_model(model, precision.value, revision)
+        activity.show("Checking", 2 * len(listed) + 1)
+        found = run_audit(loaded, listed, chosen, settings, lambda tokens: activity.advance(1, tokens))
+
+    record = {
+        "provenance": finished(where),
+        "model": model_record(loaded),
+        "settings": {
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": [prompt.id for prompt in chosen],
+            "max_tokens": max_tokens,
+            "batch_size": batch_size,
+            "samples": samples,
+            "seed": seed,
+        },
+    }
+    result, shown = to_json(found, record), exhibits(found, record)
+    if out is not None:
+        write_report(out, "audit", result, f"Audit of {loaded.backend.name} {Path(model).name}", shown, found.verdict)
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(shown)
+        if found.idle:
+            typer.echo(f"No guess of {', '.join(found.idle)} was accepted, so they put little to the test.")
+        typer.echo(found.verdict)
+    if not found.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,73 @@
+"""``headstart audit`` as a user meets it: its verdict, its exit status, its report."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headstart.analysis.audit import run
+from headstart.analysis.audit.rules import check_rules
+from headstart.cli.audit import audit
+from headstart.drafting import registry
+from headstart.drafting.registry import DrafterInfo
+from headstart.verification.cases import cases
+
+app = typer.Typer()
+app.command()(audit)
+
+
+@pytest.fixture
+def invoke(tiny_model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "check_rules", lambda: check_rules(toys=list(cases())[:2]))
+    for name, place in (
+        ("Liar", "broken_parts"),
+        ("Meddler", "broken_parts"),
+        ("NoDrafter", "headstart.drafting.none"),
+    ):
+        monkeypatch.setitem(registry._BUILT_IN, name, DrafterInfo(name, "", "", f"{place}:{name}"))
+    file = tmp_path / "prompts.jsonl"
+    rows = [{"id": i, "category": "qa", "turns": [f"{'one two ' * i}?"]} for i in range(1, 4)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+
+    def invoke(*arguments):
+        fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "8", "--prompts", str(file)]
+        return CliRunner().invoke(app, [*fixed, "--samples", "50", *arguments], env={"COLUMNS": "200"})
+
+    return invoke
+
+
+def test_right_drafters_pass(invoke, tmp_path):
+    result = invoke("--drafters", "recycling,draft-model:layers=2", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    verdict = result.stdout.rstrip().splitlines()[-1]
+    assert verdict.startswith("PASS: 12 texts of 3 drafters")
+    written = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert written["passed"]
+    assert written["verdict"] == verdict
+    assert {law["rule"] for law in written["laws"] if law["drafter"].startswith("draft-model")} == {"auto", "rejection"}
+    assert escape(verdict) in (tmp_path / "out" / "audit.html").read_text()
+
+
+def test_a_drafter_that_lies_about_its_law_fails(invoke, tmp_path):
+    result = invoke("--drafters", "Liar", "--samples", "400", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert result.stdout.rstrip().splitlines()[-1].startswith("FAIL: Liar (auto): its samples do not follow")
+    assert not json.loads((tmp_path / "out" / "audit.json").read_text())["passed"]
+
+
+def test_a_drafter_that_meddles_fails(invoke):
+    result = invoke("--drafters", "Meddler", "--json")
+    assert result.exit_code == 1
+    written = json.loads(result.stdout)
+    assert written["verdict"].startswith("FAIL: Meddler")
+    assert written["texts"][1]["greedy_differences"][0]["index"] == 2
+
+
+def test_drafters_that_guessed_nothing_right_are_named(invoke):
+    result = invoke("--drafters", "NoDrafter")
+    assert result.exit_code == 0
+    assert "No guess of NoDrafter was accepted" in result.stdout
