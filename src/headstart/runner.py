@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from headstart.cache.paged import PagedCache
+from headstart.cache.prefix import PrefixIndex
 from headstart.models.backend import Backend, IntArray, PassBatch
 
 BLOCK_SIZE = 32
@@ -57,11 +58,18 @@ class ModelRunner:
         backend: computes the passes.
         cache_tokens: room for so many tokens, over all sequences; rounded up to whole blocks.
         block_size: tokens of a cache block.
+        prefixes: lets sequences share what they begin with; None: each computes its own.
     """
 
-    def __init__(self, backend: Backend, cache_tokens: int, block_size: int = BLOCK_SIZE) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        cache_tokens: int,
+        block_size: int = BLOCK_SIZE,
+        prefixes: PrefixIndex | None = None,
+    ) -> None:
         self.backend = backend
-        self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size))
+        self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size), prefixes)
         self.passes = 0
         """Passes run so far."""
 

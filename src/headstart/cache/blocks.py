@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -14,17 +14,30 @@ class BlockAllocator:
     """Hands out block ids ``0 .. num_blocks - 1``; a block is free when nobody refers to it.
 
     Freed blocks are reused last-in first-out, so that a sequence that rolls back and grows again stays in warm
-    memory.
+    memory. A free block whose contents may be asked for again is *kept*: it is handed out only when no other is
+    left, the one that was kept for longest first.
+
+    Args:
+        num_blocks: how many there are.
+        on_evict: told of each kept block whose contents are given up.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, on_evict: Callable[[int], None] = lambda block: None) -> None:
         self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._on_evict = on_evict
+        self._blank = list(range(num_blocks - 1, -1, -1))
+        self._kept: OrderedDict[int, None] = OrderedDict()
+        """Free blocks with contents of use; the one used last stands last."""
         self._references = np.zeros(num_blocks, dtype=np.int32)
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return len(self._blank) + len(self._kept)
+
+    @property
+    def num_kept(self) -> int:
+        """Those of the free blocks whose contents may be asked for again."""
+        return len(self._kept)
 
     def references(self, block: int) -> int:
         """How many holders the block has."""
@@ -36,26 +49,39 @@ class BlockAllocator:
         Raises:
             OutOfBlocksError: too few are free; nothing was taken.
         """
-        if count > len(self._free):
-            raise OutOfBlocksError(f"{count} cache blocks are needed and {len(self._free)} are free.")
-        blocks = [self._free.pop() for _ in range(count)]
+        if count > self.num_free:
+            raise OutOfBlocksError(f"{count} cache blocks are needed and {self.num_free} are free.")
+        blocks = [self._blank.pop() if self._blank else self._evict() for _ in range(count)]
         self._references[blocks] = 1
         return blocks
 
     def share(self, blocks: Sequence[int]) -> None:
-        """One more reference to each (distinct) block."""
-        if blocks and self._references[list(blocks)].min() < 1:
-            raise CacheError("a free cache block cannot be shared.")
+        """One more reference to each (distinct) block, each of them held or kept."""
+        for block in blocks:
+            if self._references[block] < 1 and block not in self._kept:
+                raise CacheError("a free cache block cannot be shared.")
+        for block in blocks:
+            self._kept.pop(block, None)
         self._references[list(blocks)] += 1
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """One reference less for each (distinct) block; those without any become free."""
+    def release(self, blocks: Sequence[int], keep: Callable[[int], bool] = lambda block: False) -> None:
+        """One reference less for each (distinct) block; those without any become free, kept where ``keep`` says so."""
         for block in blocks:
             if self._references[block] < 1:
                 raise CacheError(f"cache block {block} was released more often than it was taken.")
             self._references[block] -= 1
-            if not self._references[block]:
-                self._free.append(block)
+            if self._references[block]:
+                continue
+            if keep(block):
+                self._kept[block] = None
+            else:
+                self._blank.append(block)
+
+    def discard(self, block: int) -> None:
+        """Keep a block no longer. One that is not kept stays as it is."""
+        if block in self._kept:
+            del self._kept[block]
+            self._blank.append(block)
 
     def check(self, holders: Iterable[Sequence[int]]) -> None:
         """Integrity: counts equal the references that ``holders`` show, and the rest is free exactly once.
@@ -64,7 +90,7 @@ class BlockAllocator:
             CacheError: naming the first block that is leaked, over-freed or aliased.
         """
         seen = Counter(block for blocks in holders for block in blocks)
-        free = Counter(self._free)
+        free = Counter([*self._blank, *self._kept])
         for block in range(self.num_blocks):
             if self._references[block] != seen[block]:
                 raise CacheError(
@@ -72,3 +98,8 @@ class BlockAllocator:
                 )
             if free[block] != (1 if seen[block] == 0 else 0):
                 raise CacheError(f"cache block {block} is held {seen[block]} times and free {free[block]} times.")
+
+    def _evict(self) -> int:
+        block, _ = self._kept.popitem(last=False)
+        self._on_evict(block)
+        return block

@@ -3,6 +3,9 @@
 Bookkeeping only; the bytes are a ``KVStorage`` that the backend lays out and reads. A sequence's logical slot i
 lives in block ``table[i // block_size]`` at offset ``i % block_size``. A pass writes the root and the tree's
 nodes to the slots behind the committed tokens, in row order; ``commit`` moves the accepted rows down in place.
+
+With a ``PrefixIndex``, full blocks of committed tokens are published and outlive their sequence until the memory is
+needed; a sequence adopts those that hold its next tokens instead of computing them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 
 from headstart.cache.blocks import BlockAllocator
+from headstart.cache.prefix import Link, PrefixIndex
 from headstart.errors import CacheError, OutOfBlocksError
 from headstart.models.backend import IntArray, KVStorage
 
@@ -24,15 +28,24 @@ class _Table:
     blocks: list[int] = field(default_factory=list)
     length: int = 0
     reserved: int = 0
+    salt: str = ""
+    chain: list[Link] = field(default_factory=list)
+    """[block] what the leading full blocks are known as."""
 
 
 class PagedCache:
-    """Sequences over shared blocks. Lengths and rows are in tokens."""
+    """Sequences over shared blocks. Lengths and rows are in tokens.
 
-    def __init__(self, storage: KVStorage) -> None:
+    Args:
+        storage: the bytes.
+        prefixes: what published blocks hold; None: nothing is published.
+    """
+
+    def __init__(self, storage: KVStorage, prefixes: PrefixIndex | None = None) -> None:
         self.storage = storage
         self.block_size = storage.block_size
-        self.allocator = BlockAllocator(storage.num_blocks)
+        self.prefixes = prefixes
+        self.allocator = BlockAllocator(storage.num_blocks, lambda block: self._forget(block))
         self._tables: dict[int, _Table] = {}
 
     def __contains__(self, sequence_id: int) -> bool:
@@ -42,16 +55,66 @@ class PagedCache:
     def num_free_tokens(self) -> int:
         return self.allocator.num_free * self.block_size
 
-    def add(self, sequence_id: int) -> None:
-        """Know a new, empty sequence."""
+    def add(self, sequence_id: int, salt: str = "") -> None:
+        """Know a new, empty sequence. It shares published blocks with sequences of the same salt only."""
         if sequence_id in self._tables:
             raise CacheError(f"sequence {sequence_id} is in the cache already.")
-        self._tables[sequence_id] = _Table()
+        self._tables[sequence_id] = _Table(salt=salt)
 
     def remove(self, sequence_id: int) -> None:
-        """Forget a sequence and release its blocks."""
-        self.allocator.release(self._table(sequence_id).blocks)
+        """Forget a sequence and release its blocks; what it published stays until the memory is needed."""
+        self._release(self._table(sequence_id).blocks)
         del self._tables[sequence_id]
+
+    def adopt(self, sequence_id: int, tokens: Sequence[int]) -> int:
+        """Take the published blocks that hold the sequence's next tokens, instead of computing them.
+
+        Args:
+            tokens: those of the sequence that it wants in the cache, from its first one.
+
+        Returns:
+            How many tokens were found.
+        """
+        table = self._table(sequence_id)
+        if self.prefixes is None or table.reserved or table.length != len(table.chain) * self.block_size:
+            return 0
+        found = 0
+        end = table.chain[-1] if table.chain else self.prefixes.root(table.salt)
+        while table.length + self.block_size <= len(tokens):
+            link = self.prefixes.find(end, tokens[table.length : table.length + self.block_size])
+            if link is None:
+                break
+            self.allocator.share([link.block])
+            table.blocks.append(link.block)
+            table.chain.append(end := link)
+            table.length += self.block_size
+            found += self.block_size
+        return found
+
+    def publish(self, sequence_id: int, tokens: Sequence[int]) -> None:
+        """Let others adopt the sequence's full blocks.
+
+        Args:
+            tokens: the sequence's, from its first one; those beyond its cached length are not looked at.
+        """
+        table = self._table(sequence_id)
+        if self.prefixes is None or table.length // self.block_size == len(table.chain):
+            return
+        end = table.chain[-1] if table.chain else self.prefixes.root(table.salt)
+        for index in range(len(table.chain), table.length // self.block_size):
+            first = index * self.block_size
+            end, forgotten = self.prefixes.insert(end, tokens[first : first + self.block_size], table.blocks[index])
+            table.chain.append(end)
+            if forgotten is not None:
+                self.allocator.discard(forgotten)
+
+    def next_block(self, sequence_id: int, tokens: Sequence[int]) -> tuple[object, ...] | None:
+        """Equal for sequences that would compute the very same block next; None where that will not be published."""
+        table = self._table(sequence_id)
+        after = tokens[table.length : table.length + self.block_size]
+        if self.prefixes is None or len(after) < self.block_size or table.length % self.block_size:
+            return None
+        return (table.salt, id(table.chain[-1]) if table.chain else 0, *after)
 
     def length(self, sequence_id: int) -> int:
         """Committed tokens of the sequence in the cache."""
@@ -77,8 +140,10 @@ class PagedCache:
             raise OutOfBlocksError(f"{needed} cache blocks are needed and {self.allocator.num_free} are free.")
         for sequence_id, count in rows.items():
             table = self._table(sequence_id)
-            if count and self._tail_is_shared(table):
-                self._own_tail(table)
+            if count and table.length % self.block_size:
+                if self._tail_is_shared(table):
+                    self._own_tail(table)
+                self._forget(table.blocks[-1])
             table.blocks += self.allocator.allocate(self.blocks_needed(sequence_id, count))
             table.reserved = count
         try:
@@ -106,8 +171,9 @@ class PagedCache:
         if not 0 <= length <= table.length:
             raise CacheError(f"length {length} is outside the sequence's {table.length} cached tokens.")
         keep = -(-length // self.block_size)
-        self.allocator.release(table.blocks[keep:])
+        self._release(table.blocks[keep:])
         del table.blocks[keep:]
+        del table.chain[length // self.block_size :]
         table.length = length
         table.reserved = 0
 
@@ -117,7 +183,7 @@ class PagedCache:
         self.add(target)
         keep = -(-parent.length // self.block_size)
         self.allocator.share(parent.blocks[:keep])
-        self._tables[target] = _Table(parent.blocks[:keep], parent.length)
+        self._tables[target] = _Table(parent.blocks[:keep], parent.length, salt=parent.salt, chain=parent.chain.copy())
 
     def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
         """int32 [sequence, block]: block ids of each sequence, padded with 0."""
@@ -138,6 +204,18 @@ class PagedCache:
             if len(table.blocks) != -(-(table.length + table.reserved) // self.block_size):
                 raise CacheError(f"sequence {sequence_id} holds {len(table.blocks)} blocks for {table}.")
 
+    def _release(self, blocks: Sequence[int]) -> None:
+        """The last block first: what others may share least is the first to be given up."""
+        prefixes = self.prefixes
+        if prefixes is None:
+            self.allocator.release(blocks[::-1])
+        else:
+            self.allocator.release(blocks[::-1], prefixes.__contains__)
+
+    def _forget(self, block: int) -> None:
+        if self.prefixes is not None:
+            self.prefixes.forget(block)
+
     def _table(self, sequence_id: int) -> _Table:
         try:
             return self._tables[sequence_id]
@@ -156,5 +234,5 @@ class PagedCache:
     def _own_tail(self, table: _Table) -> None:
         (copy,) = self.allocator.allocate(1)
         self.storage.copy_blocks([table.blocks[-1]], [copy])
-        self.allocator.release([table.blocks[-1]])
+        self._release([table.blocks[-1]])
         table.blocks[-1] = copy

@@ -36,6 +36,8 @@ class SpeculationParams:
 
     enabled: bool = True
     """False: plain decoding."""
+    drafter: str | None = None
+    """Which of the engine's drafters guesses, where it has several."""
     draft_tokens: int | None = None
     """Depth of the draft at most."""
     tree_nodes: int | None = None

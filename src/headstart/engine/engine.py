@@ -1,4 +1,4 @@
-"""A queue of sequences over one target and one drafter. Knows token ids, never text."""
+"""A queue of sequences over one target and its drafters. Knows token ids, never text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from headstart.drafting.base import Drafter
 from headstart.engine.outputs import FinishReason
+from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import Limits, Plan, make_plan
+from headstart.engine.schedule import Limits, Plan, make_plan, unread
 from headstart.engine.sequence import Sequence
 from headstart.errors import CacheError, RequestError
 from headstart.runner import ModelRunner
@@ -20,16 +21,21 @@ class Engine:
 
     Args:
         runner: the target and its cache.
-        drafter: guesses for every sequence.
+        drafter: guesses for every sequence; or a pool, of which each sequence names one.
         limits: bounds of passes and sequences.
     """
 
-    def __init__(self, runner: ModelRunner, drafter: Drafter, limits: Limits) -> None:
+    def __init__(self, runner: ModelRunner, drafter: Drafter | DrafterPool, limits: Limits) -> None:
         self.runner = runner
-        self.drafter = drafter
+        self.drafters = drafter if isinstance(drafter, DrafterPool) else DrafterPool({"default": drafter}, "default")
         self.limits = limits
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+
+    @property
+    def drafter(self) -> Drafter:
+        """The one that guesses for sequences that name none."""
+        return self.drafters.drafters[self.drafters.default]
 
     @property
     def idle(self) -> bool:
@@ -58,6 +64,7 @@ class Engine:
             if not 0 <= token < vocab_size:
                 raise RequestError(f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.")
         sequence.params.check_vocabulary(vocab_size)
+        self.drafters.name_for(sequence)
         sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, context - prompt))
         self.waiting.append(sequence)
 
@@ -71,8 +78,11 @@ class Engine:
         plan = self._plan()
         if plan is None:
             return self._leave()
-        decode_round(self.runner, self.drafter, plan)
+        decode_round(self.runner, self.drafters, plan)
         took_part = [sequence for sequence, _ in (*plan.reading, *plan.decoding)]
+        for sequence in took_part:
+            if sequence.error is None:
+                self.runner.cache.publish(sequence.id, sequence.tokens)
         self._leave()
         return took_part
 
@@ -117,14 +127,14 @@ class Engine:
             self.waiting.popleft()
             if sequence.started is None:
                 sequence.started = time.perf_counter()
-            cache.add(sequence.id)
-            self.drafter.begin(sequence)
+            cache.add(sequence.id, sequence.cache_salt)
+            self.drafters.begin(sequence)
             self.running.append(sequence)
 
     def _plan(self) -> Plan | None:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
         while self.running:
-            plan = make_plan(self.running, self.runner.cache, self.limits)
+            plan = make_plan(self._ready(), self.runner.cache, self.limits)
             if plan is not None:
                 return plan
             youngest = self.running[-1]
@@ -135,6 +145,24 @@ class Engine:
             youngest.stats.preemptions += 1
             self.waiting.appendleft(youngest)
         return None
+
+    def _ready(self) -> list[Sequence]:
+        """Who may ride in the next pass: all but those whose next block somebody else is about to compute for them."""
+        cache = self.runner.cache
+        if cache.prefixes is None:
+            return self.running
+        ready = []
+        computed = set()
+        for sequence in self.running:
+            # A drafter that reads the target's states must see every row of the prompt computed.
+            if unread(sequence, cache) and not self.drafters.needs_of(sequence).taps:
+                sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
+                block = cache.next_block(sequence.id, sequence.tokens[:-1])
+                if block is not None and block in computed:
+                    continue
+                computed.add(block)
+            ready.append(sequence)
+        return ready
 
     def _leave(self) -> list[Sequence]:
         finished = [sequence for sequence in self.running if sequence.finished]
@@ -147,4 +175,4 @@ class Engine:
     def _forget(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         self.runner.cache.remove(sequence.id)
-        self.drafter.end(sequence.id)
+        self.drafters.end(sequence.id)

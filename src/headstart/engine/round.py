@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headstart.drafting.base import Drafter, RoundOutcome
+from headstart.drafting.base import RoundOutcome
 from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenOrigin
+from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Plan
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
@@ -19,28 +20,29 @@ from headstart.verification.base import Verdict
 from headstart.verification.verify import verify
 
 
-def decode_round(runner: ModelRunner, drafter: Drafter, plan: Plan) -> None:
-    """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafter.
+def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None:
+    """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafters.
 
     Plain decoding is the same round with the empty tree. The plan has made sure of room in the cache.
     """
     clock = _Clock()
     decoding = [sequence for sequence, _ in plan.decoding]
-    drafts = drafter.propose(decoding, [budget for _, budget in plan.decoding]) if decoding else []
+    drafts = drafters.propose(decoding, [budget for _, budget in plan.decoding]) if decoding else []
     clock.drafted()
     chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
     trees = [_tree(sequence, draft) for sequence, draft in zip(decoding, drafts, strict=True)]
     spans = chunks + trees
+    taps = drafters.taps([sequence for sequence, _ in (*plan.reading, *plan.decoding)])
     outcomes = []
     with runner.cache.reserve({span.sequence_id: len(span) for span in spans}):
-        outputs = runner.forward(spans, drafter.needs.taps)
+        outputs = runner.forward(spans, taps)
         clock.passed()
         for (sequence, count), span, output in zip(plan.reading, spans, outputs, strict=False):
             outcomes.append(_outcome(runner, sequence, span, output, DraftTree.empty()))
             runner.cache.commit(sequence.id, range(count))
             clock.charge_prefill(sequence.stats)
         for sequence, draft, span, output in zip(decoding, drafts, trees, outputs[len(chunks) :], strict=True):
-            seen = _outcome(runner, sequence, span, output, draft, drafter.needs.top_ids)
+            seen = _outcome(runner, sequence, span, output, draft, drafters.needs_of(sequence).top_ids)
             try:
                 verdict = _verify(sequence, draft, law := TargetLaw(output.logits, draft, sequence))
             except RequestError as error:
@@ -52,7 +54,7 @@ def decode_round(runner: ModelRunner, drafter: Drafter, plan: Plan) -> None:
             outcomes.append(replace(seen, accepted=kept, committed=committed))
             clock.charge_round(sequence.stats)
     rows = sum(map(len, spans))
-    drafter.observe([replace(seen, pass_rows=rows, pass_seconds=clock.pass_seconds) for seen in outcomes])
+    drafters.observe([replace(seen, pass_rows=rows, pass_seconds=clock.pass_seconds) for seen in outcomes])
 
 
 def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw) -> tuple[int, ...]:
@@ -116,7 +118,11 @@ def _tree(sequence: Sequence, draft: DraftTree) -> Span:
 def _outcome(
     runner: ModelRunner, sequence: Sequence, span: Span, output: SpanOutput, draft: DraftTree, top_ids: int = 0
 ) -> RoundOutcome:
-    top = output.logits.topk(top_ids).indices.numpy() if top_ids and len(output.logits) else None
+    top = (
+        output.logits.topk(min(top_ids, output.logits.shape[-1])).indices.numpy()
+        if top_ids and len(output.logits)
+        else None
+    )
     return RoundOutcome(
         sequence, runner.cache.length(sequence.id), span.tokens, draft, top_ids=top, hidden=output.hidden
     )

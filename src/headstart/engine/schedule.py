@@ -45,11 +45,14 @@ def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Pl
     Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds.
     """
     decoding = [sequence for sequence in sequences if not unread(sequence, cache)]
+    readers = [sequence for sequence in sequences if unread(sequence, cache)]
     free = cache.allocator.num_free - sum(cache.blocks_needed(sequence.id, 1) for sequence in decoding)
     if free < 0:
         return None
     budgets = []
-    share = max(limits.draft_rows // max(len(decoding), 1), 1) if limits.draft_rows else 0
+    # Guesses never take the row that keeps a reader going.
+    guesses = min(limits.draft_rows, max(limits.max_rows - len(decoding) - bool(readers), 0))
+    share = max(guesses // max(len(decoding), 1), 1) if guesses else 0
     for sequence in decoding:
         budget = _budget(sequence, share, limits.max_context)
         extra = cache.blocks_needed(sequence.id, 1 + budget.nodes) - cache.blocks_needed(sequence.id, 1)
@@ -58,9 +61,12 @@ def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Pl
         free -= extra
         budgets.append((sequence, budget))
     rows = limits.max_rows - sum(1 + budget.nodes for _, budget in budgets)
+    rows = max(rows, bool(readers))
     reading = []
-    for sequence in sequences:
-        count = min(unread(sequence, cache), rows, limits.max_rows)
+    for place, sequence in enumerate(readers):
+        # An even share of what is left: nobody waits for the end of somebody else's long prompt.
+        share = -(-rows // (len(readers) - place))
+        count = _whole_blocks(sequence, cache, min(unread(sequence, cache), share))
         if count <= 0:
             continue
         needed = cache.blocks_needed(sequence.id, count)
@@ -71,6 +77,14 @@ def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Pl
         rows -= count
         reading.append((sequence, count))
     return Plan(reading, budgets) if reading or budgets else None
+
+
+def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:
+    """A chunk that does not end the prompt ends with a block, where it is long enough to: whole ones can be shared."""
+    if count == unread(sequence, cache):
+        return count
+    over = (cache.length(sequence.id) + count) % cache.block_size
+    return count - over if over < count else count
 
 
 def _budget(sequence: Sequence, share: int, max_context: int) -> DraftBudget:

@@ -53,6 +53,8 @@ class Sequence:
     noise: SequenceNoise
     stops: StopRules
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    cache_salt: str = ""
+    """Only sequences of the same salt share cached prefixes."""
     text: GrowingText | None = None
     stats: SequenceStats = field(default_factory=SequenceStats)
     origins: list[TokenOrigin] = field(default_factory=list)

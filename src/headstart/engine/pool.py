@@ -1,0 +1,136 @@
+"""Drafters by name behind one: each sequence is drafted for by the one it asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.tree import DraftTree
+from headstart.errors import RequestError
+
+MAX_FAULTS = 3
+"""A tolerated drafter that has failed so often is asked no more."""
+
+_NOTHING = TargetSignals()
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class DrafterPool:
+    """Dispatches by sequence. Sequences that decode plainly are not shown to any drafter.
+
+    Args:
+        drafters: by name.
+        default: the name of the one that guesses for requests that name none.
+        tolerant: an exception of a drafter turns its sequences to plain decoding, which is always right, instead of
+            ending the engine's work.
+    """
+
+    def __init__(self, drafters: Mapping[str, Drafter], default: str, tolerant: bool = False) -> None:
+        self.drafters = dict(drafters)
+        self.default = default
+        self.tolerant = tolerant
+        self.faults = dict.fromkeys(self.drafters, 0)
+        """name -> exceptions so far."""
+        self._names: dict[int, str] = {}
+
+    def name_for(self, sequence: SequenceView) -> str | None:
+        """The drafter that a sequence asks for, None for plain decoding.
+
+        Raises:
+            RequestError: there is none of this name.
+        """
+        wishes = sequence.speculation
+        if not wishes.enabled:
+            return None
+        name = self.default if wishes.drafter is None else wishes.drafter
+        if name not in self.drafters:
+            raise RequestError(f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}.")
+        return name
+
+    def begin(self, sequence: SequenceView) -> None:
+        """A sequence was admitted."""
+        name = self.name_for(sequence)
+        if name is None or (self.tolerant and self.faults[name] >= MAX_FAULTS):
+            return
+        self._names[sequence.id] = name
+        self._guarded(name, [sequence.id], lambda: self.drafters[name].begin(sequence), None)
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        """One tree for each sequence, in order."""
+        drafts = [DraftTree.empty()] * len(sequences)
+        for name, places in self._grouped(sequence.id for sequence in sequences).items():
+            own, allowed = [sequences[i] for i in places], [budgets[i] for i in places]
+            trees = self._guarded(
+                name,
+                [sequence.id for sequence in own],
+                lambda name=name, own=own, allowed=allowed: self._proposed(name, own, allowed),  # type: ignore[misc]
+                [DraftTree.empty()] * len(own),
+            )
+            for place, tree in zip(places, trees, strict=True):
+                drafts[place] = tree
+        return drafts
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        """Tell each drafter what became of its own sequences."""
+        for name, places in self._grouped(outcome.sequence.id for outcome in outcomes).items():
+            own = [outcomes[i] for i in places]
+            self._guarded(
+                name,
+                [outcome.sequence.id for outcome in own],
+                lambda name=name, own=own: self.drafters[name].observe(own),  # type: ignore[misc]
+                None,
+            )
+
+    def end(self, sequence_id: int) -> None:
+        """The sequence left. Unknown ids are ignored."""
+        name = self._names.pop(sequence_id, None)
+        if name is not None:
+            self._guarded(name, [], lambda: self.drafters[name].end(sequence_id), None)
+
+    def needs_of(self, sequence: SequenceView) -> TargetSignals:
+        """What the sequence's drafter wants of the target's passes."""
+        name = self._names.get(sequence.id)
+        return _NOTHING if name is None else self.drafters[name].needs
+
+    def taps(self, sequences: Iterable[SequenceView]) -> tuple[int, ...]:
+        """The taps of a pass in which these sequences ride."""
+        return tuple(dict.fromkeys(tap for sequence in sequences for tap in self.needs_of(sequence).taps))
+
+    def _proposed(
+        self, name: str, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]
+    ) -> list[DraftTree]:
+        trees = self.drafters[name].propose(sequences, budgets)
+        if len(trees) != len(sequences):
+            raise ValueError(f"drafter {name!r} gave {len(trees)} trees for {len(sequences)} sequences.")
+        for tree, budget in zip(trees, budgets, strict=True):
+            if len(tree) > budget.nodes:
+                raise ValueError(f"drafter {name!r} gave a tree of {len(tree)} nodes; {budget.nodes} were allowed.")
+        return trees
+
+    def _grouped(self, sequence_ids: Iterable[int]) -> dict[str, list[int]]:
+        """name -> places, in order."""
+        groups: dict[str, list[int]] = {}
+        for place, sequence_id in enumerate(sequence_ids):
+            name = self._names.get(sequence_id)
+            if name is not None:
+                groups.setdefault(name, []).append(place)
+        return groups
+
+    def _guarded(self, name: str, sequence_ids: Iterable[int], call: Callable[[], Result], otherwise: Result) -> Result:
+        try:
+            return call()
+        except Exception:
+            if not self.tolerant:
+                raise
+            self.faults[name] += 1
+            _log.exception("drafter %s failed; its sequences go on with plain decoding.", name)
+        for sequence_id in sequence_ids:
+            del self._names[sequence_id]
+            try:
+                self.drafters[name].end(sequence_id)
+            except Exception:
+                _log.exception("drafter %s could not forget sequence %d.", name, sequence_id)
+        return otherwise
