@@ -9,7 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
-from headstart.drafting.base import SpeculationParams
+from headstart.cache.prefix import PrefixIndex
+from headstart.drafting.base import SequenceView, SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.options import parse_options
 from headstart.drafting.registry import create_drafter, drafter_name, drafter_options
@@ -54,6 +55,10 @@ class LLM:
         max_context: prompt and output tokens of a sequence; None: what the model was made for, at most 8192.
         max_batch_size: sequences that decode together.
         cache_tokens: room of the key-value cache; None: about 1 GiB, but at least one whole context.
+        more_drafters: names of further drafters, with their default options, for requests that name one.
+        prefix_caching: keep what was computed, for requests that begin alike.
+        max_rows: rows of a pass at most, decoding and prompt chunks together; None: 512.
+        tolerant: an exception of a drafter turns its requests to plain decoding and is logged, instead of raised.
         revision: branch, tag or commit of a hub model.
 
     Raises:
@@ -74,6 +79,10 @@ class LLM:
         max_context: int | None = None,
         max_batch_size: int = 16,
         cache_tokens: int | None = None,
+        more_drafters: Sequence[str] = (),
+        prefix_caching: bool = False,
+        max_rows: int | None = None,
+        tolerant: bool = False,
         revision: str | None = None,
     ) -> None:
         options = _drafter_options(drafter, draft_model, draft_tokens, drafter_options)
@@ -88,6 +97,10 @@ class LLM:
         limits = Limits(max_sequences=max_batch_size, max_context=context)
         if draft_tokens is not None:
             limits = replace(limits, draft_rows=max(limits.draft_rows, draft_tokens))
+        if max_rows is not None:
+            if max_rows < 1:
+                raise ConfigError(f"max_rows is {max_rows}; it must be 1 or more.")
+            limits = replace(limits, max_rows=max_rows)
         if cache_tokens is None:
             cache_tokens = min(
                 max(_CACHE_BYTES // _cache_bytes_per_token(self.model), context), max_batch_size * context
@@ -223,6 +236,38 @@ class LLM:
         text = self.model.chat_template.render(messages, tools=tools)
         return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
 
+    def jobs(
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        speculation: SpeculationParams | None = None,
+        *,
+        prompt_index: int = 0,
+        cache_salt: str = "",
+        prompt_logprobs: int | None = None,
+    ) -> list[Job]:
+        """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
+
+        Raises:
+            RequestError: a parameter does not fit the model.
+        """
+        seed = fresh_seed() if params.seed is None else params.seed
+        return [
+            Job(
+                self.model,
+                prompt,
+                prompt_index,
+                sample,
+                next(self._ids),
+                params,
+                seed,
+                speculation or self.speculation,
+                cache_salt,
+                prompt_logprobs,
+            )
+            for sample in range(params.n)
+        ]
+
     def _load_draft(self, name: str) -> LoadedModel:
         draft = load_model(name, self._draft_precision)
         return LoadedModel(draft.backend, draft.tokenizer)
@@ -279,21 +324,8 @@ class LLM:
             )
         jobs = []
         for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
-            seed = fresh_seed() if wanted.seed is None else wanted.seed
-            for sample in range(wanted.n):
-                with _named(index, len(prompts)):
-                    jobs.append(
-                        Job(
-                            self.model,
-                            prompt,
-                            index,
-                            sample,
-                            next(self._ids),
-                            wanted,
-                            seed,
-                            speculation or self.speculation,
-                        )
-                    )
+            with _named(index, len(prompts)):
+                jobs += self.jobs(prompt, wanted, speculation, prompt_index=index)
         return jobs
 
     def _abort(self, jobs: Sequence[Job]) -> None:
@@ -335,6 +367,11 @@ def _drafter_options(
     # Refused here rather than after the model has been read.
     parse_options(drafter_options(drafter), name, options)
     return options
+
+
+def _cache_salt(sequence: SequenceView) -> str:
+    """Tenants apart: what one taught a drafter would show in the timing of another."""
+    return getattr(sequence, "cache_salt", "")
 
 
 def _cache_bytes_per_token(model: Model) -> int:

@@ -55,6 +55,8 @@ class Job:
         sample: which of the prompt's ``n`` samples this is.
         sequence_id: unique in the engine.
         seed: in [0, 2**64), resolved.
+        cache_salt: only requests of the same salt share cached prefixes.
+        prompt_logprobs: so many best alternatives of each prompt token are wanted too; None: nothing of the prompt.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -70,6 +72,8 @@ class Job:
         params: SamplingParams,
         seed: int,
         speculation: SpeculationParams,
+        cache_salt: str = "",
+        prompt_logprobs: int | None = None,
     ) -> None:
         self.prompt_index = prompt_index
         self.sample = sample
@@ -89,6 +93,8 @@ class Job:
                 max_tokens=_NO_LIMIT if params.max_tokens is None else params.max_tokens,
             ),
             speculation=speculation,
+            cache_salt=cache_salt,
+            prompt_top=prompt_logprobs,
             text=self._text,
         )
         self._shown_text = 0

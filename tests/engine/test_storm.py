@@ -207,3 +207,23 @@ def test_readers_go_on_beside_as_many_decoders_as_rows() -> None:
     for _ in range(40):
         engine.step()
     assert late.finished
+
+
+def test_prompt_logprobs_are_those_of_the_prompts_own_tokens_whatever_the_chunks() -> None:
+    rng = np.random.default_rng(4)
+    prompt = rng.integers(0, VOCAB, size=50).tolist()
+    logits_of = hashed_logits(VOCAB, 3, order=5, scale=3.0)
+    engine = storm_engine(cache_tokens=128, limits=Limits(max_rows=16, draft_rows=4))
+    sequences = [toy_sequence(engine, prompt, sequence_id=i) for i in range(3)]
+    for sequence in sequences[1:]:
+        sequence.prompt_top = 2
+    run_all(engine, sequences)
+    assert sum(sequence.stats.preemptions for sequence in sequences) > 0
+    for sequence in sequences[1:]:
+        assert [entry.token_id for entry in sequence.prompt_logprobs] == prompt[1:]
+        for place, entry in enumerate(sequence.prompt_logprobs, start=1):
+            logits = logits_of(tuple(prompt[:place]))
+            expected = logits - np.log(np.exp(logits).sum())
+            assert entry.logprob == pytest.approx(expected[prompt[place]], abs=1e-4)
+            assert list(entry.top) == np.argsort(-expected)[:2].tolist()
+    assert sequences[0].prompt_logprobs == []

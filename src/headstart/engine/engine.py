@@ -154,8 +154,9 @@ class Engine:
         ready = []
         computed = set()
         for sequence in self.running:
-            # A drafter that reads the target's states must see every row of the prompt computed.
-            if unread(sequence, cache) and not self.drafters.needs_of(sequence).taps:
+            # Whoever reads the target's states, or its logits over the prompt, must see every row computed.
+            everything = sequence.prompt_top is not None or self.drafters.needs_of(sequence).taps
+            if not everything and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
                 block = cache.next_block(sequence.id, sequence.tokens[:-1])
                 if block is not None and block in computed:

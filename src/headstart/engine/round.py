@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from headstart.drafting.base import RoundOutcome
 from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.engine.law import TargetLaw
-from headstart.engine.outputs import SequenceStats, TokenOrigin
+from headstart.engine.outputs import SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Plan
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
 from headstart.runner import ModelRunner, Span, SpanOutput
+from headstart.sampling.transforms import logprobs
 from headstart.verification.base import Verdict
 from headstart.verification.verify import verify
 
@@ -39,6 +41,7 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
         clock.passed()
         for (sequence, count), span, output in zip(plan.reading, spans, outputs, strict=False):
             outcomes.append(_outcome(runner, sequence, span, output, DraftTree.empty()))
+            _note_prompt(sequence, runner.cache.length(sequence.id), output)
             runner.cache.commit(sequence.id, range(count))
             clock.charge_prefill(sequence.stats)
         for sequence, draft, span, output in zip(decoding, drafts, trees, outputs[len(chunks) :], strict=True):
@@ -99,7 +102,18 @@ def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
 
 def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:
     first = runner.cache.length(sequence.id)
-    return Span.chain(sequence.id, sequence.tokens[first : first + count], logits="none")
+    wanted: Literal["all", "none"] = "none" if sequence.prompt_top is None else "all"
+    return Span.chain(sequence.id, sequence.tokens[first : first + count], wanted)
+
+
+def _note_prompt(sequence: Sequence, first: int, output: SpanOutput) -> None:
+    """Log-probabilities of the prompt tokens that a chunk predicts, each once (a preempted prompt is read again)."""
+    if sequence.prompt_top is None:
+        return
+    for position, row in enumerate(output.logits, start=first + 1):
+        if len(sequence.prompt_logprobs) + 1 == position < sequence.prompt_length:
+            token = sequence.tokens[position]
+            sequence.prompt_logprobs.append(TokenLogprobs(token, *logprobs(row, token, sequence.prompt_top)))
 
 
 def _tree(sequence: Sequence, draft: DraftTree) -> Span:

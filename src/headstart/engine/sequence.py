@@ -55,6 +55,8 @@ class Sequence:
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     cache_salt: str = ""
     """Only sequences of the same salt share cached prefixes."""
+    prompt_top: int | None = None
+    """So many best alternatives of each prompt token are wanted; None: no log-probabilities of the prompt."""
     text: GrowingText | None = None
     stats: SequenceStats = field(default_factory=SequenceStats)
     origins: list[TokenOrigin] = field(default_factory=list)
@@ -63,6 +65,8 @@ class Sequence:
     """[output token] the drafter's first guess in its place, where that was refused."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """[output token], where asked for."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """[prompt token - 1] where asked for; nothing comes before the first token."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
