@@ -16,6 +16,7 @@ from headstart.drafting.options import parse_options
 from headstart.drafting.registry import create_drafter, drafter_name, drafter_options
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
+from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
 from headstart.loading import Model, Precision, create_backend, load_model, parse_precision
@@ -105,27 +106,26 @@ class LLM:
             cache_tokens = min(
                 max(_CACHE_BYTES // _cache_bytes_per_token(self.model), context), max_batch_size * context
             )
-        runner = ModelRunner(self.model.backend, cache_tokens + limits.draft_rows)
+        prefixes = PrefixIndex(f"{self.model.name}/{self.model.backend.name}") if prefix_caching else None
+        runner = ModelRunner(self.model.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
         self.speculation = speculation or SpeculationParams()
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
-        self.engine = Engine(
-            runner,
-            create_drafter(
-                drafter,
-                DraftContext(
-                    vocab_size=config.vocab_size,
-                    runner=runner,
-                    tokenizer=self.model.tokenizer,
-                    load_model=self._load_draft,
-                    lend_layers=self._lend_layers,
-                    lend_tables=self._lend_tables,
-                ),
-                **options,
-            ),
-            limits,
+        surroundings = DraftContext(
+            vocab_size=config.vocab_size,
+            runner=runner,
+            tokenizer=self.model.tokenizer,
+            load_model=self._load_draft,
+            lend_layers=self._lend_layers,
+            lend_tables=self._lend_tables,
+            scope_of=_cache_salt,
         )
+        drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
+        for name in more_drafters:
+            if name not in drafters:
+                drafters[name] = create_drafter(name, surroundings)
+        self.engine = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
 
     def generate(
