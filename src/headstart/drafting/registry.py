@@ -145,6 +145,12 @@ _BUILT_IN = {
             "Stern et al. 2018 (arXiv:1811.03115)",
             f"{_HERE}.blockwise:BlockwiseDrafter",
         ),
+        DrafterInfo(
+            "auto",
+            "the guesses of several drafters in one tree, as many as pay, none where speculation would lose",
+            "Headstart; Leviathan et al. 2023, Theorem 3.8, on trees with measured costs",
+            f"{_HERE}.auto:AutoDrafter",
+        ),
     )
 }
 

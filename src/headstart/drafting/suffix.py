@@ -16,6 +16,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext, ScopedMemory
@@ -57,15 +58,33 @@ class Proposal:
     score: float
     tokens: list[int]
     parents: list[int]
+    ratios: list[float]
+    """[node] relative frequency after its parent."""
+    matches: list[int]
+    """[node] tokens matched before it: the suffix and the path above, which lengthens the match if accepted."""
 
 
-NOTHING = Proposal(0.0, [], [])
+NOTHING = Proposal(0.0, [], [], [], [])
+
+GRADED_MATCHES = np.array([2, 3, 4, 6, 9, 14, 22])
+GRADED_RATIOS = np.array([0.25, 0.45, 0.7, 0.999])
+"""Where classes of confidence begin: by the length of what stood before a node, and by its relative frequency."""
 
 
-def grow_tree(automaton: SuffixAutomaton, state: int, nodes: int, depth: int, min_probability: float) -> Proposal:
-    """The likeliest continuations of a state's substrings, best first; among equals the one seen last."""
+def grades_of(proposal: Proposal) -> NDArray[np.int32]:
+    """[node] classes of confidence (``DraftTree.grades``)."""
+    matches = np.searchsorted(GRADED_MATCHES, proposal.matches, side="right")
+    ratios = np.searchsorted(GRADED_RATIOS, proposal.ratios, side="right")
+    return (matches * (len(GRADED_RATIOS) + 1) + ratios).astype(np.int32)
+
+
+def grow_tree(
+    automaton: SuffixAutomaton, state: int, matched: int, nodes: int, depth: int, min_probability: float
+) -> Proposal:
+    """The likeliest continuations of a state's suffix of ``matched`` tokens, best first; among equals the one seen
+    last."""
     following, count, latest = automaton.following, automaton.count, automaton.latest
-    heap: list[tuple[float, int, int, int, int, int]] = []
+    heap: list[tuple[float, int, int, int, int, int, float]] = []
     pushed = 0
 
     def push_children(state: int, probability: float, parent: int, level: int) -> None:
@@ -80,23 +99,26 @@ def grow_tree(automaton: SuffixAutomaton, state: int, nodes: int, depth: int, mi
         else:
             total, ranked = 1, [(-1, 0, token) for token in children]
         for negative_count, _, token in ranked:
-            heapq.heappush(
-                heap, (probability * (negative_count / total), pushed, token, children[token], parent, level)
-            )
+            share = negative_count / total
+            heapq.heappush(heap, (probability * share, pushed, token, children[token], parent, level, -share))
             pushed += 1
 
     tokens: list[int] = []
     parents: list[int] = []
+    ratios: list[float] = []
+    matches: list[int] = []
     score = 0.0
     push_children(state, 1.0, ROOT, 1)
     while heap and len(tokens) < nodes:
-        negative_probability, _, token, state, parent, level = heapq.heappop(heap)
+        negative_probability, _, token, state, parent, level, ratio = heapq.heappop(heap)
         score -= negative_probability
         tokens.append(token)
         parents.append(parent)
+        ratios.append(ratio)
+        matches.append(matched + level - 1)
         if level < depth:
             push_children(state, -negative_probability, len(tokens) - 1, level + 1)
-    return Proposal(score, tokens, parents)
+    return Proposal(score, tokens, parents, ratios, matches)
 
 
 class SuffixState:
@@ -159,7 +181,13 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
             recent = sequence.tokens[-longest:]
             for automaton in self._shared[state.scope].automata:
                 best = self._better(best, automaton, *automaton.longest_suffix(recent), budget.nodes, depth)
-        return DraftTree(np.asarray(best.tokens, dtype=np.int32), np.asarray(best.parents, dtype=np.int32))
+        if not best.tokens:
+            return DraftTree.empty()
+        return DraftTree(
+            np.asarray(best.tokens, dtype=np.int32),
+            np.asarray(best.parents, dtype=np.int32),
+            grades=grades_of(best),
+        )
 
     def _better(
         self, best: Proposal, automaton: SuffixAutomaton, state: int, matched: int, nodes: int, depth: int
@@ -174,7 +202,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
                 if allowed <= best.score:
                     break
                 if automaton.following[state]:
-                    proposal = grow_tree(automaton, state, allowed, depth, options.min_probability)
+                    proposal = grow_tree(automaton, state, matched, allowed, depth, options.min_probability)
                     if proposal.score > best.score:
                         best = proposal
                 matched = length[link[state]]

@@ -18,6 +18,9 @@ from torch import Tensor
 ROOT = -1
 """The parent of a first-level node: the last committed token."""
 
+MAX_GRADES = 64
+"""Classes of confidence that a drafter may use."""
+
 
 class TreeLaw(Enum):
     """How the nodes came to be, which decides how they may be verified."""
@@ -61,6 +64,10 @@ class DraftTree:
     probe: NDArray[np.bool_] | None = None
     """[node] rows whose top ids are wanted but that are never verified nor committed; None: no such node.
     Children of a probe node are probe nodes."""
+    grades: NDArray[np.int32] | None = None
+    """[node] how sure the drafter is of a guess given its parent, as one of a few classes of its own, 0 to
+    ``MAX_GRADES`` - 1. What a class is worth is for its reader to learn; None: the drafter tells nodes apart by
+    depth and rank alone."""
 
     def __post_init__(self) -> None:
         if self.tokens.shape != self.parents.shape or self.tokens.ndim != 1:

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from drafting_toys import Ranking, ToySequence, check_tree, read_prompt, second_order_target, verify_greedily
+
+from headstart.drafting.auto import AutoDrafter
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import create_drafter
+from headstart.drafting.tree import DraftTree
+from headstart.errors import ConfigError
+from headstart.sampling.params import SamplingParams
+from headstart.verification.base import VerifyRule
+
+VOCAB = 12
+BUDGET = DraftBudget(nodes=31, depth=31)
+PREDICTABLE = second_order_target(VOCAB)
+Cost = Callable[[int], float]
+"""Seconds of a pass by its rows: so many that the clock's own are nothing beside them."""
+
+
+def unpredictable(context: list[int]) -> np.ndarray:
+    return np.random.default_rng([1, len(context), *context[-20:]]).permutation(VOCAB)
+
+
+def auto(drafters: str = "suffix+recycling", **options: object) -> Drafter:
+    return create_drafter("auto", DraftContext(VOCAB), drafters=drafters, **options)
+
+
+def begin(drafter: Drafter, number: int = 1) -> ToySequence:
+    sequence = ToySequence(number, [1, 2, 3, 4])
+    drafter.begin(sequence)
+    drafter.observe([read_prompt(sequence)])
+    return sequence
+
+
+def decode(
+    drafter: Drafter, sequences: list[ToySequence], target: Ranking, cost: Cost, rounds: int
+) -> tuple[list[int], float]:
+    """Nodes verified in each round, and the tokens gained in the time of one plain pass."""
+    before = sum(len(sequence.tokens) for sequence in sequences)
+    nodes, seconds = [], 0.0
+    for _ in range(rounds):
+        trees = drafter.propose(sequences, [BUDGET] * len(sequences))
+        for tree in trees:
+            check_tree(tree, BUDGET, VOCAB)
+        rows = len(sequences) + sum(map(len, trees))
+        outcomes = [
+            replace(
+                verify_greedily(sequence, tree, target, drafter.needs.top_ids), pass_rows=rows, pass_seconds=cost(rows)
+            )
+            for sequence, tree in zip(sequences, trees, strict=True)
+        ]
+        drafter.observe(outcomes)
+        seconds += cost(rows)
+        nodes.append(rows - len(sequences))
+    said = sum(len(sequence.tokens) for sequence in sequences) - before
+    return nodes, said / seconds * cost(len(sequences)) / len(sequences)
+
+
+def test_where_rows_are_free_it_guesses_all_it_can() -> None:
+    drafter = auto()
+    nodes, speedup = decode(drafter, [begin(drafter)], PREDICTABLE, lambda rows: 1000.0, 200)
+    assert np.median(nodes[50:]) >= 8
+    assert speedup > 3
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_where_every_row_costs_a_pass_and_guesses_fail_it_decodes_plainly(batch: int) -> None:
+    drafter = auto()
+    sequences = [begin(drafter, number) for number in range(batch)]
+    nodes, speedup = decode(drafter, sequences, unpredictable, lambda rows: 1000.0 * rows, 600)
+    assert np.mean([count == 0 for count in nodes[50:]]) > 0.95
+    assert speedup > 0.9
+
+
+def test_it_turns_back_on_when_guesses_begin_to_hold() -> None:
+    drafter = auto()
+    sequence = begin(drafter)
+
+    def cost(rows: int) -> float:
+        return 1000.0 * (1 + 0.4 * rows)
+
+    off, _ = decode(drafter, [sequence], unpredictable, cost, 300)
+    _, speedup = decode(drafter, [sequence], PREDICTABLE, cost, 400)
+    assert np.mean(off[100:]) < 2
+    assert speedup > 2
+
+
+def test_it_turns_back_on_when_rows_become_cheap() -> None:
+    drafter = auto()
+    sequence = begin(drafter)
+    decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0 * rows**3, 200)
+    _, speedup = decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0, 1500)
+    assert speedup > 2
+
+
+def test_it_stops_at_the_end_of_a_step() -> None:
+    drafter = auto()
+    nodes, _ = decode(drafter, [begin(drafter)], PREDICTABLE, lambda rows: 1000.0 if rows <= 8 else 9000.0, 200)
+    assert np.mean([count <= 7 for count in nodes[50:]]) > 0.95
+    assert max(nodes[50:]) >= 5
+
+
+def test_a_batch_spends_its_rows_on_the_sequence_that_repeats_itself() -> None:
+    drafter = auto("suffix")
+    sequences = [begin(drafter, number) for number in range(2)]
+    mixed: list[tuple[int, int]] = []
+    for _ in range(150):
+        trees = drafter.propose(sequences, [BUDGET] * 2)
+        rows = 2 + sum(map(len, trees))
+        drafter.observe(
+            [
+                replace(verify_greedily(sequence, tree, target, 0), pass_rows=rows, pass_seconds=1000.0 + 60.0 * rows)
+                for sequence, tree, target in zip(sequences, trees, (PREDICTABLE, unpredictable), strict=True)
+            ]
+        )
+        mixed.append((len(trees[0]), len(trees[1])))
+    first, second = np.mean(mixed[50:], axis=0)
+    assert first > 4 * second
+
+
+def test_a_pass_that_also_reads_a_prompt_teaches_no_cost() -> None:
+    drafter = auto()
+    sequence = begin(drafter)
+    outcome = replace(read_prompt(ToySequence(9, [1, 2])), pass_rows=3, pass_seconds=1.0)
+    reader = ToySequence(9, [1, 2])
+    drafter.begin(reader)
+    for _ in range(5):
+        (tree,) = drafter.propose([sequence], [BUDGET])
+        judged = verify_greedily(sequence, tree, PREDICTABLE, drafter.needs.top_ids)
+        drafter.observe([replace(judged, pass_rows=3, pass_seconds=1.0), replace(outcome, sequence=reader)])
+    assert isinstance(drafter, AutoDrafter)
+    assert not drafter.costs.known
+
+
+class Listening:
+    """Draws unless it is asked to share the target's noise; keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.inner = create_drafter("bigram", DraftContext(VOCAB), sample=True)
+        self.needs = self.inner.needs
+        self.outcomes: list[RoundOutcome] = []
+        self.begin, self.end = self.inner.begin, self.inner.end
+
+    def propose(self, sequences, budgets) -> list[DraftTree]:
+        assert all(sequence.speculation.verify is VerifyRule.COUPLED for sequence in sequences)
+        trees = self.inner.propose(sequences, budgets)
+        assert all(tree.draws is None for tree in trees)
+        return trees
+
+    def observe(self, outcomes) -> None:
+        self.outcomes += outcomes
+        self.inner.observe(outcomes)
+
+
+def test_drafters_that_draw_are_asked_for_point_masses(monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = Listening()
+    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda name, context, **options: listening)
+    drafter = AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("bigram"))
+    sequence = ToySequence(1, [1, 2, 1, 2], params=SamplingParams(temperature=1.0, seed=3))
+    drafter.begin(sequence)
+    drafter.observe([read_prompt(sequence)])
+    decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0, 20)
+    assert all(outcome.sequence.tokens is sequence.tokens for outcome in listening.outcomes)
+    assert sequence.speculation.verify is VerifyRule.AUTO
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drafters": ""}, "drafters is ''; give names"),
+        ({"drafters": "suffix+"}, "give names with"),
+        ({"drafters": "suffix+suffix"}, "name each drafter once"),
+        ({"drafters": "suffix+auto"}, "auto cannot plan for itself"),
+        ({"drafters": "suffix+sufix"}, "no drafter 'sufix'"),
+        ({"drafter_options": {"ngram": {}}}, "drafter_options has 'ngram'"),
+        ({"drafter_options": {"suffix": 3}}, "drafter_options has 'suffix': 3"),
+        ({"drafter_options": {"suffix": {"size": 3}}}, "'suffix' has no option 'size'"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_refused_in_words(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create_drafter("auto", DraftContext(VOCAB), **options)
