@@ -1,0 +1,101 @@
+"""The state of a training on disk, whole at any moment: to go on after a kill as if there had been none."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from headstart.errors import CheckpointError
+
+CHECKPOINT_FILE = "checkpoint.safetensors"
+
+
+@dataclass
+class Progress:
+    """How far a training has come."""
+
+    step: int = 0
+    """Optimiser steps done."""
+    total_steps: int = 0
+    """Steps that the learning rate is planned for."""
+    paced: bool = False
+    """Whether they were fitted to a budget of minutes."""
+    seconds: float = 0.0
+    """Spent, over all runs."""
+    best: float = 0.0
+    """Accepted length on held-out text of the head that was written last."""
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    """(step, mean loss since the one before)."""
+    held_out: list[tuple[int, float, list[float]]] = field(default_factory=list)
+    """(step, accepted length, accuracy by depth)."""
+
+
+def save_checkpoint(
+    path: Path, head: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, settings: dict[str, Any]
+) -> None:
+    """Replace the checkpoint in one step: a kill leaves the old one or the new one."""
+    tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+    for place, parameter in enumerate(_parameters(optimiser)):
+        for name, value in optimiser.state[parameter].items():
+            tensors[f"optimiser.{place}.{name}"] = value
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    record = {"progress": asdict(progress), "settings": settings}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    save_file(contiguous, unfinished, metadata={"record": json.dumps(record)})
+    os.replace(unfinished, path)
+
+
+def load_checkpoint(
+    path: Path, head: nn.Module, optimiser: torch.optim.Optimizer, settings: dict[str, Any]
+) -> Progress | None:
+    """Go on from a checkpoint; None where there is none.
+
+    Raises:
+        CheckpointError: it is damaged, or of a training with other settings.
+    """
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            record = json.loads(file.metadata()["record"])
+            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); remove it to begin anew.") from error
+    known = json.loads(json.dumps(settings))
+    changed = sorted(
+        key for key in known.keys() | record["settings"].keys() if known.get(key) != record["settings"].get(key)
+    )
+    if changed:
+        raise CheckpointError(
+            f"{path} belongs to a training with another {', '.join(changed)}; give the same, or another --out."
+        )
+    head.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")})
+    for place, parameter in enumerate(_parameters(optimiser)):
+        prefix = f"optimiser.{place}."
+        state = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        if state:
+            # The step count stays where the optimiser wants it, on the CPU.
+            optimiser.state[parameter] = {
+                name: tensor if name == "step" else tensor.to(parameter.device) for name, tensor in state.items()
+            }
+    return _progress(record["progress"])
+
+
+def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+
+
+def _progress(record: dict[str, Any]) -> Progress:
+    progress = Progress(**record)
+    progress.losses = [(step, loss) for step, loss in progress.losses]
+    progress.held_out = [(step, length, accuracy) for step, length, accuracy in progress.held_out]
+    return progress

@@ -1,0 +1,148 @@
+"""Training text on disk: token ids, and which of them the target itself said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.errors import ConfigError
+
+_TOKENS, _ANSWERS, _ENDS, _ABOUT = "tokens.i32", "answers.u8", "ends.i64", "corpus.json"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One conversation."""
+
+    tokens: NDArray[np.int32]
+    """[token] ids, as the target read and said them."""
+    answers: NDArray[np.bool_]
+    """[token] whether the target said it: only such tokens are learnt."""
+
+
+class Corpus:
+    """Documents in a directory; append-only, and whole after a kill: what was half written is passed over.
+
+    Args:
+        directory: made if need be.
+        about: what the text comes from (target, digest, ...). An older corpus in its place must say the same.
+
+    Raises:
+        ConfigError: the directory holds a corpus of something else, or a damaged one.
+    """
+
+    def __init__(self, directory: Path, about: dict[str, Any]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.about = about
+        record = directory / _ABOUT
+        if record.is_file():
+            known = json.loads(record.read_text(encoding="utf-8"))
+            if known != about:
+                raise ConfigError(
+                    f"{directory} holds text of {known}, but {about} is asked for; name another directory."
+                )
+        else:
+            record.write_text(json.dumps(about) + "\n", encoding="utf-8")
+        for name in (_TOKENS, _ANSWERS, _ENDS):
+            (directory / name).touch()
+        self._ends = np.fromfile(directory / _ENDS, dtype=np.int64)
+        total = int(self._ends[-1]) if len(self._ends) else 0
+        self._cut(_TOKENS, 4 * total)
+        self._cut(_ANSWERS, total)
+        self._cut(_ENDS, 8 * len(self._ends))
+        self._read()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def num_answer_tokens(self) -> int:
+        return int(self._answers.sum())
+
+    def __getitem__(self, index: int) -> Document:
+        start = int(self._ends[index - 1]) if index else 0
+        end = int(self._ends[index])
+        return Document(self._tokens[start:end], self._answers[start:end].astype(np.bool_))
+
+    def __iter__(self) -> Iterator[Document]:
+        return (self[index] for index in range(len(self)))
+
+    def extend(self, documents: Sequence[Document]) -> None:
+        """Append; a document counts once its end is written, which comes last."""
+        if not documents:
+            return
+        lengths = np.array([len(document.tokens) for document in documents], dtype=np.int64)
+        self._append(_TOKENS, np.concatenate([document.tokens for document in documents]).astype(np.int32))
+        self._append(_ANSWERS, np.concatenate([document.answers for document in documents]).astype(np.uint8))
+        ends = self.num_tokens + np.cumsum(lengths)
+        self._append(_ENDS, ends)
+        self._ends = np.concatenate([self._ends, ends])
+        self._read()
+
+    def counts(self, vocab_size: int, documents: Sequence[int]) -> NDArray[np.int64]:
+        """[vocab] how often the target said each token in these documents."""
+        counts = np.zeros(vocab_size, dtype=np.int64)
+        for index in documents:
+            document = self[index]
+            counts += np.bincount(document.tokens[document.answers], minlength=vocab_size)
+        return counts
+
+    def _read(self) -> None:
+        self._tokens = np.fromfile(self.directory / _TOKENS, dtype=np.int32)
+        self._answers = np.fromfile(self.directory / _ANSWERS, dtype=np.uint8)
+
+    def _append(self, name: str, values: NDArray[Any]) -> None:
+        with (self.directory / name).open("ab") as file:
+            values.tofile(file)
+
+    def _cut(self, name: str, size: int) -> None:
+        path = self.directory / name
+        if path.stat().st_size < size:
+            raise ConfigError(f"{path} is shorter than its documents; remove {self.directory} and write it anew.")
+        with path.open("r+b") as file:
+            file.truncate(size)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Documents side by side, up to a length."""
+
+    index: int
+    documents: tuple[Document, ...]
+
+    def __len__(self) -> int:
+        return sum(len(document.tokens) for document in self.documents)
+
+
+def make_packs(documents: Sequence[Document], length: int) -> list[Pack]:
+    """Fill packs of at most ``length`` tokens in order; longer documents are cut, those without an answer left out."""
+    packs: list[list[Document]] = []
+    room = 0
+    for document in documents:
+        cut = Document(document.tokens[:length], document.answers[:length])
+        if not cut.answers.any():
+            continue
+        if len(cut.tokens) > room:
+            packs.append([])
+            room = length
+        packs[-1].append(cut)
+        room -= len(cut.tokens)
+    return [Pack(index, tuple(members)) for index, members in enumerate(packs)]
+
+
+def split_held_out(count: int, every: int = 20) -> tuple[list[int], list[int]]:
+    """Indices to train on, and those held out: one in ``every``, none where there are too few to spare one."""
+    held_out = list(range(every - 1, count, every))
+    kept = set(held_out)
+    return [index for index in range(count) if index not in kept], held_out

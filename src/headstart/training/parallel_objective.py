@@ -1,0 +1,56 @@
+"""Training Medusa (arXiv:2401.10774, section 2.2.1: the target stays as it is) and blockwise heads.
+
+Unlike the papers, which learn the token that the text happens to say, each slot learns the target's whole law of it;
+all of blockwise's slots are learnt at once rather than one at random.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.tables import TargetTables
+from headstart.training.losses import LossName
+from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
+from headstart.training.states import Batch
+
+
+class ParallelObjective:
+    """Heads on the target's last state; slot k is depth k. Arguments as ``EagleObjective``."""
+
+    def __init__(
+        self,
+        head: ParallelHeads,
+        tables: TargetTables,
+        teacher_ids: Tensor,
+        *,
+        loss: LossName = "ce",
+        decay: float = 0.8,
+    ) -> None:
+        self.head = head
+        self.depth = head.config.slots
+        self._teacher = Teacher(tables, teacher_ids)
+        self._loss, self._decay = loss, decay
+
+    def loss(self, batch: Batch) -> Tensor:
+        losses = StepLosses(self._teacher, batch, self._loss, self._decay)
+        states = self.head(batch.final)
+        total = torch.zeros((), device=batch.tokens.device)
+        for slot in range(self.head.config.slots):
+            places = losses.places(slot)
+            total = total + losses.loss(slot, places, self._logits(states[places], slot))
+        return total
+
+    @torch.no_grad()
+    def held_out(self, batch: Batch) -> HeldOut:
+        chains = Chains(self._teacher, batch)
+        states = self.head(batch.final)[chains.places]
+        for slot in range(self.head.config.slots):
+            chains.judge(slot, self._logits(states, slot))
+        return chains.result()
+
+    def _logits(self, states: Tensor, slot: int) -> Tensor:
+        """[place, slot, hidden] -> [place, draft vocab] of one slot."""
+        own = self.head.own_outputs()[slot] if self.head.config.own_heads else self._teacher.draft_head
+        return torch.nn.functional.linear(states[:, slot], own.to(states.dtype))

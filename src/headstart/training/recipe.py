@@ -1,0 +1,231 @@
+"""From a target's name to a trained head: text, draft vocabulary, head, training, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headstart.errors import ConfigError
+from headstart.llm import LLM
+from headstart.loading import Model, Precision, load_model
+from headstart.models.backend import FINAL_TAP, Backend
+from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.models.heads.tables import TargetTables
+from headstart.models.torch_backend import TorchBackend
+from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import DecoderWeights
+from headstart.training.checkpoints import Progress
+from headstart.training.corpus import Corpus, make_packs, split_held_out
+from headstart.training.distributed import Team, join_team
+from headstart.training.eagle_objective import EagleObjective
+from headstart.training.losses import LossName
+from headstart.training.objective import Objective
+from headstart.training.parallel_objective import ParallelObjective
+from headstart.training.report import write_report
+from headstart.training.states import TargetStates
+from headstart.training.synthesis import read_conversations, write_answers
+from headstart.training.trainer import StepReport, Trainer, TrainSettings
+from headstart.training.vocabulary import choose_draft_vocabulary
+
+HeadName = Literal["eagle3", "eagle", "medusa", "blockwise"]
+HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise")
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """What the target writes to be learnt from."""
+
+    tokens: int = 2_000_000
+    """Of its answers."""
+    prompts: tuple[Path, ...] = ()
+    """JSONL files of questions that are answered before it asks itself."""
+    temperature: float = 0.8
+    answer_tokens: int = 384
+    batch_size: int = 64
+    """Answers that are written together."""
+    directory: Path | None = None
+    """Where the text is kept; None: ``corpus`` in the head's directory. Several heads may share it."""
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """The head, and what it is taught."""
+
+    draft_vocab: int | None = None
+    """Tokens it can say; None: enough for 97 % of what the target says; 0: all."""
+    slots: int = 4
+    """Future tokens (Medusa, blockwise)."""
+    unroll: int | None = None
+    """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
+    decay: float = 0.8
+    """Weight of a depth relative to the one above it."""
+    loss: LossName = "ce"
+
+
+@dataclass(frozen=True)
+class Progressing:
+    """Who is told what is going on."""
+
+    begin: Callable[[str, int | None], None] = lambda description, total: None
+    """A phase begins: what it does, and of how many steps, if that is known."""
+    wrote: Callable[[int, int], None] = lambda documents, tokens: None
+    trained: Callable[[StepReport], None] = lambda report: None
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """What a training came to."""
+
+    directory: Path
+    progress: Progress
+    coverage: float
+    """Share of the target's tokens that the head can say."""
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+def train_head(
+    name: HeadName,
+    model: str | Path,
+    out: Path,
+    *,
+    text: TextSettings | None = None,
+    head: HeadSettings | None = None,
+    settings: TrainSettings | None = None,
+    length: int = 512,
+    minutes: float | None = None,
+    cache_gb: float = 4.0,
+    device: str | None = None,
+    precision: Precision | str = Precision.AUTO,
+    on_progress: Progressing | None = None,
+) -> TrainedHead:
+    """Train a head for a target; called again after a kill, it goes on where it was.
+
+    Args:
+        length: tokens of a pack.
+        minutes: budget of the training itself; the text is written before.
+        cache_gb: memory for the target's states, which are computed anew beyond it.
+        device: "cpu" or "cuda"; None: a GPU where there is one.
+        precision: of the target, as it will be served: a head learns its very states.
+
+    Raises:
+        HeadstartError: see the message.
+    """
+    text, head = text or TextSettings(), head or HeadSettings()
+    settings, told = settings or TrainSettings(), on_progress or Progressing()
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with join_team(place) as team:
+        told.begin(f"Loading {model}", None)
+        target = load_model(model, precision)
+        corpus = _corpus(target, text, out, settings.seed, team, told)
+        _, weights = load_decoder(target.checkpoint, torch.float32)
+        train, held_out = split_held_out(len(corpus))
+        counts = corpus.counts(target.config.vocab_size, train)
+        wanted = target.config.vocab_size if head.draft_vocab == 0 else head.draft_vocab
+        ids, coverage = choose_draft_vocabulary(counts, wanted, target.eos_token_ids)
+        torch.manual_seed(settings.seed)
+        tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
+        objective = _objective(name, target, weights, ids, head, tables)
+        taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
+        record = {
+            "head": name,
+            "target": str(model),
+            "target_digest": target.checkpoint.digest(),
+            "target_precision": target.backend.name,
+            "text": {"documents": len(corpus), "answer_tokens": corpus.num_answer_tokens, **corpus.about},
+            "coverage": coverage,
+            "settings": {**asdict(settings), **asdict(head), "length": length},
+        }
+        trainer = Trainer(
+            objective,
+            TargetStates(_states_backend(target, weights, place), taps, int(cache_gb * 2**30), place),
+            make_packs([corpus[index] for index in train], length),
+            make_packs([corpus[index] for index in held_out], length),
+            settings,
+            out,
+            record=record,
+            minutes=minutes,
+            team=team,
+        )
+        told.begin(f"Training {name}", trainer.progress.total_steps)
+        progress = trainer.run(told.trained)
+        if team.leads:
+            write_report(out, record, progress)
+    return TrainedHead(out, progress, coverage, record)
+
+
+def _corpus(target: Model, text: TextSettings, out: Path, seed: int, team: Team, told: Progressing) -> Corpus:
+    """The text, written by the leader."""
+    conversations = [conversation for path in text.prompts for conversation in read_conversations(path)]
+    about = {
+        "target_digest": target.checkpoint.digest(),
+        "temperature": text.temperature,
+        "prompts": [path.name for path in text.prompts],
+        "seed": seed,
+    }
+    directory = text.directory or out / "corpus"
+    if team.leads:
+        corpus = Corpus(directory, about)
+        if corpus.num_answer_tokens < text.tokens:
+            told.begin("Writing text", None)
+            context = min(target.config.max_positions, 2048)
+            llm = LLM(target, "none", max_batch_size=text.batch_size, max_context=context)
+            write_answers(
+                llm,
+                corpus,
+                text.tokens,
+                prompts=conversations,
+                temperature=text.temperature,
+                answer_tokens=text.answer_tokens,
+                batch_size=text.batch_size,
+                seed=seed,
+                progress=told.wrote,
+            )
+    team.wait()
+    return Corpus(directory, about)
+
+
+def _objective(
+    name: HeadName, target: Model, weights: DecoderWeights, ids: Tensor, settings: HeadSettings, tables: TargetTables
+) -> Objective:
+    config, device = target.config, tables.head.device
+    if name in ("medusa", "blockwise"):
+        heads = ParallelHeads(
+            ParallelConfig(
+                kind="medusa" if name == "medusa" else "blockwise",
+                hidden_size=config.hidden_size,
+                vocab_size=config.vocab_size,
+                draft_vocab_size=len(ids),
+                slots=settings.slots,
+            )
+        )
+        if heads.config.reduced:
+            heads.d2t.copy_(ids - torch.arange(len(ids)))
+        return ParallelObjective(heads.to(device), tables, ids.to(device), loss=settings.loss, decay=settings.decay)
+    if name not in ("eagle3", "eagle"):
+        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
+    fused = name == "eagle3"
+    eagle = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids)))
+    if fused:
+        with torch.no_grad():
+            # What the target's own head makes of its own final norm is the best guess there is.
+            eagle.lm_head.weight.copy_(weights.head.weight[ids])
+            eagle.norm.weight.copy_(weights.final_norm.weight + config.norm_offset)
+    if eagle.config.reduced:
+        eagle.d2t.copy_(ids - torch.arange(len(ids)))
+    unroll = (4 if fused else 1) if settings.unroll is None else settings.unroll
+    return EagleObjective(
+        eagle.to(device), tables, ids.to(device), loss=settings.loss, steps=unroll, decay=settings.decay
+    )
+
+
+def _states_backend(target: Model, weights: DecoderWeights, device: torch.device) -> Backend:
+    """The very backend that will be served, where training stays on its device."""
+    if device.type == "cpu":
+        return target.backend
+    return TorchBackend(target.config, weights, torch.bfloat16, device)

@@ -1,0 +1,128 @@
+"""Text that the target writes itself, through Headstart's own engine (self-synthesis, as in Xu et al. 2024, Magpie,
+arXiv:2406.08464: a chat model that is given the user's header writes a question).
+
+What a drafter must guess is what its target says, in its chat template, at its temperatures: nothing else teaches it
+as well (methods-trained, section 5).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headstart.errors import ConfigError
+from headstart.llm import LLM
+from headstart.request import EncodedPrompt
+from headstart.sampling.params import SamplingParams
+from headstart.training.corpus import Corpus, Document
+
+Progress = Callable[[int, int], None]
+"""Told of documents and tokens as they are written."""
+
+_QUESTION_TOKENS = 192
+_MARK = "question"
+
+
+def write_answers(
+    llm: LLM,
+    corpus: Corpus,
+    num_tokens: int,
+    *,
+    prompts: Sequence[Sequence[Mapping[str, Any]]] = (),
+    temperature: float = 0.8,
+    answer_tokens: int = 384,
+    batch_size: int = 64,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> None:
+    """Let the target write until the corpus holds ``num_tokens`` of its answers.
+
+    Conversations of ``prompts`` are answered first, each once; then the target asks itself. A corpus that was cut
+    off is continued where it ends.
+
+    Raises:
+        ConfigError: the target has no chat template (nothing can be asked).
+        RequestError: a conversation cannot be rendered.
+    """
+    while corpus.num_answer_tokens < num_tokens:
+        done = len(corpus)
+        conversations: Sequence[Sequence[Mapping[str, Any]]] = prompts[done : done + batch_size]
+        if not conversations:
+            conversations = ask(llm, batch_size, seed + done)
+        documents = answer(llm, conversations, temperature, answer_tokens, seed + done)
+        corpus.extend(documents)
+        if progress is not None:
+            progress(len(documents), sum(int(document.answers.sum()) for document in documents))
+
+
+def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
+    """Questions that the target itself asks, each as a conversation of one message.
+
+    Raises:
+        ConfigError: it has no chat template, or one in which a message cannot be told from its header.
+    """
+    if not llm.model.chat_template.available:
+        raise ConfigError(f"model {llm.model.name!r} has no chat template; give it prompts instead.")
+    text = llm.model.chat_template.render([{"role": "user", "content": _MARK}], add_generation_prompt=False)
+    header, found, _ = text.rpartition(_MARK)
+    if not found:
+        raise ConfigError(f"the chat template of {llm.model.name!r} hides the user's message; give it prompts instead.")
+    prompt = EncodedPrompt(header, llm.model.tokenizer.encode(header, add_special_tokens=False))
+    # A question is worth more where it differs from the others.
+    params = SamplingParams(temperature=1.0, max_tokens=_QUESTION_TOKENS, seed=seed, n=count)
+    questions = [completion.text.strip() for completion in llm.generate(prompt, params)[0].outputs]
+    return [[{"role": "user", "content": question or _MARK}] for question in questions]
+
+
+def answer(
+    llm: LLM, conversations: Sequence[Sequence[Mapping[str, Any]]], temperature: float, max_tokens: int, seed: int
+) -> list[Document]:
+    """The target's answers with what it was asked; conversations that it cannot hold are left out."""
+    prompts = [llm.encode_chat(conversation) for conversation in conversations]
+    params = [
+        SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed + i) for i in range(len(prompts))
+    ]
+    documents = []
+    for output in llm.generate(prompts, params, strict=False):
+        said = output.outputs[0].token_ids
+        tokens = np.asarray([*output.prompt_token_ids, *said], dtype=np.int32)
+        documents.append(Document(tokens, np.arange(len(tokens)) >= len(output.prompt_token_ids)))
+    return documents
+
+
+def read_conversations(path: Path) -> list[list[dict[str, Any]]]:
+    """What a JSONL file asks: lines with ``messages``, ``turns`` (the first is asked), ``prompt`` or ``question``.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line asks nothing.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the prompts file {path} cannot be read: {error}.") from error
+    return [
+        conversation for number, line in enumerate(lines, start=1) for conversation in _conversation(path, number, line)
+    ]
+
+
+def _conversation(path: Path, number: int, line: str) -> Iterator[list[dict[str, Any]]]:
+    if not line.strip():
+        return
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {number}, is not JSON ({error}).") from error
+    if isinstance(value, dict):
+        turns, messages = value.get("turns"), value.get("messages")
+        text = turns[0] if isinstance(turns, list) and turns else value.get("prompt", value.get("question"))
+        if isinstance(messages, list) and messages:
+            yield messages
+            return
+        if isinstance(text, str):
+            yield [{"role": "user", "content": text}]
+            return
+    raise ConfigError(f"{path}, line {number}, asks nothing; give messages, turns, prompt or question.")

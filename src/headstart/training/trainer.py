@@ -1,0 +1,231 @@
+"""The loop: AdamW, warm-up and cosine, clipped gradients, held-out acceptance, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from headstart.errors import ConfigError
+from headstart.models.heads.saving import save_head
+from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_checkpoint, save_checkpoint
+from headstart.training.corpus import Pack
+from headstart.training.distributed import Team
+from headstart.training.objective import HeldOut, Objective, trainable
+from headstart.training.states import TargetStates
+
+_TIMED_STEPS = 5
+"""Steps after the first whose pace decides how many fit into the minutes."""
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a head is trained; the defaults are methods-trained, section 6."""
+
+    epochs: float = 4.0
+    steps: int | None = None
+    """Optimiser steps; None: as the epochs say."""
+    batch: int = 16
+    """Packs of a step, over all processes."""
+    micro_batch: int = 4
+    """Packs that are computed together."""
+    lr: float = 1e-3
+    warm_up: float = 0.04
+    """Share of the steps until the learning rate is reached."""
+    clip: float = 0.5
+    """Of the gradient's norm."""
+    weight_decay: float = 0.0
+    evaluate_every: int = 100
+    save_every: int = 50
+    seed: int = 0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """What products are computed in; parameters are float32."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "micro_batch", "evaluate_every", "save_every", "lr", "clip", "epochs"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be more than 0.")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps is {self.steps}; it must be 1 or more.")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step, as it is shown."""
+
+    progress: Progress
+    loss: float
+
+
+class Trainer:
+    """Trains a head and keeps the best one in ``out``: acceptance decides, as loss goes on falling after it has peaked.
+
+    Everything follows from the settings and the step, so a training that was killed goes on bit for bit as if it had
+    not been. Args:
+        objective: the head and its losses.
+        states: the target's.
+        packs: to learn from.
+        held_out: to measure acceptance on.
+        settings: how.
+        out: directory of the head, of its checkpoint and of what is known of both.
+        record: what else is to be known of the head (target, data).
+        minutes: budget; the learning rate is planned to end with it.
+        team: this process among others.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        states: TargetStates,
+        packs: Sequence[Pack],
+        held_out: Sequence[Pack],
+        settings: TrainSettings,
+        out: Path,
+        *,
+        record: dict[str, Any] | None = None,
+        minutes: float | None = None,
+        team: Team | None = None,
+    ) -> None:
+        self._team = team or Team()
+        if settings.batch % self._team.size:
+            raise ConfigError(f"batch is {settings.batch}; it must be a multiple of the {self._team.size} processes.")
+        if not packs:
+            raise ConfigError("there is no text to train on; write more of it, or give prompts.")
+        self._objective, self._states = objective, states
+        self._packs, self._held_out = packs, held_out
+        self._settings, self._out = settings, out
+        self._record = record or {}
+        self._minutes = minutes
+        self._parameters = [parameter for _, parameter in trainable(objective.head)]
+        self._optimiser = torch.optim.AdamW(
+            self._parameters, lr=settings.lr, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+        )
+        per_epoch = max(len(packs) // settings.batch, 1)
+        planned = math.ceil(settings.epochs * per_epoch) if settings.steps is None else settings.steps
+        self._identity = {**asdict(settings), "packs": len(packs), "processes": self._team.size}
+        self.progress = load_checkpoint(
+            out / CHECKPOINT_FILE, objective.head, self._optimiser, self._identity
+        ) or Progress(total_steps=planned)
+
+    def run(self, on_step: Callable[[StepReport], None] | None = None) -> Progress:
+        """Train to the end; ``on_step`` is told of every step by the leader."""
+        progress, settings = self.progress, self._settings
+        since, timed = 0, 0.0
+        recent: list[float] = []
+        if progress.step == 0:
+            self._evaluate()
+        while progress.step < progress.total_steps:
+            began = time.perf_counter()
+            recent.append(self._step())
+            progress.step += 1
+            last = progress.step == progress.total_steps
+            if last or progress.step % settings.evaluate_every == 0:
+                progress.losses.append((progress.step, sum(recent) / len(recent)))
+                recent = []
+                self._evaluate()
+            elapsed = time.perf_counter() - began
+            progress.seconds += elapsed
+            since += 1
+            timed += elapsed if since > 1 else 0
+            if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
+                self._plan(self._minutes, timed / _TIMED_STEPS)
+            if last or progress.step % settings.save_every == 0:
+                # What a mean begins with must not depend on where a run began.
+                if recent:
+                    progress.losses.append((progress.step, sum(recent) / len(recent)))
+                    recent = []
+                self._save()
+            if on_step is not None and self._team.leads:
+                on_step(StepReport(progress, recent[-1] if recent else progress.losses[-1][1]))
+        self._team.wait()
+        return progress
+
+    def _step(self) -> float:
+        """One optimiser step; its loss, the mean over all processes."""
+        settings, progress = self._settings, self.progress
+        mine = self._batch(progress.step)[self._team.rank :: self._team.size]
+        parts = [mine[first : first + settings.micro_batch] for first in range(0, len(mine), settings.micro_batch)]
+        total = 0.0
+        for part in parts:
+            batch = self._states.batch(part)
+            with self._autocast():
+                loss = self._objective.loss(batch) * (len(part) / len(mine))
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
+        self._team.average_gradients(self._parameters)
+        torch.nn.utils.clip_grad_norm_(self._parameters, settings.clip)
+        for group in self._optimiser.param_groups:
+            group["lr"] = settings.lr * learning_rate(progress.step, progress.total_steps, settings.warm_up)
+        self._optimiser.step()
+        self._optimiser.zero_grad(set_to_none=True)
+        mean = self._team.sum(torch.tensor(total / self._team.size, dtype=torch.float64)).item()
+        if not math.isfinite(mean):
+            raise ConfigError(f"the loss of step {progress.step} is {mean}; choose a smaller lr than {settings.lr}.")
+        return mean
+
+    def _batch(self, step: int) -> list[Pack]:
+        """The packs of a step: each epoch has an order of its own, a rest too small for a batch is left out."""
+        size = min(self._settings.batch, len(self._packs))
+        per_epoch = max(len(self._packs) // size, 1)
+        epoch, place = divmod(step, per_epoch)
+        order = np.random.default_rng([self._settings.seed, epoch]).permutation(len(self._packs))
+        chosen = [self._packs[index] for index in order[place * size : (place + 1) * size]]
+        # A tiny corpus must still give every process its share.
+        return (chosen * -(-self._settings.batch // len(chosen)))[: self._settings.batch]
+
+    def _evaluate(self) -> None:
+        """Measure acceptance; the best head is written."""
+        if not self._held_out:
+            return
+        depth = self._objective.depth
+        counts = HeldOut(0, torch.zeros(depth, dtype=torch.int64), torch.zeros(depth, dtype=torch.int64))
+        for pack in self._held_out[self._team.rank :: self._team.size]:
+            counts += self._objective.held_out(self._states.batch([pack]))
+        flat = self._team.sum(torch.cat((torch.tensor([counts.rows]), counts.right, counts.accepted)))
+        whole = HeldOut(int(flat[0]), flat[1 : 1 + depth], flat[1 + depth :])
+        self.progress.held_out.append((self.progress.step, whole.accepted_length, whole.accuracy))
+        if whole.accepted_length > self.progress.best:
+            self.progress.best = whole.accepted_length
+            self._write_head()
+
+    def _write_head(self) -> None:
+        if self._team.leads:
+            progress = self.progress
+            known = {**self._record, "step": progress.step, "held_out_accepted_length": progress.best}
+            save_head(self._objective.head, self._out, known, torch.bfloat16)
+
+    def _plan(self, minutes: float, seconds: float) -> None:
+        """Fix the number of steps by the pace so far; it goes into the checkpoint, so a later run keeps to it."""
+        progress = self.progress
+        fitting = progress.step + int(self._team.agree(max(minutes * 60 - progress.seconds, 0) / seconds))
+        progress.total_steps = max(min(progress.total_steps, fitting), progress.step)
+        progress.paced = True
+
+    def _save(self) -> None:
+        if not self._held_out:
+            self._write_head()
+        if self._team.leads:
+            path = self._out / CHECKPOINT_FILE
+            save_checkpoint(path, self._objective.head, self._optimiser, self.progress, self._identity)
+        self._team.wait()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self._settings.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self._parameters[0].device.type, torch.bfloat16)
+
+
+def learning_rate(step: int, total: int, warm_up: float) -> float:
+    """Share of the full rate: up in a line, then down along half a cosine to a twentieth."""
+    rising = max(round(warm_up * total), 1)
+    if step < rising:
+        return (step + 1) / rising
+    done = (step - rising) / max(total - rising, 1)
+    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))

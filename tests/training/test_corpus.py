@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headstart.errors import ConfigError
+from headstart.training.corpus import Corpus, Document, make_packs, split_held_out
+
+
+def document(*tokens: int, prompt: int = 1) -> Document:
+    return Document(np.asarray(tokens, dtype=np.int32), np.arange(len(tokens)) >= prompt)
+
+
+def test_documents_are_read_back(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, {"target": "x"})
+    corpus.extend([document(1, 2, 3), document(4, 5, prompt=2)])
+    corpus.extend([document(6, 7, 8, 9, prompt=3)])
+    for each in (corpus, Corpus(tmp_path, {"target": "x"})):
+        assert [part.tokens.tolist() for part in each] == [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+        assert [part.answers.tolist() for part in each][2] == [False, False, False, True]
+        assert (len(each), each.num_tokens, each.num_answer_tokens) == (3, 9, 3)
+    assert corpus.counts(10, [0, 2]).tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0, 1]
+
+
+def test_what_a_kill_left_half_written_is_passed_over(tmp_path: Path) -> None:
+    Corpus(tmp_path, {}).extend([document(1, 2, 3)])
+    for name, junk in (("tokens.i32", b"abcde"), ("answers.u8", b"x"), ("ends.i64", b"123")):
+        with (tmp_path / name).open("ab") as file:
+            file.write(junk)
+    corpus = Corpus(tmp_path, {})
+    corpus.extend([document(7, 8)])
+    assert [part.tokens.tolist() for part in Corpus(tmp_path, {})] == [[1, 2, 3], [7, 8]]
+
+
+def test_a_corpus_of_something_else_is_refused(tmp_path: Path) -> None:
+    Corpus(tmp_path, {"target": "x"}).extend([document(1, 2)])
+    with pytest.raises(ConfigError, match="another directory"):
+        Corpus(tmp_path, {"target": "y"})
+    (tmp_path / "tokens.i32").write_bytes(b"")
+    with pytest.raises(ConfigError, match="shorter than its documents"):
+        Corpus(tmp_path, {"target": "x"})
+
+
+def test_packs_hold_whole_documents_in_order() -> None:
+    documents = [document(*range(count)) for count in (3, 4, 5, 12, 1, 2)]
+    packs = make_packs(documents, 8)
+    assert [[len(part.tokens) for part in pack.documents] for pack in packs] == [[3, 4], [5], [8], [2]]
+    assert [pack.index for pack in packs] == [0, 1, 2, 3]
+    assert [len(pack) for pack in packs] == [7, 5, 8, 2]
+
+
+def test_one_in_twenty_is_held_out() -> None:
+    train, held_out = split_held_out(45)
+    assert held_out == [19, 39]
+    assert sorted(train + held_out) == list(range(45))
+    assert split_held_out(5)[1] == []

@@ -1,0 +1,173 @@
+"""What is trained is what will be served: rows, tokens, positions and masks of the unrolled steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from training_toys import documents, packs, tables, target
+
+from headstart.models.backend import FINAL_TAP
+from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
+from headstart.models.heads.eagle_pass import DraftRows, EaglePass
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.training.corpus import Document, Pack
+from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
+from headstart.training.parallel_objective import ParallelObjective
+from headstart.training.states import Batch, TargetStates
+
+
+def random_head(variant: str = "eagle3", **changes: object) -> EagleHead:
+    torch.manual_seed(1)
+    head = EagleHead(replace(eagle_config(target().config, variant), **changes))  # type: ignore[arg-type]
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return head
+
+
+def batch_of(taps: tuple[int, ...], *members: Pack) -> Batch:
+    return TargetStates(target().backend, taps, 0).batch(members)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("flags", [{}, {"norm_output": False, "fc_norm": False, "norm_before_residual": True}])
+def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, flags: dict[str, bool]) -> None:
+    """Step j at place i equals the j-th row of a draft behind the true rows up to i, in a pack of several documents."""
+    head = random_head(**flags)
+    pack = packs()[0]
+    batch = batch_of(head.config.taps, pack)
+    unrolled = _Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
+    with torch.no_grad():
+        outputs = [unrolled.step() for _ in range(steps)]
+
+    first = len(pack.documents[0].tokens)
+    tokens = torch.from_numpy(pack.documents[1].tokens.astype(np.int64))
+    served = EaglePass(head, tables(), torch.float32)
+    features = served.fuse(batch.features[0, first : first + len(tokens)])
+    for place in (2, 9):
+        cache = served.new_cache()
+        rows = torch.arange(place + 1)
+        output = served.step(tokens[1 : place + 2], features[: place + 1], rows, 64, [DraftRows(cache, place + 1)])[-1:]
+        torch.testing.assert_close(outputs[0][0, first + place], output[0], atol=1e-4, rtol=1e-4)
+        sees = torch.zeros(1, 0, dtype=torch.bool)
+        for step in range(1, steps):
+            state, _ = served.say(output)
+            sees = torch.cat((sees, torch.ones(1, 1, dtype=torch.bool)), dim=1)
+            behind = tokens[place + 1 + step : place + 2 + step]
+            output = served.step(behind, state, torch.tensor([place + step]), 64, [DraftRows(cache, 1, sees)])
+            torch.testing.assert_close(outputs[step][0, first + place], output[0], atol=1e-4, rtol=1e-4)
+
+
+def test_the_targets_states_are_those_of_each_document_alone() -> None:
+    pack = packs()[0]
+    together = batch_of((1, FINAL_TAP), pack)
+    first = 0
+    for document in pack.documents:
+        alone = batch_of((1, FINAL_TAP), Pack(0, (document,)))
+        place = slice(first, first + len(document.tokens))
+        torch.testing.assert_close(together.features[0, place], alone.features[0], atol=2e-2, rtol=2e-2)
+        assert together.positions[0, place].tolist() == list(range(len(document.tokens)))
+        first = place.stop
+
+
+def test_states_are_the_same_kept_or_not() -> None:
+    kept, not_kept = (TargetStates(target().backend, (1,), size) for size in (1 << 20, 0))
+    members = packs()[:3]
+    for states in (kept, not_kept):
+        states.batch(members)
+    first, second = kept.batch(members[::-1]), not_kept.batch(members[::-1])
+    assert torch.equal(first.features, second.features)
+    assert torch.equal(first.final, second.final)
+
+
+def test_the_target_of_depth_j_at_place_i_is_token_i_plus_2_plus_j() -> None:
+    """A guesser that knows the text is always right; each depth's losses meet the law that said that token."""
+    batch = batch_of((FINAL_TAP,), *packs()[:2])
+    ids = torch.arange(target().config.vocab_size)
+    teacher = Teacher(tables(), ids)
+    chains = Chains(teacher, batch)
+    losses = StepLosses(teacher, batch, "ce", 1.0)
+    places = chains.places
+    for depth in range(3):
+        ahead = torch.zeros_like(batch.tokens)
+        ahead[:, : -2 - depth] = batch.tokens[:, 2 + depth :]
+        logits = 50 * torch.nn.functional.one_hot(ahead, len(ids)).float()
+        chains.judge(depth, logits[places])
+        law = teacher.probs(torch.nn.functional.pad(batch.final, (0, 0, 0, 1 + depth))[:, 1 + depth :].flatten(0, 1))
+        wanted = losses.places(depth)
+        expected = -(law.view(*wanted.shape, -1)[wanted] * logits[wanted].log_softmax(-1)).sum() / places.sum()
+        torch.testing.assert_close(losses.loss(depth, wanted, logits[wanted]), expected)
+    result = chains.result()
+    # Only the ends of documents stop a chain. The text is greedy, so its tokens are the favourites too, but for ties
+    # in the rounded states.
+    spans = [int(document.answers.sum()) for pack in packs()[:2] for document in pack.documents]
+    possible = [sum(span - depth for span in spans) for depth in range(3)]
+    assert result.rows == possible[0]
+    assert result.accepted.tolist() == possible
+    assert all(right >= 0.98 * count for right, count in zip(result.right.tolist(), possible, strict=True))
+
+
+def test_nothing_is_learnt_from_prompts_and_beyond_documents() -> None:
+    batch = batch_of((FINAL_TAP,), packs()[0])
+    losses = StepLosses(Teacher(tables(), torch.arange(target().config.vocab_size)), batch, "ce", 1.0)
+    first = 0
+    for document in packs()[0].documents:
+        length, prompt = len(document.tokens), int((~document.answers).sum())
+        for depth in (0, 2):
+            learnt = losses.places(depth)[0, first : first + length].nonzero().flatten().tolist()
+            assert learnt == [i for i in range(length) if prompt <= i + 2 + depth < length]
+        first += length
+
+
+def test_what_the_draft_cannot_say_is_not_learnt() -> None:
+    batch = batch_of((FINAL_TAP,), packs()[0])
+    ids = torch.arange(0, target().config.vocab_size, 2)
+    teacher = Teacher(tables(), ids)
+    losses = StepLosses(teacher, batch, "ce", 1.0)
+    said = (losses.places(0).nonzero()[:, 1] + 2).tolist()
+    assert said
+    assert all(int(batch.tokens[0, place]) % 2 == 0 for place in said)
+    assert teacher.probs(batch.final[0, :3]).sum(-1).tolist() == pytest.approx([1, 1, 1])
+
+
+def test_counts_of_held_out_text() -> None:
+    found = HeldOut(8, torch.tensor([6, 4]), torch.tensor([6, 3])) + HeldOut(
+        2, torch.tensor([2, 0]), torch.tensor([1, 0])
+    )
+    assert found.accepted_length == 2.0
+    assert found.accuracy == [0.8, 0.4]
+
+
+def test_a_text_of_one_token_answers() -> None:
+    """Nothing to guess at some depths, or at all, is no error."""
+    tokens = np.asarray([40, 41, 42], dtype=np.int32)
+    pack = Pack(0, (Document(tokens, np.array([False, False, True])),))
+    head = random_head()
+    objective = EagleObjective(head, tables(), torch.arange(target().config.vocab_size))
+    batch = batch_of(head.config.taps, pack)
+    assert torch.isfinite(objective.loss(batch))
+    assert objective.held_out(batch).rows == 1
+
+
+@pytest.mark.parametrize("name", ["ce", "tv", "lk"])
+def test_every_loss_reaches_every_parameter(name: str) -> None:
+    vocab = target().config.vocab_size
+    medusa = ParallelHeads(ParallelConfig("medusa", 32, vocab, vocab, slots=2))
+    blockwise = ParallelHeads(ParallelConfig("blockwise", 32, vocab, vocab, slots=2))
+    torch.nn.init.normal_(blockwise.narrow.weight)
+    eagles = [
+        EagleObjective(random_head(v), tables(), torch.arange(vocab), loss=name, steps=2) for v in ("eagle3", "eagle")
+    ]  # type: ignore[arg-type]
+    heads = [ParallelObjective(each, tables(), torch.arange(vocab), loss=name) for each in (medusa, blockwise)]  # type: ignore[arg-type]
+    for objective in (*eagles, *heads):
+        taps = objective.head.config.taps if isinstance(objective, EagleObjective) else (FINAL_TAP,)
+        objective.loss(batch_of(taps, packs()[0])).backward()
+        silent = [n for n, p in objective.head.named_parameters() if p.grad is None or not p.grad.any()]
+        assert silent == []
+
+
+def test_documents_of_the_toy_differ() -> None:
+    assert len({tuple(document.tokens.tolist()) for document in documents()}) == 50
