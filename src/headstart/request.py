@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headstart.drafting.base import SpeculationParams
-from headstart.engine.outputs import Completion, FinishReason, TokenOrigin
+from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence, StopRules
 from headstart.loading import Model
 from headstart.sampling.noise import SequenceNoise
@@ -35,6 +35,8 @@ class StreamPiece:
     """[token] how each came to be."""
     rejected: list[int | None]
     """[token] the drafter's first guess in its place, where that was refused."""
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """[token] where asked for."""
     prompt_index: int = 0
     sample: int = 0
     finish_reason: FinishReason | None = None
@@ -112,6 +114,7 @@ class Job:
             token_ids=sequence.tokens[sequence.prompt_length + self._shown_tokens :],
             origins=sequence.origins[self._shown_tokens :],
             rejected=sequence.rejected[self._shown_tokens :],
+            logprobs=sequence.logprobs[self._shown_tokens :],
             prompt_index=self.prompt_index,
             sample=self.sample,
             finish_reason=sequence.finish_reason,

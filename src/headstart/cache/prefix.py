@@ -51,10 +51,6 @@ class PrefixIndex:
         self._hash_of = hash_of
         self._by_digest: dict[bytes, Link] = {}
         self._by_block: dict[int, Link] = {}
-        self.queried_tokens = 0
-        """Tokens that were looked up, over all sequences."""
-        self.hit_tokens = 0
-        """Those of them that were found."""
 
     def __len__(self) -> int:
         return len(self._by_block)

@@ -16,6 +16,7 @@ from headstart.cli.bench import bench
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.generate import generate
+from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.errors import HeadstartError
 
@@ -75,6 +76,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(drafters)
+app.command()(serve)
 app.command()(derive)
 app.command()(bench)
 app.command()(acceptance)

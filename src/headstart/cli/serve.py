@@ -1,0 +1,149 @@
+"""``headstart serve``: the OpenAI API over one model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.options import PrecisionChoice
+from headstart.drafting import DEFAULT_DRAFTER
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+KEY_VARIABLE = "HEADSTART_API_KEYS"
+SERVER = "Server"
+
+
+def serve(
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    drafter: options.Drafter = DEFAULT_DRAFTER,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also",
+            help="A further drafter that requests may name; may be repeated.",
+            rich_help_panel=options.SPECULATION,
+            metavar="NAME",
+        ),
+    ] = None,
+    draft_model: options.DraftModel = None,
+    draft_tokens: options.DraftTokens = None,
+    max_context: options.MaxContext = None,
+    batch_size: options.BatchSize = 16,
+    cache_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Room of the key-value cache; about 1 GiB if left out.", rich_help_panel=options.MODEL
+        ),
+    ] = None,
+    max_rows: Annotated[
+        int,
+        typer.Option(
+            "--max-rows-per-pass",
+            min=1,
+            help="Rows of a pass: decoding first, prompt chunks share the rest.",
+            rich_help_panel=options.MODEL,
+        ),
+    ] = 512,
+    prefix_caching: Annotated[
+        bool, typer.Option(help="Keep what was computed for requests that begin alike.", rich_help_panel=options.MODEL)
+    ] = True,
+    host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.", rich_help_panel=SERVER)] = 8000,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"API keys, one a line; without it those in {KEY_VARIABLE}, by commas.", rich_help_panel=SERVER
+        ),
+    ] = None,
+    served_name: Annotated[
+        str | None, typer.Option(help="What clients call the model; its own name if left out.", rich_help_panel=SERVER)
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A host name that requests may be addressed to, * for any; may be repeated. On a loopback address "
+            "only its own names, if left out.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="An origin whose web pages may ask; may be repeated.", rich_help_panel=SERVER),
+    ] = None,
+    max_waiting: Annotated[
+        int, typer.Option(min=0, help="Samples that may wait; further ones get status 429.", rich_help_panel=SERVER)
+    ] = 64,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.001, help="Wall time of a request.", rich_help_panel=SERVER)
+    ] = 600.0,
+) -> None:
+    """Serve a model over the OpenAI API, with speculation.
+
+    Examples:
+
+        headstart serve
+
+        headstart serve --model ./my-model --drafter suffix --also ngram --port 8080
+
+        curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{"prompt": "Once upon a time"}'
+    """
+    try:
+        import uvicorn
+
+        from headstart.server.app import create_app
+        from headstart.server.settings import LOOPBACK, ServerSettings
+    except ImportError as error:
+        raise ConfigError(
+            f"serving needs {error.name}; install headstart with its extra: headstart[server]."
+        ) from error
+    from headstart.llm import LLM
+
+    keys = _keys(api_key_file)
+    hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
+    llm = LLM(
+        model,
+        drafter,
+        draft_model=draft_model,
+        draft_tokens=draft_tokens,
+        precision=precision.value,
+        max_context=max_context,
+        max_batch_size=batch_size,
+        cache_tokens=cache_tokens,
+        more_drafters=also or (),
+        prefix_caching=prefix_caching,
+        max_rows=max_rows,
+        tolerant=True,
+        revision=revision,
+    )
+    settings = ServerSettings(
+        served_name or model,
+        api_keys=keys,
+        allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
+        cors_origins=tuple(allow_origin or ()),
+    )
+    if host not in LOOPBACK and not keys:
+        typer.echo("Warning: without API keys, everybody who reaches this address is served.", err=True)
+    app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)
+    # SIGTERM and Ctrl-C: no new connections, what is under way is finished, then the engine ends.
+    uvicorn.run(app, host=host, port=port, lifespan="on", server_header=False, ws="none")
+
+
+def _keys(path: Path | None) -> tuple[str, ...]:
+    from headstart.server.doors import read_keys
+
+    if path is None:
+        return read_keys(os.environ.get(KEY_VARIABLE, "").replace(",", "\n"))
+    try:
+        keys = read_keys(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the API keys cannot be read from {path}: {error}.") from error
+    if not keys:
+        raise ConfigError(f"{path} holds no API key; write one a line.")
+    return keys

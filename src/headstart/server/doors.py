@@ -1,0 +1,116 @@
+"""What every request passes before a route sees it: the right host, a key, a bounded body."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headstart.server.settings import ServerSettings
+
+OPEN_PATHS = frozenset({"/health"})
+"""Exactly these need no key."""
+
+TENANT = "headstart.tenant"
+"""Where a request's scope names who asks."""
+
+
+def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """An error as OpenAI's API words it."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+class Doors:
+    """ASGI middleware. Compares digests of keys, so that time tells nothing of a key or its length."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+        self._app = app
+        self._settings = settings
+        self._keys = [_digest(key) for key in settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # There are no web sockets here; the rest is the server's own life cycle.
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self._settings.allowed_hosts is not None and _hostname(host) not in self._settings.allowed_hosts:
+            await _refuse(send, 400, "this host name is not served here.", "invalid_request_error", "bad_host")
+        elif (tenant := self._tenant(headers.get(b"authorization", b""))) is None and scope["path"] not in OPEN_PATHS:
+            await _refuse(
+                send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
+            )
+        elif _too_long(headers.get(b"content-length", b""), self._settings.max_body_bytes):
+            await self._refuse_body(send)
+        else:
+            scope[TENANT] = tenant
+            await self._bounded(scope, receive, send)
+
+    def _tenant(self, authorization: bytes) -> str | None:
+        """Who asks: a name for the key that was given, "" where none is needed, None where it is wrong."""
+        if not self._keys:
+            return ""
+        scheme, _, given = authorization.partition(b" ")
+        digest = hashlib.sha256(given.strip()).digest()
+        matches = [secrets.compare_digest(digest, key) for key in self._keys]
+        return digest.hex() if scheme.lower() == b"bearer" and any(matches) else None
+
+    async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A body of unknown length is read here, up to the limit, and handed on."""
+        chunks, size, more = [], 0, True
+        message: Message = {"type": "http.disconnect"}
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            more = message.get("more_body", False)
+            if size > self._settings.max_body_bytes:
+                await self._refuse_body(send)
+                return
+        whole = iter([{"type": "http.request", "body": b"".join(chunks), "more_body": False}])
+
+        async def again() -> Message:
+            return next(whole, None) or await receive()
+
+        await self._app(scope, again, send)
+
+    async def _refuse_body(self, send: Send) -> None:
+        limit = self._settings.max_body_bytes
+        await _refuse(send, 413, f"the body is longer than {limit} bytes.", "invalid_request_error", "too_long")
+
+
+def read_keys(text: str) -> tuple[str, ...]:
+    """API keys, one a line; blank lines and comments (#) are skipped."""
+    lines: Iterable[str] = (line.strip() for line in text.splitlines())
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _hostname(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def _too_long(content_length: bytes, limit: int) -> bool:
+    return content_length.isdigit() and int(content_length[:20]) > limit
+
+
+async def _refuse(send: Send, status: int, message: str, kind: str, code: str) -> None:
+    body = json.dumps(error_body(message, kind, code=code)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,230 @@
+"""From the body of a request to its reply, whole or as a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from headstart.engine.outputs import FinishReason, TokenLogprobs
+from headstart.errors import RequestError
+from headstart.request import EncodedPrompt, Job, StreamPiece
+from headstart.server.doors import TENANT, error_body
+from headstart.server.engine_thread import Answer, EngineThread
+from headstart.server.protocol import ChatBody, CompletionBody, Generation, Speculation
+from headstart.server.replies import Reply, chat_logprobs, completion_logprobs, event, speculation, stop_reason, usage
+from headstart.server.settings import ServerSettings
+
+_DEFAULT_TOKENS = 16
+"""Output tokens of a completion that names no number, as OpenAI has it."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One request, understood."""
+
+    body: Generation
+    jobs: list[Job]
+    chat: bool
+    echo: bool
+    logprobs: int | None
+
+
+class Generator:
+    """Answers generation requests with one engine."""
+
+    def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
+        self._engine = engine
+        self._llm = engine.llm
+        self._settings = settings
+
+    async def complete(self, body: CompletionBody, request: Request) -> Response:
+        """``POST /v1/completions``."""
+        self._check_model(body)
+        if body.suffix:
+            raise RequestError("suffix is given; this server continues texts and cannot fill in. Leave it out.")
+        if body.best_of not in (None, body.n or 1):
+            raise RequestError("best_of is given; ask for n samples and choose among them.")
+        logprobs, echo = body.logprobs, bool(body.echo)
+        if echo and body.stream and logprobs is not None:
+            raise RequestError("echo with logprobs cannot be streamed; leave stream out.")
+        max_tokens = _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+        params = body.sampling(self._settings, max_tokens, logprobs)
+        prompts = _prompts(body.prompt)
+        if not 0 < len(prompts) <= self._settings.max_prompts:
+            raise RequestError(f"{len(prompts)} prompts are given; give 1 to {self._settings.max_prompts}.")
+        wishes = (body.speculation or Speculation()).params(self._llm.speculation)
+        jobs = []
+        for index, prompt in enumerate(await asyncio.to_thread(lambda: [self._llm.encode(p) for p in prompts])):
+            jobs += self._llm.jobs(
+                prompt,
+                params,
+                wishes,
+                prompt_index=index,
+                cache_salt=_salt(body, request),
+                prompt_logprobs=logprobs if echo else None,
+            )
+        return await self._reply(Wish(body, jobs, chat=False, echo=echo, logprobs=logprobs), request)
+
+    async def chat(self, body: ChatBody, request: Request) -> Response:
+        """``POST /v1/chat/completions``."""
+        self._check_model(body)
+        if body.response_format is not None and body.response_format.get("type") != "text":
+            raise RequestError("response_format is given; this server answers in free text only. Leave it out.")
+        if body.top_logprobs is not None and not body.logprobs:
+            raise RequestError("top_logprobs needs logprobs to be true.")
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        params = body.sampling(self._settings, most, logprobs)
+        tools = None if body.tool_choice == "none" else body.tools
+        prompt: EncodedPrompt = await asyncio.to_thread(self._llm.encode_chat, body.messages, tools)
+        wishes = (body.speculation or Speculation()).params(self._llm.speculation)
+        jobs = self._llm.jobs(prompt, params, wishes, cache_salt=_salt(body, request))
+        return await self._reply(Wish(body, jobs, chat=True, echo=False, logprobs=logprobs), request)
+
+    def _check_model(self, body: Generation) -> None:
+        if body.model is not None and body.model != self._settings.served_name:
+            raise UnknownModelError(f"model {body.model!r} is not served here; it is {self._settings.served_name!r}.")
+
+    async def _reply(self, wish: Wish, request: Request) -> Response:
+        answer = await self._engine.submit(wish.jobs)
+        if wish.body.stream:
+            return StreamingResponse(self._events(wish, answer, request), media_type="text/event-stream")
+        async with self._watched(answer, request):
+            async for _ in answer:
+                pass
+        for job in wish.jobs:
+            if job.sequence.finish_reason is FinishReason.ERROR:
+                return Reply(error_body(str(job.sequence.error), "server_error", code="generation_failed"), 500)
+        return Reply(
+            self._head(wish, _new_id(wish), chunk=False)
+            | {
+                "choices": [self._choice(wish, job, place) for place, job in enumerate(wish.jobs)],
+                "usage": usage(wish.jobs, answer.drafter),
+            }
+        )
+
+    async def _events(self, wish: Wish, answer: Answer, request: Request) -> AsyncIterator[str]:
+        head = self._head(wish, _new_id(wish), chunk=True)
+        if wish.body.wants_usage:
+            head["usage"] = None
+        places = {(job.prompt_index, job.sample): place for place, job in enumerate(wish.jobs)}
+        offsets = [0] * len(wish.jobs)
+        async with self._watched(answer, request):
+            for place, job in enumerate(wish.jobs):
+                if wish.chat:
+                    yield event(head | {"choices": [_chunk(place, {"delta": {"role": "assistant", "content": ""}})]})
+                elif wish.echo:
+                    yield event(head | {"choices": [_chunk(place, {"text": self._prompt_text(job)})]})
+            async for piece in answer:
+                place = places[piece.prompt_index, piece.sample]
+                if piece.finish_reason is FinishReason.ERROR:
+                    error = piece.completion.error if piece.completion is not None else None
+                    yield event(error_body(str(error), "server_error", code="generation_failed"))
+                    continue
+                if piece.finish_reason is None and not piece.text and wish.logprobs is None:
+                    continue
+                part = self._part(wish, piece, offsets[place])
+                offsets[place] += len(piece.text)
+                extra = {}
+                if piece.completion is not None:
+                    extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
+                yield event(head | {"choices": [_chunk(place, part, piece)]} | extra)
+            if wish.body.wants_usage:
+                yield event(head | {"choices": [], "usage": usage(wish.jobs, answer.drafter)})
+            yield "data: [DONE]\n\n"
+
+    @asynccontextmanager
+    async def _watched(self, answer: Answer, request: Request) -> AsyncIterator[None]:
+        """End the answer in the engine when its reader is gone, however that shows."""
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            self._engine.cancel(answer)
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            self._engine.cancel(answer)
+
+    def _head(self, wish: Wish, reply_id: str, chunk: bool) -> dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if wish.chat else "text_completion"
+        return {"id": reply_id, "object": kind, "created": int(time.time()), "model": self._settings.served_name}
+
+    def _part(self, wish: Wish, piece: StreamPiece, offset: int) -> dict[str, Any]:
+        tokenizer = self._llm.model.tokenizer
+        part: dict[str, Any] = {"delta": {"content": piece.text}} if wish.chat else {"text": piece.text}
+        if wish.logprobs is not None:
+            part["logprobs"] = (
+                chat_logprobs(tokenizer, piece.logprobs)
+                if wish.chat
+                else completion_logprobs(tokenizer, piece.logprobs, piece.token_ids, offset)
+            )
+        return part
+
+    def _choice(self, wish: Wish, job: Job, place: int) -> dict[str, Any]:
+        tokenizer, done = self._llm.model.tokenizer, job.completion()
+        logprobs: dict[str, Any] | None = None
+        if wish.chat:
+            if done.logprobs is not None:
+                logprobs = chat_logprobs(tokenizer, done.logprobs)
+            said: dict[str, Any] = {"message": {"role": "assistant", "content": done.text, "refusal": None}}
+        else:
+            prompt = self._prompt_text(job) if wish.echo else ""
+            if done.logprobs is not None:
+                sequence = job.sequence
+                first: list[TokenLogprobs | None] = [None, *sequence.prompt_logprobs] if wish.echo else []
+                tokens = sequence.tokens if wish.echo else sequence.output
+                logprobs = completion_logprobs(tokenizer, [*first, *done.logprobs], tokens)
+            said = {"text": prompt + done.text}
+        return {
+            "index": place,
+            **said,
+            "logprobs": logprobs,
+            "finish_reason": str(done.finish_reason),
+            "stop_reason": stop_reason(done),
+        }
+
+    def _prompt_text(self, job: Job) -> str:
+        sequence = job.sequence
+        return self._llm.model.tokenizer.decode(sequence.tokens[: sequence.prompt_length], skip_special_tokens=False)
+
+
+class UnknownModelError(RequestError):
+    """The request names a model that is not served here."""
+
+
+def _chunk(place: int, part: dict[str, Any], piece: StreamPiece | None = None) -> dict[str, Any]:
+    finish = None if piece is None or piece.finish_reason is None else str(piece.finish_reason)
+    chunk = {"index": place, "logprobs": None, **part, "finish_reason": finish}
+    if piece is not None and finish is not None:
+        chunk["stop_reason"] = stop_reason(piece.completion)
+    return chunk
+
+
+def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
+    """One text, one list of token ids, or several of either, as several."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt and all(isinstance(token, int) for token in prompt):
+        return [list(prompt)]
+    return prompt
+
+
+def _salt(body: Generation, request: Request) -> str:
+    """Requests of different keys share nothing."""
+    return f"{request.scope.get(TENANT, '')}/{body.cache_salt or ''}"
+
+
+def _new_id(wish: Wish) -> str:
+    return ("chatcmpl-" if wish.chat else "cmpl-") + secrets.token_hex(12)

@@ -1,0 +1,136 @@
+"""The bodies of requests, as the OpenAI API has them, and what they mean here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from headstart.drafting.base import SpeculationParams
+from headstart.errors import RequestError
+from headstart.sampling.params import SamplingParams
+from headstart.server.settings import ServerSettings
+from headstart.verification.base import VerifyRule
+
+Count = Annotated[int, Field(ge=0, le=1 << 20)]
+
+
+class Body(BaseModel):
+    """Fields that no model knows are ignored, as OpenAI's clients expect."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class Speculation(Body):
+    """How this request is drafted and verified; what is left out is the server's choice."""
+
+    drafter: str | None = Field(default=None, max_length=100)
+    draft_tokens: Count | None = None
+    tree_nodes: Count | None = None
+    verify: VerifyRule | None = None
+    off: bool = False
+
+    def params(self, otherwise: SpeculationParams) -> SpeculationParams:
+        """The request's wishes, ``otherwise`` where it has none."""
+        return SpeculationParams(
+            enabled=otherwise.enabled and not self.off,
+            drafter=otherwise.drafter if self.drafter is None else self.drafter,
+            draft_tokens=otherwise.draft_tokens if self.draft_tokens is None else self.draft_tokens,
+            tree_nodes=otherwise.tree_nodes if self.tree_nodes is None else self.tree_nodes,
+            verify=otherwise.verify if self.verify is None else self.verify,
+            lenience=otherwise.lenience,
+        )
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+
+
+class Generation(Body):
+    """What both kinds of request share."""
+
+    model: str | None = Field(default=None, max_length=500)
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculation: Speculation | None = None
+    cache_salt: str | None = Field(default=None, max_length=200)
+    """Only requests of the same salt (and the same key) share what was computed for a common beginning."""
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self, settings: ServerSettings, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """The parameters of the engine.
+
+        Raises:
+            RequestError: a value is beyond what the engine or this server allows.
+        """
+        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        _at_most("n", self.n or 1, settings.max_samples)
+        _at_most("logprobs", logprobs or 0, settings.max_logprobs)
+        _at_most("the number of logit_bias entries", len(self.logit_bias or ()), settings.max_logit_bias)
+        _at_most("the number of stop strings", len(stops), settings.max_stops)
+        _at_most("the number of stop_token_ids", len(self.stop_token_ids or ()), settings.max_logit_bias)
+        _at_most("the length of a stop string", max(map(len, stops), default=0), settings.max_stop_length)
+        same = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+        more = ("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids")
+        given = {name: value for name in (*same, *more) if (value := getattr(self, name)) is not None}
+        seed = None if self.seed is None else self.seed % 2**64
+        return SamplingParams(**given, stop=tuple(stops), seed=seed, max_tokens=max_tokens, logprobs=logprobs)
+
+
+class CompletionBody(Generation):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+
+class ChatBody(Generation):
+    """``POST /v1/chat/completions``."""
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class TokenizeBody(Body):
+    """``POST /tokenize``: a text, or a conversation as the model reads it."""
+
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeBody(Body):
+    """``POST /detokenize``."""
+
+    tokens: list[int]
+
+
+def _at_most(name: str, value: int, bound: int) -> None:
+    if value > bound:
+        raise RequestError(f"{name} is {value}; this server allows {bound}.")

@@ -1,0 +1,120 @@
+"""Results in the shape of OpenAI's API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from headstart.engine.outputs import Completion, SequenceStats, TokenLogprobs
+from headstart.request import Job
+from headstart.text.tokenizer import Tokenizer
+
+
+class Reply(JSONResponse):
+    """JSON in ASCII, so that half of a surrogate pair in a message does no harm."""
+
+    def render(self, content: Any) -> bytes:
+        return to_json(content).encode()
+
+
+def to_json(content: Any) -> str:
+    return json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def event(content: Any) -> str:
+    """One server-sent event."""
+    return f"data: {to_json(content)}\n\n"
+
+
+def usage(jobs: Sequence[Job], drafter: str | None) -> dict[str, Any]:
+    """Tokens of a request, each prompt counted once, and what speculation made of them."""
+    each = [job.sequence.stats for job in jobs]
+    prompts = {job.prompt_index: job.sequence.stats for job in jobs}
+    prompt_tokens = sum(stats.prompt_tokens for stats in prompts.values())
+    tokens = sum(stats.tokens for stats in each)
+    accepted, drafted = sum(stats.accepted for stats in each), sum(stats.drafted for stats in each)
+    cached = sum(min(stats.cached_tokens, stats.prompt_tokens) for stats in prompts.values())
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": tokens,
+        "total_tokens": prompt_tokens + tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        },
+        "speculation": speculation(each, drafter),
+    }
+
+
+def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str, Any]:
+    """Counts of guesses, added up over samples."""
+    rounds, tokens = sum(stats.rounds for stats in each), sum(stats.tokens for stats in each)
+    return {
+        "drafter": drafter,
+        "rounds": rounds,
+        "drafted": sum(stats.drafted for stats in each),
+        "accepted": sum(stats.accepted for stats in each),
+        "mean_accepted_length": tokens / rounds if rounds else 0.0,
+        "drafted_per_position": _added([stats.drafted_per_position for stats in each]),
+        "accepted_per_position": _added([stats.accepted_per_position for stats in each]),
+    }
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None], token_ids: Sequence[int], first_offset: int = 0
+) -> dict[str, Any]:
+    """``logprobs`` of a completion; None: a token that nothing comes before."""
+    texts = [tokenizer.token_text(token) for token in token_ids]
+    offsets = [first_offset]
+    for text in texts:
+        offsets.append(offsets[-1] + len(text))
+    return {
+        "tokens": texts,
+        "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
+        "top_logprobs": [None if entry is None else _top(tokenizer, entry) for entry in entries],
+        "text_offset": offsets[:-1],
+    }
+
+
+def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    """``logprobs`` of a chat's choice."""
+
+    def shown(token: int, logprob: float) -> dict[str, Any]:
+        spelling = tokenizer.token_bytes(token)
+        return {"token": tokenizer.token_text(token), "logprob": _finite(logprob), "bytes": list(spelling)}
+
+    content = [
+        {
+            **shown(entry.token_id, entry.logprob),
+            "top_logprobs": [shown(token, logprob) for token, logprob in entry.top.items()],
+        }
+        for entry in entries
+    ]
+    return {"content": content, "refusal": None}
+
+
+def stop_reason(completion: Completion | None) -> int | str | None:
+    """The stop token or string that ended a sample."""
+    return None if completion is None else completion.stop_reason
+
+
+def _top(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, float]:
+    """Best first; of tokens that are spelt alike the best one. The token itself is always among them."""
+    top: dict[str, float] = {}
+    for token, logprob in [*entry.top.items(), (entry.token_id, entry.logprob)]:
+        top.setdefault(tokenizer.token_text(token), _finite(logprob))
+    return top
+
+
+def _finite(logprob: float) -> float:
+    """JSON knows no infinity; -9999 stands for it, as in other servers."""
+    return max(logprob, -9999.0)
+
+
+def _added(lists: Sequence[Sequence[int]]) -> list[int]:
+    longest = max(map(len, lists), default=0)
+    return [sum(counts[i] for counts in lists if i < len(counts)) for i in range(longest)]

@@ -1,0 +1,56 @@
+"""``headstart serve`` as a process: it answers on a socket, and SIGTERM lets it finish."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from cli_runs import headstart, refusal
+
+pytest.importorskip("uvicorn", reason="needs the extra 'server'")
+import httpx
+
+
+def test_a_key_file_without_keys_is_refused(tmp_path: Path, tiny_model_dir: Path) -> None:
+    empty = tmp_path / "keys"
+    empty.write_text("# nobody yet\n", encoding="utf-8")
+    for path, match in [(empty, "no API key"), (tmp_path / "missing", "cannot be read")]:
+        assert match in refusal(headstart("serve", "--model", tiny_model_dir, "--api-key-file", path))
+
+
+def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
+    arguments = ["--model", str(tiny_model_dir), "--precision", "fp32", "--port", "0", "--served-name", "tiny"]
+    server = subprocess.Popen(
+        [sys.executable, "-c", "from headstart.cli.main import main; main()", "serve", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HEADSTART_API_KEYS": "secret", "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert server.stderr is not None
+        address = next(found.group() for line in server.stderr if (found := re.search(r"http://127[.\d]+:\d+", line)))
+        rest = threading.Thread(target=server.stderr.read)
+        rest.start()
+        key = {"authorization": "Bearer secret"}
+        with httpx.Client(base_url=address, headers=key, timeout=120) as client:
+            assert client.get("/v1/models").json()["data"][0]["id"] == "tiny"
+            assert client.get("/v1/models", headers={"authorization": ""}).status_code == 401
+            body = {"prompt": "abc", "max_tokens": 300, "temperature": 0, "ignore_eos": True, "stream": True}
+            with client.stream("POST", "/v1/completions", json=body) as reply:
+                lines = reply.iter_lines()
+                next(lines)
+                server.send_signal(signal.SIGTERM)
+                assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert server.wait(timeout=120) in (0, -signal.SIGTERM)
+        rest.join()
+    finally:
+        server.kill()
+        server.wait()
+        if server.stderr is not None:
+            server.stderr.close()

@@ -1,0 +1,82 @@
+"""An application and its life cycle in this process, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import httpx
+
+from headstart import LLM
+from headstart.server.app import create_app
+from headstart.server.settings import ServerSettings
+
+SETTINGS = ServerSettings("tiny")
+Result = TypeVar("Result")
+
+
+@asynccontextmanager
+async def alive(app: Any) -> AsyncIterator[None]:
+    """Between start-up and shutdown."""
+    inbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    outbox: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    life = asyncio.create_task(app({"type": "lifespan", "asgi": {}, "state": {}}, inbox.get, outbox.put))
+    await inbox.put({"type": "lifespan.startup"})
+    assert (await outbox.get())["type"] == "lifespan.startup.complete"
+    try:
+        yield
+    finally:
+        await inbox.put({"type": "lifespan.shutdown"})
+        assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
+        await life
+
+
+def ask(
+    llm: LLM,
+    work: Callable[[httpx.AsyncClient], Awaitable[Result]],
+    settings: ServerSettings = SETTINGS,
+    **options: Any,
+) -> Result:
+    """Serve ``llm`` while ``work`` talks to it; in the end nothing may be left in its engine."""
+
+    async def run() -> Result:
+        app = create_app(llm, settings, **options)
+        async with alive(app):
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await work(client)
+
+    result = asyncio.run(run())
+    assert_empty(llm)
+    return result
+
+
+def assert_empty(llm: LLM) -> None:
+    allocator = llm.engine.runner.cache.allocator
+    assert llm.engine.idle
+    assert allocator.num_free == allocator.num_blocks
+    assert not any(map(allocator.references, range(allocator.num_blocks)))
+    llm.engine.check()
+
+
+def post(llm: LLM, path: str, body: Any, settings: ServerSettings = SETTINGS, **options: Any) -> httpx.Response:
+    return ask(llm, lambda client: client.post(path, json=body), settings, **options)
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The chunks of a stream, which must end as it should."""
+    assert response.headers["content-type"].startswith("text/event-stream")
+    *chunks, last, rest = response.text.split("\n\n")
+    assert (last, rest) == ("data: [DONE]", "")
+    return [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
+
+
+def assert_openai_error(response: httpx.Response, status: int) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    (error,) = response.json().values()
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    return error

@@ -1,0 +1,336 @@
+"""The routes, as clients of the OpenAI API use them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra 'server'")
+
+from serving import ask, assert_openai_error, events, post
+
+from headstart import LLM, SamplingParams
+from headstart.loading import Model, load_model
+from headstart.server.settings import ServerSettings
+
+GREEDY = {"temperature": 0, "max_tokens": 12}
+CHAT = [{"role": "user", "content": "hello there"}]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model_dir: Path) -> Model:
+    return load_model(tiny_model_dir, "fp32")
+
+
+@pytest.fixture
+def llm(model: Model) -> LLM:
+    return LLM(model, "suffix", more_drafters=["ngram", "random"], prefix_caching=True, tolerant=True)
+
+
+@pytest.fixture
+def plain(model: Model) -> LLM:
+    return LLM(model, "none")
+
+
+def test_a_completion_is_what_the_library_says(llm: LLM, plain: LLM) -> None:
+    reply = post(llm, "/v1/completions", {"model": "tiny", "prompt": "abc abc", **GREEDY}).json()
+    (expected,) = plain.generate("abc abc", SamplingParams(temperature=0, max_tokens=12))
+    (choice,) = reply["choices"]
+    assert choice["text"] == expected.text
+    assert choice["finish_reason"] == "length"
+    assert reply["object"] == "text_completion"
+    usage = reply["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (7, 12, 19)
+    counts = usage["speculation"]
+    assert counts["drafter"] == "suffix"
+    assert counts["accepted"] == sum(counts["accepted_per_position"]) == 12 - counts["rounds"]
+    assert counts["accepted"] <= counts["drafted"]
+
+
+def test_prompts_and_samples_come_in_order(llm: LLM, plain: LLM) -> None:
+    body = {"prompt": ["abc", "xyz"], "n": 2, "seed": 5, "temperature": 1.0, "max_tokens": 8}
+    choices = post(llm, "/v1/completions", body | {"speculation": {"verify": "coupled"}}).json()["choices"]
+    params = SamplingParams(temperature=1.0, max_tokens=8, seed=5, n=2)
+    expected = [c.text for output in plain.generate(["abc", "xyz"], params) for c in output.outputs]
+    assert [choice["index"] for choice in choices] == [0, 1, 2, 3]
+    assert [choice["text"] for choice in choices] == expected
+    by_ids = post(llm, "/v1/completions", {"prompt": plain.encode("abc").token_ids, **GREEDY}).json()
+    by_text = post(llm, "/v1/completions", {"prompt": "abc", **GREEDY}).json()
+    assert by_ids["choices"] == by_text["choices"]
+
+
+def test_a_stream_joins_to_the_whole_answer(llm: LLM) -> None:
+    body = {"messages": CHAT, "seed": 3, "max_tokens": 20, "n": 2, "logprobs": True, "top_logprobs": 2}
+    body |= {"speculation": {"verify": "coupled"}}
+    whole = post(llm, "/v1/chat/completions", body).json()
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *chunks, last = events(post(llm, "/v1/chat/completions", body | options))
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] == 40
+    assert all(chunk["usage"] is None for chunk in chunks)
+    for index, choice in enumerate(whole["choices"]):
+        mine = [c for chunk in chunks for c in chunk["choices"] if c["index"] == index]
+        assert mine[0]["delta"]["role"] == "assistant"
+        assert "".join(c["delta"].get("content", "") for c in mine) == choice["message"]["content"]
+        assert [c["finish_reason"] for c in mine] == [None] * (len(mine) - 1) + [choice["finish_reason"]]
+        streamed = [entry for c in mine if c["logprobs"] for entry in c["logprobs"]["content"]]
+        assert streamed == choice["logprobs"]["content"]
+        assert len(streamed) == 20
+        assert all(len(entry["top_logprobs"]) == 2 for entry in streamed)
+    final = [chunk["speculation"] for chunk in chunks if "speculation" in chunk]
+    assert sum(counts["accepted"] for counts in final) == last["usage"]["speculation"]["accepted"]
+
+
+def test_stop_strings_end_an_answer(llm: LLM) -> None:
+    text = post(llm, "/v1/completions", {"prompt": "abc", **GREEDY}).json()["choices"][0]["text"]
+    (choice,) = post(llm, "/v1/completions", {"prompt": "abc", **GREEDY, "stop": [text[4:6]]}).json()["choices"]
+    assert choice["text"] == text[: text.index(text[4:6])]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", text[4:6])
+
+
+def test_echo_with_logprobs_scores_the_prompt(llm: LLM, plain: LLM) -> None:
+    """What lm-eval reads: the log-likelihood of a continuation, and whether it is the greedy one."""
+    (greedy,) = plain.generate("abcdef", SamplingParams(temperature=0, max_tokens=5, logprobs=1))
+    ids = [*greedy.prompt_token_ids, *greedy.token_ids]
+    for _ in range(2):  # the second time the prefix cache knows the prompt
+        body = {"prompt": ids, "echo": True, "logprobs": 1, "temperature": 0, "max_tokens": 1}
+        (choice,) = post(llm, "/v1/completions", body).json()["choices"]
+        logprobs = choice["logprobs"]
+        assert choice["text"].startswith("abcdef" + greedy.text)
+        assert len(logprobs["tokens"]) == len(logprobs["token_logprobs"]) == len(ids) + 1
+        assert logprobs["token_logprobs"][0] is None
+        assert greedy.logprobs is not None
+        scored = logprobs["token_logprobs"][6 : len(ids)]
+        assert scored == pytest.approx([entry.logprob for entry in greedy.logprobs], abs=1e-4)
+        for token, top in zip(logprobs["tokens"][6:], logprobs["top_logprobs"][6:], strict=True):
+            assert max(top, key=top.get) == token
+        assert [logprobs["text_offset"][i] for i in (0, 1, 6)] == [0, 1, 6]
+
+
+@pytest.mark.parametrize(
+    ("wish", "drafter"),
+    [
+        ({}, "suffix"),
+        ({"drafter": "ngram", "draft_tokens": 2}, "ngram"),
+        ({"drafter": "random", "verify": "block"}, "random"),
+        ({"off": True}, None),
+    ],
+)
+def test_a_request_chooses_how_it_is_drafted(llm: LLM, wish: dict[str, Any], drafter: str | None) -> None:
+    body = {"prompt": "abab abab", **GREEDY, "max_tokens": 40}
+    reply = post(llm, "/v1/completions", body | {"speculation": wish}).json()
+    counts = reply["usage"]["speculation"]
+    assert counts["drafter"] == drafter
+    assert (counts["drafted"] > 0) == (drafter is not None)
+    assert reply["choices"][0]["text"] == post(llm, "/v1/completions", body).json()["choices"][0]["text"]
+    if "draft_tokens" in wish:
+        assert len(counts["drafted_per_position"]) <= 2
+
+
+def test_concurrent_answers_are_those_of_one_at_a_time(model: Model, plain: LLM) -> None:
+    prompts = [("shared beginning " * 6) + "x" * (9 * i) for i in range(6)] + [f"{i} other" for i in range(4)]
+    expected = [plain.generate(prompt, SamplingParams(temperature=0, max_tokens=90))[0].text for prompt in prompts]
+    llm = LLM(
+        model,
+        "suffix",
+        more_drafters=["ngram", "random"],
+        prefix_caching=True,
+        max_batch_size=6,
+        max_rows=48,
+        max_context=300,
+        cache_tokens=416,
+    )
+    drafters = ["suffix", "ngram", "random"]
+
+    async def together(client: httpx.AsyncClient) -> tuple[list[str], str]:
+        bodies = [
+            {"prompt": p, "temperature": 0, "max_tokens": 90, "speculation": {"drafter": drafters[i % 3]}}
+            for i, p in enumerate(prompts)
+        ]
+        replies = await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+        return [reply.json()["choices"][0]["text"] for reply in replies], (await client.get("/metrics")).text
+
+    texts, metrics = ask(llm, together)
+    assert texts == expected
+    values = {line.split("{")[0]: float(line.split()[-1]) for line in metrics.splitlines() if line[0] != "#"}
+    assert values["vllm:prefix_cache_hits_total"] > 0
+    assert values["vllm:num_preemptions_total"] > 0
+    assert values["vllm:spec_decode_num_accepted_tokens_total"] > 0
+
+
+def test_metrics_add_up(llm: LLM) -> None:
+    async def work(client: httpx.AsyncClient) -> tuple[dict[str, Any], dict[str, Any], str]:
+        usage = (await client.post("/v1/completions", json={"prompt": "abab", **GREEDY})).json()["usage"]
+        return usage, (await client.get("/stats")).json(), (await client.get("/metrics")).text
+
+    usage, stats, metrics = ask(llm, work)
+    totals = stats["totals"]
+    assert totals["vllm:generation_tokens_total"] == usage["completion_tokens"] == 12
+    assert totals["vllm:spec_decode_num_draft_tokens_total"] == usage["speculation"]["drafted"]
+    for position, accepted in enumerate(usage["speculation"]["accepted_per_position"]):
+        series = f'{{drafter="suffix",position="{position}"}}'
+        assert totals[f"headstart:spec_decode_accepted_per_pos_total{series}"] == accepted
+    assert stats["now"]["vllm:num_requests_running"] == 0
+    assert 'vllm:request_success_total{finished_reason="length",model_name="tiny"} 1' in metrics
+    assert "vllm:time_to_first_token_seconds_count 1" in metrics
+
+
+def test_tokens_go_both_ways(llm: LLM) -> None:
+    reply = post(llm, "/tokenize", {"prompt": "héllo"}).json()
+    assert reply["count"] == len(reply["tokens"]) == 6
+    assert post(llm, "/detokenize", {"tokens": reply["tokens"]}).json() == {"prompt": "héllo"}
+    chat = post(llm, "/tokenize", {"messages": CHAT}).json()["tokens"]
+    assert chat == llm.encode_chat(CHAT).token_ids
+    assert_openai_error(post(llm, "/tokenize", {}), 400)
+
+
+def test_state_is_told(llm: LLM) -> None:
+    async def work(client: httpx.AsyncClient) -> list[dict[str, Any]]:
+        return [(await client.get(path)).json() for path in ("/v1/models", "/health", "/version", "/openapi.json")]
+
+    models, health, version, document = ask(llm, work)
+    assert models["data"][0]["id"] == "tiny"
+    assert health == {"status": "ok"}
+    assert version["version"]
+    assert "/v1/chat/completions" in document["paths"]
+
+
+BAD_COMPLETIONS: list[tuple[dict[str, Any], int]] = [
+    ({"prompt": []}, 400),
+    ({"prompt": [99999]}, 400),
+    ({"prompt": [-1]}, 400),
+    ({"prompt": "a" * 600}, 400),
+    ({"prompt": None}, 400),
+    ({"prompt": "a\ud800"}, 400),
+    ({"suffix": "end"}, 400),
+    ({"n": 17}, 400),
+    ({"n": 0}, 400),
+    ({"n": -1}, 400),
+    ({"logprobs": 21}, 400),
+    ({"logprobs": -1}, 400),
+    ({"max_tokens": 0}, 400),
+    ({"temperature": -1}, 400),
+    ({"temperature": "NaN"}, 400),
+    ({"top_p": 2}, 400),
+    ({"seed": 2**70}, 400),
+    ({"logit_bias": {"5000": 1}}, 400),
+    ({"logit_bias": {"x": 1}}, 400),
+    ({"logit_bias": {str(i): 1 for i in range(301)}}, 400),
+    ({"stop": ["x"] * 17}, 400),
+    ({"stop": "x" * 257}, 400),
+    ({"stop": [""]}, 400),
+    ({"model": "other"}, 404),
+    ({"model": "\ud800"}, 400),
+    ({"speculation": {"drafter": "eagle"}}, 400),
+    ({"speculation": {"verify": "guess"}}, 400),
+    ({"speculation": {"draft_tokens": -1}}, 400),
+    ({"cache_salt": "x" * 201}, 400),
+]
+
+
+def test_bad_requests_are_refused_in_openais_shape(llm: LLM) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        for changes, status in BAD_COMPLETIONS:
+            # In ASCII: half of a surrogate pair has no other form.
+            body = json.dumps({"prompt": "abc", **GREEDY, **changes})
+            reply = await client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+            assert_openai_error(reply, status)
+        reply = await client.post("/v1/completions", json={"prompt": "abc", **GREEDY})
+        assert reply.status_code == 200
+
+    ask(llm, work)
+
+
+BAD_CHATS: list[dict[str, Any]] = [
+    {"messages": []},
+    {"messages": [{"role": "user"}]},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+    {"response_format": {"type": "json_object"}},
+    {"tool_choice": "required"},
+    {"top_logprobs": 3},
+]
+
+
+def test_bad_chats_are_refused_in_openais_shape(llm: LLM) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        for changes in BAD_CHATS:
+            body = {"messages": CHAT, **GREEDY, **changes}
+            assert_openai_error(await client.post("/v1/chat/completions", json=body), 400)
+
+    ask(llm, work)
+
+
+def test_odd_bodies_and_paths_are_refused_in_openais_shape(llm: LLM) -> None:
+    async def work(client: httpx.AsyncClient) -> None:
+        for body in (b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff"):
+            reply = await client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
+            assert_openai_error(reply, 400)
+        assert_openai_error(await client.get("/v1/completions"), 405)
+        assert_openai_error(await client.get("/nothing"), 404)
+
+    ask(llm, work)
+
+
+def test_bad_logits_end_their_own_request_only(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = llm.engine.runner.backend
+    forward = backend.forward
+    poison = llm.model.tokenizer.encode("Z")[0]
+
+    def poisoned(batch: Any, storage: Any) -> Any:
+        output = forward(batch, storage)
+        logits = output.logits.clone()
+        logits[[i for i, row in enumerate(batch.logit_rows.tolist()) if batch.tokens[row] == poison]] = float("nan")
+        return replace(output, logits=logits)
+
+    monkeypatch.setattr(backend, "forward", poisoned)
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        body = {**GREEDY, "logit_bias": {str(poison): -100}}
+        bodies = [{"prompt": prompt, **body} for prompt in ("abc", "abcZ", "xyz")]
+        return await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+
+    good, bad, other = ask(llm, work)
+    assert good.status_code == other.status_code == 200
+    assert "not a finite number" in assert_openai_error(bad, 500)["message"]
+
+
+def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = llm.engine.runner.backend
+    forward = backend.forward
+    calls = []
+
+    def failing(batch: Any, storage: Any) -> Any:
+        calls.append(batch)
+        if len(calls) == 3:
+            raise MemoryError
+        return forward(batch, storage)
+
+    monkeypatch.setattr(backend, "forward", failing)
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        body = {"prompt": "abc", **GREEDY, "speculation": {"off": True}}
+        return [await client.post("/v1/completions", json=body) for _ in range(2)]
+
+    failed, served = ask(llm, work)
+    assert_openai_error(failed, 500)
+    assert served.status_code == 200
+
+
+def test_tenants_share_no_prefixes(llm: LLM) -> None:
+    settings = ServerSettings("tiny", api_keys=("one", "two"))
+
+    async def work(client: httpx.AsyncClient) -> list[int]:
+        found = []
+        for key, salt in [("one", "a"), ("one", "b"), ("two", "a"), ("one", "a")]:
+            body = {"prompt": "a long enough prompt " * 4, **GREEDY, "cache_salt": salt}
+            reply = await client.post("/v1/completions", json=body, headers={"authorization": f"Bearer {key}"})
+            found.append(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+        return found
+
+    assert ask(llm, work, settings) == [0, 0, 0, 64]
