@@ -33,7 +33,7 @@ EXACT, ROUNDED = Numerics(True, 1e-4), Numerics(False, 1e-4)
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [4, 5, 4, 5, 4], [7] * 40, [2, 9]]
 GREEDY = SamplingParams(temperature=0, seed=7, max_tokens=20)
 FEW_CASES = list(cases())[:6]
-NGRAM, BIGRAM = Contender.parse("ngram"), Contender.parse("bigram:sample=True")
+NGRAM, BIGRAM = Contender.parse("ngram"), Contender.parse("bigram:sample=true")
 
 
 def toy_bench(backend=None, batch=3) -> Workbench:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,14 +48,14 @@ class Contender:
 
     @classmethod
     def parse(cls, text: str, optional: bool = False) -> Contender:
-        """``name`` or ``name:option=value:option=value``; values are numbers, True, False, None or texts."""
+        """``name`` or ``name:option=value:option=value``; values are JSON or texts."""
         name, *assignments = text.split(":")
         options: dict[str, object] = {}
         for assignment in assignments:
             key, equals, value = assignment.partition("=")
             if not key or not equals:
                 raise ConfigError(f"drafter {text!r} has option {assignment!r}; write it as option=value.")
-            options[key] = _literal(value)
+            options[key] = _value(value)
         return cls(text, lambda context: create_drafter(name, context, **options), optional)
 
 
@@ -260,9 +260,9 @@ class Workbench:
         return output.logits
 
 
-def _literal(text: str) -> object:
+def _value(text: str) -> object:
+    """An option's value: JSON where it is JSON, else text, as ``--drafter-option`` reads it."""
     try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return json.loads(text)
+    except ValueError:
         return text
-    return value if isinstance(value, (int, float, type(None))) else text

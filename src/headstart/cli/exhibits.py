@@ -32,7 +32,7 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
             continue
         shown = RichTable(box=None, pad_edge=False)
         for place, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if place == 0 else "right")
+            shown.add_column(column, justify="left" if place == 0 or not column else "right")
         for row in table.texts():
             shown.add_row(*row)
         console.print(table.title, style="bold", soft_wrap=True)

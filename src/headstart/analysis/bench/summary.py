@@ -112,26 +112,15 @@ def summarise(results: BenchRuns) -> list[Summary]:
 
 
 def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: BenchRuns) -> Summary:
-    groups = list(dict.fromkeys(run.group for run in runs))
-    repeats = sorted({run.repeat for run in runs})
-    figures = {
-        group: [
-            _speeds(_only(runs, repeat=repeat, group=group), _only(plain, repeat=repeat, group=group))
-            for repeat in repeats
-        ]
-        for group in groups
-    }
-    means = [
-        tuple(fmean(figures[group][place][i] for group in groups) for i in range(3)) for place in range(len(repeats))
-    ]
+    groups, mean = speeds(runs, plain)
     drafted, accepted = _sum_lists(runs, "drafted_per_position"), _sum_lists(runs, "accepted_per_position")
     nodes = sum(run.stats.drafted for run in runs)
     breakdown, plain_breakdown = _breakdown(runs), _breakdown(plain)
     gaps = [difference.gap for (contender, _, _), difference in results.differences.items() if contender == name]
     return Summary(
         name=name,
-        groups={group: _speed(figures[group]) for group in groups},
-        mean=_speed(means),
+        groups=groups,
+        mean=mean,
         turn_quartiles=_turn_quartiles(runs, plain),
         mean_accepted_length=_tokens_per_round(runs),
         acceptance_rate=sum(run.stats.accepted for run in runs) / nodes if nodes else None,
@@ -143,6 +132,21 @@ def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: Benc
         largest_gap=max(gaps, default=None),
         forecast=_forecast(runs, plain, sum(accepted), sum(drafted)),
     )
+
+
+def speeds(runs: Sequence[Run], plain: Sequence[Run]) -> tuple[dict[str, Speed], Speed]:
+    """How fast a contender was: in each group, and on average over the groups; ``plain``: plain decoding's runs."""
+    groups = list(dict.fromkeys(run.group for run in runs))
+    repeats = sorted({run.repeat for run in runs})
+    figures = {
+        group: [
+            _speeds(_only(runs, repeat=repeat, group=group), _only(plain, repeat=repeat, group=group))
+            for repeat in repeats
+        ]
+        for group in groups
+    }
+    means = [tuple(map(fmean, zip(*by_group, strict=True))) for by_group in zip(*figures.values(), strict=True)]
+    return {group: _speed(figures[group]) for group in groups}, _speed(means)
 
 
 def _forecast(runs: Sequence[Run], plain: Sequence[Run], accepted: int, possible: int) -> Forecast | None:

@@ -1,0 +1,81 @@
+"""An environment of its own for each peer, made once and kept in the user's cache directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headstart.native.isa import cpu_flags
+
+WORKERS = Path(__file__).parent / "workers"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headstart" / "peers"
+
+# torch is pinned because an open range takes the newest build with several GB of CUDA packages.
+_TORCH = ("torch==2.13.0", "transformers==5.23.0", "gguf==0.19.0", "accelerate>=1.0")
+_LLAMA_FLAGS = ("AVX", "AVX2", "FMA", "F16C", "BMI2")
+_LLAMA_AVX512 = ("AVX512", "AVX512_VNNI")
+
+
+def llama_build() -> dict[str, str]:
+    """How llama.cpp is compiled. Its build for "this very processor" takes the matrix unit where there is one, and
+    crashes with it, so the most that is named is AVX-512.
+    """
+    flags = _LLAMA_FLAGS + (_LLAMA_AVX512 if {"avx512f", "avx512_vnni"} <= cpu_flags() else ())
+    return {"CMAKE_ARGS": " ".join(("-DGGML_NATIVE=OFF", *(f"-DGGML_{flag}=ON" for flag in flags)))}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another program that decodes the same model."""
+
+    name: str
+    requirements: tuple[str, ...]
+    worker: str
+    build: dict[str, str] = field(default_factory=dict)
+    """Environment variables while it is installed."""
+
+    @property
+    def directory(self) -> Path:
+        """Of its environment; another one where requirements or build change."""
+        recipe = repr((self.requirements, sorted(self.build.items()), sys.version_info[:2]))
+        return CACHE / f"{self.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+    @property
+    def python(self) -> Path:
+        return self.directory / "bin" / "python"
+
+    def install(self) -> None:
+        """Make the environment, unless it is there.
+
+        Raises:
+            subprocess.CalledProcessError: pip failed; what was begun is made again the next time.
+        """
+        done = self.directory / "installed"
+        if done.exists():
+            return
+        print(f"Installing {', '.join(self.requirements)} into {self.directory} ...", file=sys.stderr)
+        venv.create(self.directory, with_pip=True, clear=True)
+        command = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "-q", *self.requirements]
+        subprocess.run(command, check=True, env={**os.environ, **self.build})
+        done.touch()
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer("transformers", _TORCH, "transformers_worker.py"),
+        Peer(
+            "llama-cpp",
+            ("llama-cpp-python==0.3.36",),
+            "llama_cpp_worker.py",
+            llama_build(),
+        ),
+        Peer("openvino", ("openvino-genai==2026.4.1.0",), "openvino_worker.py"),
+        Peer("ctranslate2", ("ctranslate2==4.8.5", *_TORCH), "ctranslate2_worker.py"),
+    )
+}
