@@ -1,0 +1,145 @@
+"""A plan as JSON, tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from headstart.analysis.page import Cell, Table
+from headstart.analysis.planner import Forecast, Plan
+from headstart.analysis.plots import Curve, Figure
+from headstart.analysis.provenance import flat
+
+FORMAT = "headstart-plan/1"
+
+
+def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything as plain values; ``record``: provenance, model and settings, which come first."""
+    return {
+        "format": FORMAT,
+        **record,
+        "passes": [
+            {"context": times.context, "batch": batch, "rows": rows, "seconds": seconds}
+            for times in plan.passes
+            for batch, curve in times.seconds.items()
+            for rows, seconds in curve.items()
+        ],
+        "drafters": [
+            {
+                "drafter": each.name,
+                "rounds": len(each.accepted),
+                "draft_base_seconds": each.draft_base,
+                "draft_step_seconds": each.draft_step,
+                "other_seconds": each.other,
+            }
+            for each in plan.profiles
+        ],
+        "forecasts": [_row(each) for each in plan.forecasts],
+        "recommended": [_row(plan.best(batch)) for batch in _batches(plan)],
+        "checked": [
+            {**_row(expected), "measured_tokens_per_second": measured, "error": _error(expected, measured)}
+            for expected, measured in plan.checked
+        ],
+    }
+
+
+def exhibits(plan: Plan, record: Mapping[str, Any]) -> list[Table | Figure]:
+    """What a reader wants to see, the most important first."""
+    shown: list[Table | Figure] = [_recommended(plan)]
+    if plan.checked:
+        shown.append(_checked(plan))
+    shown += [_drafters(plan), *_speedups(plan), _pass_figure(plan)]
+    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
+    return shown
+
+
+def _recommended(plan: Plan) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for batch in _batches(plan):
+        best = plan.best(batch)
+        rows.append((batch, best.drafter, best.nodes, best.tokens, best.tokens_per_second, best.speedup))
+    return Table(
+        "Recommended",
+        ("sequences together", "drafter", "tree nodes", "tokens a round", "tokens/s", "speed-up"),
+        tuple(rows),
+        "Predicted from measured costs and acceptance; prefill left out. 0 nodes: speculation would lose.",
+        decimals=(0, 0, 0, 2, 1, 2),
+    )
+
+
+def _checked(plan: Plan) -> Table:
+    _, plain = plan.checked[0]
+    rows: list[tuple[Cell, ...]] = [
+        (
+            each.drafter,
+            each.nodes,
+            each.tokens_per_second,
+            measured,
+            100 * _error(each, measured),
+            each.speedup,
+            measured / plain,
+        )
+        for each, measured in plan.checked
+    ]
+    return Table(
+        "Prediction and measurement",
+        ("drafter", "tree nodes", "predicted tokens/s", "measured", "error %", "predicted speed-up", "measured"),
+        tuple(rows),
+        "One sequence at a time, on the same prompts, after the costs were measured: what else the machine did in "
+        "between is part of the error, less so for the speed-ups.",
+        decimals=(0, 0, 1, 1, 1, 2, 2),
+    )
+
+
+def _drafters(plan: Plan) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (each.name, best.nodes, best.tokens, 1e3 * each.draft_base, 1e3 * each.draft_step, 1e3 * each.other)
+        for each in plan.profiles
+        for best in [plan.best(1, each.name)]
+    ]
+    return Table(
+        "Drafters, one sequence at a time",
+        ("drafter", "best nodes", "tokens a round", "draft ms", "ms a level", "other ms"),
+        tuple(rows),
+        decimals=(0, 0, 2, 2, 3, 2),
+    )
+
+
+def _speedups(plan: Plan) -> list[Figure]:
+    figures = []
+    for batch in _batches(plan):
+        curves = []
+        for each in plan.profiles[1:]:
+            points = [one for one in plan.forecasts if one.drafter == each.name and one.batch == batch]
+            curves.append(Curve(each.name, [0, *(one.nodes for one in points)], [1, *(one.speedup for one in points)]))
+        if curves:
+            title = f"Speed-up over plain decoding, {batch} sequence{'s' * (batch > 1)} together"
+            figures.append(Figure(title, "nodes of a tree", "predicted speed-up", tuple(curves)))
+    return figures
+
+
+def _pass_figure(plan: Plan) -> Figure:
+    curves = [
+        Curve(
+            f"context {times.context}, batch {batch}",
+            [batch * rows for rows in curve],
+            [1e3 * s for s in curve.values()],
+        )
+        for times in plan.passes
+        for batch, curve in times.seconds.items()
+    ]
+    return Figure("Target pass", "rows, over all sequences", "milliseconds", tuple(curves))
+
+
+def _batches(plan: Plan) -> list[int]:
+    return list(plan.passes[-1].seconds)
+
+
+def _row(each: Forecast) -> dict[str, Any]:
+    return {**asdict(each), "tokens_per_second": each.tokens_per_second}
+
+
+def _error(expected: Forecast, measured: float) -> float:
+    """Predicted over measured, less 1."""
+    return expected.tokens_per_second / measured - 1

@@ -1,0 +1,107 @@
+"""``headstart plan``: what speculation will bring for a model on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.options import SPECULATION, PrecisionChoice
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+
+def plan(
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    drafters: Annotated[
+        str,
+        typer.Option(
+            help="Who may guess: names with commas between them. An option of a drafter follows its name, like "
+            "draft-model:model=DIR.",
+            rich_help_panel=SPECULATION,
+            metavar="A,B,...",
+        ),
+    ] = "suffix,recycling,ngram",
+    prompts: Prompts = None,
+    per_group: PerGroup = 1,
+    max_tokens: options.MaxTokens = 64,
+    temperature: options.Temperature = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
+    batch_sizes: Annotated[str, typer.Option(help="Sequences that decode together, with commas.")] = "1,4,16",
+    repeats: Annotated[int, typer.Option(min=1, help="Times that each pass is measured.")] = 7,
+    check: Annotated[bool, typer.Option("--check", help="Decode as planned and compare with the prediction.")] = False,
+    out: Out = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure what passes and drafts cost and how often guesses hold, and predict which drafter and tree size pay.
+
+    Examples:
+
+        headstart plan
+
+        headstart plan --drafters suffix,recycling --batch-sizes 1,8,32 --check
+
+        headstart plan --prompts mine.jsonl --per-group 4 --out results
+    """
+    from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
+    from headstart.analysis.plan_report import exhibits, to_json
+    from headstart.analysis.planner import check as check_plan
+    from headstart.analysis.planner import make_plan
+    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.workbench import Workbench, contenders
+    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.progress import Activity
+    from headstart.loading import load_model
+    from headstart.sampling.params import SamplingParams
+
+    batches, listed = _batches(batch_sizes), contenders(drafters)
+    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
+    chosen = choose(read_prompts(prompts), per_group)
+    where = provenance()
+    with Activity(shown=not quiet) as activity:
+        activity.show(f"Loading {model}")
+        loaded = load_model(model, precision.value, revision)
+        bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024)
+        encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]
+        fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
+        if not fitting:
+            raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
+        activity.show("Measuring", 1 + len(listed))
+        made = make_plan(bench, listed, fitting, params, batches, repeats, lambda: activity.advance(1, 0))
+        if check:
+            activity.show("Checking")
+            check_plan(bench, made, listed, fitting, params)
+
+    record = {
+        "provenance": finished(where),
+        "model": model_record(loaded),
+        "settings": {
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": [prompt.id for prompt in chosen],
+            "left_out": len(encoded) - len(fitting),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+            "repeats": repeats,
+        },
+    }
+    result, shown = to_json(made, record), exhibits(made, record)
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(shown)
+    if out is not None:
+        write_report(out, "plan", result, f"Plan for {loaded.backend.name} {Path(model).name}", shown)
+
+
+def _batches(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 64 for part in parts):
+        raise ConfigError(f"--batch-sizes is {text!r}; give whole numbers from 1 to 64, with commas between them.")
+    return sorted({1, *map(int, parts)})
