@@ -16,6 +16,7 @@ from headstart.cli.bench import bench
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.generate import generate
+from headstart.cli.plan import plan
 from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.errors import HeadstartError
@@ -81,6 +82,7 @@ app.command()(derive)
 app.command()(bench)
 app.command()(acceptance)
 app.command()(audit)
+app.command()(plan)
 app.command()(theory)
 
 
