@@ -142,7 +142,7 @@ def contract_context(vocab_size: int) -> DraftContext:
     return model_context(ModelRunner(target, cache_tokens=4096, block_size=8), drafts)
 
 
-def with_target_cache(name: str, context: DraftContext, options: Mapping[str, object]) -> Drafter:
+def with_target_cache(name: str, context: DraftContext, options: Mapping[str, object]) -> WithTargetCache:
     """A drafter for the contract suite."""
     return WithTargetCache(create_drafter(name, context, **options), context.require_runner())
 
@@ -152,25 +152,25 @@ class WithTargetCache:
 
     def __init__(self, drafter: Drafter, runner: ModelRunner) -> None:
         self.needs = drafter.needs
-        self._drafter = drafter
+        self.drafter = drafter
         self._runner = runner
 
     def begin(self, sequence: SequenceView) -> None:
-        self._drafter.begin(sequence)
+        self.drafter.begin(sequence)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         for sequence in sequences:
             self._read(sequence)
-        trees = self._drafter.propose(sequences, budgets)
+        trees = self.drafter.propose(sequences, budgets)
         for sequence in sequences:
             assert self._runner.cache.length(sequence.id) == len(sequence.tokens) - 1
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        self._drafter.observe(outcomes)
+        self.drafter.observe(outcomes)
 
     def end(self, sequence_id: int) -> None:
-        self._drafter.end(sequence_id)
+        self.drafter.end(sequence_id)
         if sequence_id in self._runner.cache:
             self._runner.cache.remove(sequence_id)
 

@@ -75,14 +75,15 @@ class DraftLaw:
         if self.transforms.needs_history:
             prompt = sequence.prompt_length
             self._history = TokenHistory(sequence.tokens[:prompt], sequence.tokens[prompt:])
-        self._seen = len(sequence.tokens)
+        self.seen = len(sequence.tokens)
+        """Tokens of the sequence that the history counts."""
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Count the tokens that were committed since."""
         if self._history is not None:
-            for token in tokens[self._seen :]:
+            for token in tokens[self.seen :]:
                 self._history.append(token)
-        self._seen = len(tokens)
+        self.seen = len(tokens)
 
     def probs(self, logits: Tensor, path: Sequence[int]) -> Tensor:
         """The law after ``path``, float64 [vocab], summing to 1."""
@@ -134,6 +135,12 @@ class DraftLaws:
             law = self._laws[sequence.id] = DraftLaw(sequence, self._options, self.vocab_size, self._eos)
         law.follow(sequence.tokens)
         return law
+
+    def rewind(self, sequence: SequenceView) -> None:
+        """The sequence's last tokens were taken back."""
+        law = self._laws.get(sequence.id)
+        if law is not None and law.seen > len(sequence.tokens):
+            self.forget(sequence.id)
 
     def forget(self, sequence_id: int) -> None:
         """Unknown ids are ignored."""

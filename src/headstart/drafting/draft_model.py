@@ -38,7 +38,7 @@ class DraftModelDrafter:
 
     def rewind(self, sequence: SequenceView) -> None:
         """The sequence's last tokens were taken back."""
-        self._laws.forget(sequence.id)
+        self._laws.rewind(sequence)
         self._model.roll_back(sequence)
 
     def end(self, sequence_id: int) -> None:

@@ -59,7 +59,7 @@ class EarlyExitDrafter:
 
     def rewind(self, sequence: SequenceView) -> None:
         """The sequence's last tokens were taken back."""
-        self._laws.forget(sequence.id)
+        self._laws.rewind(sequence)
 
     def end(self, sequence_id: int) -> None:
         self._laws.forget(sequence_id)

@@ -120,13 +120,16 @@ class HierarchicalDrafter:
         return [draft.tree() for draft in drafts]
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        # The inner drafter hears of it when it is next needed.
         for outcome in outcomes:
             self._model.roll_back(outcome.sequence)
+            view = self._views.get(outcome.sequence.id)
+            # Else the inner drafter hears of it when it is next needed.
+            if view is not None and isinstance(self._inner, Rewinding):
+                self._take_back(view, outcome.sequence)
 
     def rewind(self, sequence: SequenceView) -> None:
         """The sequence's last tokens were taken back."""
-        self._laws.forget(sequence.id)
+        self._laws.rewind(sequence)
         self._model.roll_back(sequence)
 
     def end(self, sequence_id: int) -> None:
@@ -152,20 +155,27 @@ class HierarchicalDrafter:
             self._inner.begin(view)
         view.outer = sequence
         view.noise = sequence.noise if draft.law.coupled else round_noise(sequence.noise, len(sequence.tokens) - 1)
-        agreed = common_prefix(view.tokens, sequence.tokens, len(sequence.tokens))
-        if agreed < len(view.tokens):
-            del view.tokens[agreed:]
-            if isinstance(self._inner, Rewinding):
-                self._inner.rewind(view)
-            else:
-                view.tokens += sequence.tokens[agreed:]
-                self._inner.end(sequence.id)
-                self._inner.begin(view)
-                return
+        if not self._take_back(view, sequence):
+            view.tokens += sequence.tokens[len(view.tokens) :]
+            self._inner.end(sequence.id)
+            self._inner.begin(view)
+            return
+        agreed = len(view.tokens)
         if agreed < len(sequence.tokens):
             view.tokens += sequence.tokens[agreed:]
             read = np.asarray(view.tokens[agreed - 1 : -1], dtype=np.int32)
             self._inner.observe([RoundOutcome(view, agreed - 1, read, DraftTree.empty())])
+
+    def _take_back(self, view: DraftedSequence, sequence: SequenceView) -> bool:
+        """Cut the view to what was committed of it; False where the inner drafter still knows more than that."""
+        agreed = common_prefix(view.tokens, sequence.tokens, len(sequence.tokens))
+        rejected = agreed < len(view.tokens)
+        del view.tokens[agreed:]
+        if not isinstance(self._inner, Rewinding):
+            return not rejected
+        # Also where nothing was: it never heard of the round that completed the draft.
+        self._inner.rewind(view)
+        return True
 
     def _inner_round(self, drafts: Mapping[int, ChainDraft], unread: Mapping[int, list[int]]) -> dict[int, list[int]]:
         """One pass of the draft model over inner trees: the same as ``decode_round`` one storey below.

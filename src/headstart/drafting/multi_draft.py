@@ -90,7 +90,7 @@ class MultiDraftDrafter:
 
     def rewind(self, sequence: SequenceView) -> None:
         """The sequence's last tokens were taken back."""
-        self._laws.forget(sequence.id)
+        self._laws.rewind(sequence)
         for model in self._models:
             model.roll_back(sequence)
 
