@@ -66,7 +66,7 @@ def test_the_targets_states_are_those_of_each_document_alone() -> None:
     together = batch_of((1, FINAL_TAP), pack)
     first = 0
     for document in pack.documents:
-        alone = batch_of((1, FINAL_TAP), Pack(0, (document,)))
+        alone = batch_of((1, FINAL_TAP), Pack((document,)))
         place = slice(first, first + len(document.tokens))
         torch.testing.assert_close(together.features[0, place], alone.features[0], atol=2e-2, rtol=2e-2)
         assert together.positions[0, place].tolist() == list(range(len(document.tokens)))
@@ -81,6 +81,13 @@ def test_states_are_the_same_kept_or_not() -> None:
     first, second = kept.batch(members[::-1]), not_kept.batch(members[::-1])
     assert torch.equal(first.features, second.features)
     assert torch.equal(first.final, second.final)
+
+
+def test_packs_of_different_text_are_not_taken_for_each_other() -> None:
+    """Training and held-out text share one memory."""
+    states = TargetStates(target().backend, (1,), 1 << 20)
+    first, second = (states.batch([Pack((document,))]) for document in documents()[:2])
+    assert not torch.equal(first.final, second.final)
 
 
 def test_the_target_of_depth_j_at_place_i_is_token_i_plus_2_plus_j() -> None:
@@ -144,7 +151,7 @@ def test_counts_of_held_out_text() -> None:
 def test_a_text_of_one_token_answers() -> None:
     """Nothing to guess at some depths, or at all, is no error."""
     tokens = np.asarray([40, 41, 42], dtype=np.int32)
-    pack = Pack(0, (Document(tokens, np.array([False, False, True])),))
+    pack = Pack((Document(tokens, np.array([False, False, True])),))
     head = random_head()
     objective = EagleObjective(head, tables(), torch.arange(target().config.vocab_size))
     batch = batch_of(head.config.taps, pack)

@@ -15,10 +15,12 @@ from headstart.cli.audit import audit
 from headstart.cli.bench import bench
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
+from headstart.cli.export import export
 from headstart.cli.generate import generate
 from headstart.cli.plan import plan
 from headstart.cli.serve import serve
 from headstart.cli.theory import theory
+from headstart.cli.train import train
 from headstart.errors import HeadstartError
 
 OK, FAILED, MISUSED = 0, 1, 2
@@ -84,6 +86,8 @@ app.command()(acceptance)
 app.command()(audit)
 app.command()(plan)
 app.command()(theory)
+app.command()(train)
+app.command()(export)
 
 
 @app.callback(invoke_without_command=True)

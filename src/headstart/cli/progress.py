@@ -65,6 +65,11 @@ class Activity:
                 self._task, advance=steps, note=f"{self._tokens} tokens, {self._tokens / seconds:.0f} tokens/s"
             )
 
+    def advance_saying(self, steps: int, note: str) -> None:
+        """So many steps more, and how it stands."""
+        if self._shown:
+            self._progress.update(self._task, advance=steps, note=note)
+
     def stop(self) -> None:
         if self._shown:
             self._progress.stop()

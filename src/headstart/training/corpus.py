@@ -114,11 +114,10 @@ class Corpus:
             file.truncate(size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pack:
     """Documents side by side, up to a length."""
 
-    index: int
     documents: tuple[Document, ...]
 
     def __len__(self) -> int:
@@ -138,7 +137,7 @@ def make_packs(documents: Sequence[Document], length: int) -> list[Pack]:
             room = length
         packs[-1].append(cut)
         room -= len(cut.tokens)
-    return [Pack(index, tuple(members)) for index, members in enumerate(packs)]
+    return [Pack(tuple(members)) for members in packs]
 
 
 def split_held_out(count: int, every: int = 20) -> tuple[list[int], list[int]]:

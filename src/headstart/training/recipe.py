@@ -87,6 +87,8 @@ class TrainedHead:
     coverage: float
     """Share of the target's tokens that the head can say."""
     record: dict[str, Any] = field(default_factory=dict)
+    leads: bool = True
+    """Whether this process speaks for all that trained."""
 
 
 def train_head(
@@ -156,7 +158,7 @@ def train_head(
         progress = trainer.run(told.trained)
         if team.leads:
             write_report(out, record, progress)
-    return TrainedHead(out, progress, coverage, record)
+    return TrainedHead(out, progress, coverage, record, team.leads)
 
 
 def _corpus(target: Model, text: TextSettings, out: Path, seed: int, team: Team, told: Progressing) -> Corpus:

@@ -65,7 +65,7 @@ class TargetStates:
         self._taps = tuple(taps)
         self._wanted = tuple(dict.fromkeys((*taps, FINAL_TAP)))
         self._room = cache_bytes
-        self._kept: dict[int, Tensor] = {}
+        self._kept: dict[Pack, Tensor] = {}
         self._device = torch.device(device)
 
     def batch(self, packs: Sequence[Pack]) -> Batch:
@@ -93,7 +93,7 @@ class TargetStates:
 
     def _states(self, pack: Pack) -> Tensor:
         """bfloat16 [token, wanted * hidden]."""
-        known = self._kept.get(pack.index)
+        known = self._kept.get(pack)
         if known is not None:
             return known
         # Each document of a pack begins a block of its own.
@@ -114,5 +114,5 @@ class TargetStates:
         states = states.to(torch.bfloat16).clone()
         if states.nbytes <= self._room:
             self._room -= states.nbytes
-            self._kept[pack.index] = states
+            self._kept[pack] = states
         return states

@@ -1,0 +1,55 @@
+"""``headstart export``: a head in the format that another server reads."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.models.aliases import DEFAULT_MODEL
+
+
+class FormatChoice(StrEnum):
+    """Formats of draft heads that can be written."""
+
+    SPECULATORS = "speculators"
+    EAGLE = "eagle"
+    EAGLE3 = "eagle3"
+    MEDUSA = "medusa"
+
+
+def export(
+    head: Annotated[Path, typer.Argument(help="Directory of the head, in any format.", metavar="HEAD")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR")],
+    to: Annotated[
+        FormatChoice,
+        typer.Option(
+            help="speculators (vLLM, for EAGLE-3 heads), eagle or eagle3 (SafeAILab, SGLang), or medusa.",
+        ),
+    ],
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+) -> None:
+    """Write a draft head in the format of another project.
+
+    Examples:
+
+        headstart export heads/eagle3 --to speculators --out export/eagle3
+
+        headstart export heads/medusa --to medusa --out export/medusa
+    """
+    import torch
+
+    from headstart.models.checkpoint import open_checkpoint
+    from headstart.models.heads.loading import load_head
+    from headstart.models.heads.saving import export_head
+    from headstart.models.heads.tables import TargetTables
+    from headstart.models.weight_loading import load_decoder
+
+    config, weights = load_decoder(open_checkpoint(model, revision), torch.float32)
+    loaded = load_head(head, config)
+    export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), model)
+    typer.echo(f"{out}: written as {to.value}.")

@@ -1,0 +1,203 @@
+"""``headstart train``: teach a drafter what its target says."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.options import OUTPUT, PrecisionChoice
+from headstart.models.aliases import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from headstart.cli.progress import Activity
+    from headstart.training.recipe import Progressing
+    from headstart.training.trainer import StepReport
+
+TEXT, HEAD, TRAINING = "Text", "Head", "Training"
+
+
+class HeadChoice(StrEnum):
+    """Names of ``training.recipe.HEAD_NAMES``, which is costly to import."""
+
+    EAGLE3 = "eagle3"
+    EAGLE = "eagle"
+    MEDUSA = "medusa"
+    BLOCKWISE = "blockwise"
+
+
+class LossChoice(StrEnum):
+    """Names of ``training.losses.ROW_LOSSES``, likewise."""
+
+    CE = "ce"
+    TV = "tv"
+    LK = "lk"
+
+
+class ArithmeticChoice(StrEnum):
+    """What products of a training are computed in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
+def train(
+    head: Annotated[HeadChoice, typer.Argument(help="What to train.", metavar="HEAD")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory of the head.", metavar="DIR")],
+    model: options.Model = DEFAULT_MODEL,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that the target writes to be learnt from.", rich_help_panel=TEXT)
+    ] = 2_000_000,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JSONL file of questions (messages, turns, prompt or question) that the target answers before it asks "
+            "itself; may be repeated.",
+            metavar="FILE.jsonl",
+            rich_help_panel=TEXT,
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of the target's answers.", rich_help_panel=TEXT)] = 0.8,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.", rich_help_panel=TEXT)] = 384,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Answers that are written together.", rich_help_panel=TEXT)
+    ] = 64,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of the text, to share it among heads; DIR/corpus if left out.",
+            metavar="DIR",
+            rich_help_panel=TEXT,
+        ),
+    ] = None,
+    draft_vocab: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Tokens that the head can say; 0: all; left out: enough for 97 % of what the target says.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Future tokens of medusa and blockwise.", rich_help_panel=HEAD)] = 4,
+    unroll: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Steps that an EAGLE head is trained on its own states; left out: 4 (eagle3) or 1 (eagle).",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+    loss: Annotated[
+        LossChoice,
+        typer.Option(
+            help="ce: cross-entropy to the target's law; tv: rate of refusals; lk: first the one, then the other "
+            "(both for sampled drafts).",
+            rich_help_panel=HEAD,
+        ),
+    ] = LossChoice.CE,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Budget of the training, after the text is written.", rich_help_panel=TRAINING),
+    ] = None,
+    epochs: Annotated[float, typer.Option(help="Times that the text is read.", rich_help_panel=TRAINING)] = 4.0,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Optimiser steps instead of epochs.", rich_help_panel=TRAINING)
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate; 0.001, or 0.002 for medusa and blockwise.", rich_help_panel=TRAINING),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Packs of text in a step.", rich_help_panel=TRAINING)] = 16,
+    micro_batch: Annotated[
+        int,
+        typer.Option(min=1, help="Packs that are computed together: fewer need less memory.", rich_help_panel=TRAINING),
+    ] = 4,
+    length: Annotated[int, typer.Option(min=8, help="Tokens of a pack.", rich_help_panel=TRAINING)] = 512,
+    evaluate_every: Annotated[
+        int, typer.Option(min=1, help="Steps between measurements of acceptance.", rich_help_panel=TRAINING)
+    ] = 100,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.", rich_help_panel=TRAINING)] = 50,
+    arithmetic: Annotated[
+        ArithmeticChoice, typer.Option(help="What products are computed in.", rich_help_panel=TRAINING)
+    ] = ArithmeticChoice.FP32,
+    cache_gb: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Memory for the target's states; beyond it they are recomputed.", rich_help_panel=TRAINING
+        ),
+    ] = 4.0,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; left out: a GPU where there is one.", rich_help_panel=TRAINING)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of text, initial weights and order.", rich_help_panel=TRAINING)] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)] = False,
+) -> None:
+    """Train a draft head: the target writes the text, the head learns to foresee it.
+
+    The directory ends with the best head (by acceptance on held-out text), a report, and a checkpoint from which the
+    same command goes on after an interruption. With torchrun, several processes train together.
+
+    Examples:
+
+        headstart train eagle3 --out heads/eagle3 --minutes 60
+
+        headstart train medusa --out heads/medusa --corpus heads/eagle3/corpus
+
+        headstart train eagle3 --out heads/code --prompts mbpp.jsonl --temperature 0
+
+        headstart generate --chat "Name ten rivers." --drafter eagle3 --draft-model heads/eagle3 --compare
+    """
+    from headstart.cli.progress import Activity
+
+    with Activity(shown=not quiet) as activity:
+        activity.show("Preparing")
+        from headstart.training.recipe import HeadSettings, TextSettings, train_head
+        from headstart.training.trainer import TrainSettings
+
+        parallel = head in (HeadChoice.MEDUSA, HeadChoice.BLOCKWISE)
+        result = train_head(
+            head.value,
+            model,
+            out,
+            text=TextSettings(tokens, tuple(prompts or ()), temperature, answer_tokens, batch_size, corpus),
+            head=HeadSettings(draft_vocab, slots, unroll, loss=loss.value),
+            settings=TrainSettings(
+                epochs=epochs,
+                steps=steps,
+                batch=batch,
+                micro_batch=micro_batch,
+                lr=lr if lr is not None else (2e-3 if parallel else 1e-3),
+                evaluate_every=evaluate_every,
+                save_every=save_every,
+                seed=seed,
+                precision=arithmetic.value,
+            ),
+            length=length,
+            minutes=minutes,
+            cache_gb=cache_gb,
+            device=device,
+            precision=precision.value,
+            on_progress=_shown_by(activity),
+        )
+    progress = result.progress
+    if not result.leads:
+        return
+    typer.echo(
+        f"{out}: {progress.step} steps in {progress.seconds / 60:.1f} min, "
+        f"accepted length {progress.best:.2f} on held-out text, {result.coverage:.1%} of what the target says covered."
+    )
+
+
+def _shown_by(activity: Activity) -> Progressing:
+    from headstart.training.recipe import Progressing
+
+    def trained(report: StepReport) -> None:
+        progress = report.progress
+        known = f", accepted length {progress.held_out[-1][1]:.2f}" if progress.held_out else ""
+        activity.advance_saying(1, f"step {progress.step}, loss {report.loss:.3f}{known}")
+
+    return Progressing(begin=activity.show, wrote=activity.advance, trained=trained)

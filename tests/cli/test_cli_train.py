@@ -1,0 +1,51 @@
+"""``headstart train`` and ``headstart export`` from the command line to the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from headstart.cli import main as command
+from tiny_checkpoint import write_tiny_model
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        command.app(list(arguments), prog_name="headstart")
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+def test_train_then_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    write_tiny_model(model)
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(f'{{"prompt": "Say {i}."}}\n' for i in range(24)))
+    text = ["--tokens", "100", "--answer-tokens", "6", "--batch-size", "24", "--prompts", str(asked)]
+    training = ["--steps", "2", "--batch", "2", "--length", "128", "--draft-vocab", "64", "-q"]
+    head = tmp_path / "head"
+    code, out, err = run(capsys, "train", "eagle3", "--out", str(head), "-m", str(model), *text, *training)
+    assert (code, err) == (0, "")
+    assert "2 steps" in out
+    assert "accepted length" in out
+    exported = tmp_path / "exported"
+    code, out, _ = run(capsys, "export", str(head), "--to", "speculators", "--out", str(exported), "-m", str(model))
+    assert code == 0
+    tensors = load_file(exported / "model.safetensors")
+    assert tensors["layers.0.self_attn.q_proj.weight"].shape == (32, 64)
+    assert tensors["d2t"].shape == (64,)
+    code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", str(exported), "-m", str(model))
+    assert code == 1
+    assert "no form in the format 'medusa'" in err
+
+
+def test_what_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "train", "eagle9", "--out", str(tmp_path))
+    assert code == 2
+    assert "eagle3" in err
+    code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "-m", str(tmp_path / "nothing"))
+    assert code == 1
+    assert "does not exist" in err

@@ -1,0 +1,143 @@
+"""From a model's directory to a head that drafts, with text that the target writes itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from training_toys import target
+
+from headstart.errors import ConfigError
+from headstart.llm import LLM
+from headstart.models.heads.loading import load_head
+from headstart.sampling.params import SamplingParams
+from headstart.training.corpus import Corpus
+from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, TextSettings, train_head
+from headstart.training.synthesis import answer, ask, read_conversations, write_answers
+from headstart.training.trainer import TrainSettings
+
+TEXT = TextSettings(tokens=300, temperature=0.0, answer_tokens=16, batch_size=24)
+SETTINGS = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text that the tests share; the first training writes it."""
+    return tmp_path_factory.mktemp("corpus")
+
+
+@pytest.mark.parametrize("name", HEAD_NAMES)
+def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Path, corpus: Path) -> None:
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    head = HeadSettings(draft_vocab=200, slots=2)
+    result = train_head(name, target().name, tmp_path, text=text, head=head, settings=SETTINGS, length=320)
+    assert result.progress.step == 3
+    known = json.loads((tmp_path / "config.json").read_text())["headstart"]
+    assert known["target_digest"] == target().checkpoint.digest()
+    assert known["text"]["answer_tokens"] >= 300
+    assert known["held_out_accepted_length"] == result.progress.best >= 1
+    assert "<svg" in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "training.json").read_text())["step"] == 3
+    load_head(tmp_path, target().config)
+    llm = LLM(target(), name, draft_model=tmp_path)
+    plain = LLM(target(), "none")
+    said = [
+        each.generate("Once upon", SamplingParams(temperature=0, max_tokens=12)).pop().outputs[0]
+        for each in (llm, plain)
+    ]
+    assert said[0].token_ids == said[1].token_ids
+    assert said[0].stats.drafted > 0
+
+
+def test_the_draft_vocabulary_knows_what_ends_a_turn(tmp_path: Path, corpus: Path) -> None:
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    result = train_head(
+        "eagle3", target().name, tmp_path, text=text, head=HeadSettings(draft_vocab=30), settings=SETTINGS
+    )
+    head = load_head(tmp_path, target().config)
+    assert set(target().eos_token_ids) <= set(head.target_ids.tolist())
+    assert len(head.target_ids) == 30
+    assert 0.2 < result.coverage <= 1
+
+
+def test_the_target_asks_and_answers_itself(tmp_path: Path) -> None:
+    llm = LLM(target(), "none", max_batch_size=4)
+    questions = ask(llm, 3, seed=5)
+    assert len(questions) == 3
+    assert questions != ask(llm, 3, seed=6)
+    documents = answer(llm, questions, 0.0, 8, 0)
+    prompt = llm.encode_chat(questions[0]).token_ids
+    assert documents[0].tokens[: len(prompt)].tolist() == prompt
+    assert documents[0].answers.tolist() == [False] * len(prompt) + [True] * (len(documents[0].tokens) - len(prompt))
+
+
+def test_given_prompts_come_first_and_a_cut_off_text_is_continued(tmp_path: Path) -> None:
+    llm = LLM(target(), "none", max_batch_size=4)
+    given = [[{"role": "user", "content": f"Say {i}."}] for i in range(3)]
+    told: list[tuple[int, int]] = []
+    one = Corpus(tmp_path / "one", {})
+    write_answers(llm, one, 30, prompts=given, answer_tokens=8, batch_size=2, progress=lambda *done: told.append(done))
+    assert one.num_answer_tokens >= 30
+    assert sum(documents for documents, _ in told) == len(one)
+    for document, conversation in zip(one, given, strict=False):
+        prompt = llm.encode_chat(conversation).token_ids
+        assert document.tokens[: len(prompt)].tolist() == prompt
+    two = Corpus(tmp_path / "two", {})
+    write_answers(llm, two, 10, prompts=given, answer_tokens=8, batch_size=2)
+    write_answers(llm, two, 30, prompts=given, answer_tokens=8, batch_size=2)
+    assert [each.tokens.tolist() for each in two] == [each.tokens.tolist() for each in one]
+
+
+def test_questions_from_files(tmp_path: Path) -> None:
+    path = tmp_path / "asked.jsonl"
+    lines = [{"turns": ["a", "b"]}, {"prompt": "c"}, {"question": "d", "answer": "e"}, {"messages": [{"role": "user"}]}]
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n\n")
+    assert [conversation[0].get("content") for conversation in read_conversations(path)] == ["a", "c", "d", None]
+    for bad in ("{}", "[1]", "{"):
+        path.write_text(bad)
+        with pytest.raises(ConfigError, match="line 1"):
+            read_conversations(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_conversations(tmp_path / "nothing")
+
+
+TWO_PROCESSES = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from headstart.training.recipe import HeadSettings, TextSettings, train_head
+from headstart.training.trainer import TrainSettings
+model, out, corpus = sys.argv[1:]
+text = TextSettings(tokens=300, temperature=0.0, answer_tokens=16, batch_size=24, directory=Path(corpus))
+settings = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
+head = HeadSettings(200, 2)
+train_head("medusa", model, Path(out), text=text, head=head, settings=settings, length=320, device="cpu")
+"""
+
+
+def test_two_processes_learn_what_one_does(tmp_path: Path, corpus: Path) -> None:
+    """torchrun with gloo: the mean of two halves' gradients is the whole's."""
+    script = tmp_path / "two.py"
+    script.write_text(TWO_PROCESSES)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    given = [str(target().name), str(tmp_path / "two"), str(corpus)]
+    done = subprocess.run([*run, *given], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    head = HeadSettings(draft_vocab=200, slots=2)
+    train_head(
+        "medusa", target().name, tmp_path / "one", text=text, head=head, settings=SETTINGS, length=320, device="cpu"
+    )
+    one, two = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    for name in one:
+        if name.startswith("head."):
+            torch.testing.assert_close(one[name], two[name], atol=2e-4, rtol=1e-3)
