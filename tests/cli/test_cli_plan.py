@@ -1,0 +1,48 @@
+"""``headstart plan`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from headstart.cli.plan import plan
+from headstart.errors import ConfigError
+
+app = typer.Typer()
+app.command()(plan)
+
+
+@pytest.fixture
+def invoke(tiny_model_dir, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"id": 1, "category": "qa", "turns": ["One two one two?"]}')
+
+    def run(*arguments):
+        fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--max-tokens", "6", "--prompts", str(file)]
+        fixed += ["--batch-sizes", "2", "--repeats", "1", "--quiet"]
+        return CliRunner().invoke(app, [*fixed, *arguments], env={"COLUMNS": "160"})
+
+    return run
+
+
+def test_tables_json_and_page(invoke, tmp_path):
+    result = invoke("--drafters", "bigram,ngram", "--check", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    for text in ("Recommended", "Prediction and measurement", "Drafters, one sequence at a time"):
+        assert text in result.output
+    written = json.loads((tmp_path / "out" / "plan.json").read_text())
+    assert [each["batch"] for each in written["recommended"]] == [1, 2]
+    assert [each["drafter"] for each in written["drafters"]] == ["none", "bigram", "ngram"]
+    assert len(written["checked"]) == 3
+    assert all(each["seconds"] > 0 for each in written["passes"])
+    assert "<!doctype html>" in (tmp_path / "out" / "plan.html").read_text()
+
+
+@pytest.mark.parametrize("sizes", ["", "0", "two", "1,,2", "65"])
+def test_wrong_batch_sizes_are_refused_before_anything_is_read(sizes):
+    result = CliRunner().invoke(app, ["--model", "nowhere", "--batch-sizes", sizes])
+    assert isinstance(result.exception, ConfigError)
+    assert "--batch-sizes" in str(result.exception)
