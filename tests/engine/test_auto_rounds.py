@@ -1,0 +1,55 @@
+"""The planner in real rounds: its trees depend on clocks, what is said does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from headstart.drafting.base import SpeculationParams
+from headstart.sampling.params import SamplingParams
+from headstart.verification.base import VerifyRule
+from toys import ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence
+
+VOCAB = 12
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [5], list(range(10)) * 3]
+MEMBERS = {"drafters": "suffix+recycling+bigram", "drafter_options": {"bigram": {"sample": True}}}
+
+
+def said(
+    drafter: str, logits_of, temperature: float, rule: VerifyRule, **options: object
+) -> tuple[list[list[int]], int]:
+    engine = toy_engine(ToyBackend(VOCAB, logits_of), drafter, **options)
+    params = SamplingParams(temperature=temperature, max_tokens=40, seed=11)
+    sequences = [
+        toy_sequence(engine, prompt, sequence_id=i, params=params, speculation=SpeculationParams(verify=rule))
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    return run_all(engine, sequences), sum(sequence.stats.drafted for sequence in sequences)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("rule", [VerifyRule.AUTO, VerifyRule.REJECTION])
+@pytest.mark.parametrize(
+    "logits_of", [hashed_logits(VOCAB, order=1), repeating_logits(VOCAB, range(7))], ids=["hashed", "repeating"]
+)
+def test_every_token_is_plain_decodings_greedy_or_sampled(logits_of, temperature: float, rule: VerifyRule) -> None:
+    plain, _ = said("none", logits_of, temperature, rule)
+    guessed, drafted = said("auto", logits_of, temperature, rule, **MEMBERS)
+    assert guessed == plain
+    assert drafted > 0
+
+
+def test_outcomes_tell_the_rows_and_the_time_of_the_whole_pass() -> None:
+    heard = []
+    engine = toy_engine(ToyBackend(VOCAB, repeating_logits(VOCAB, range(7))), "suffix")
+    observe = engine.drafter.observe
+
+    def listen(outcomes) -> None:
+        heard.append(outcomes)
+        observe(outcomes)
+
+    engine.drafter.observe = listen
+    run_all(engine, [toy_sequence(engine, prompt, sequence_id=i) for i, prompt in enumerate(PROMPTS)])
+    assert len(heard) > 1
+    for outcomes in heard:
+        assert {outcome.pass_rows for outcome in outcomes} == {sum(len(each.row_tokens) for each in outcomes)}
+        assert all(outcome.pass_seconds > 0 for outcome in outcomes)
