@@ -371,6 +371,9 @@ def _drafter_options(
 
 def _cache_salt(sequence: SequenceView) -> str:
     """Tenants apart: what one taught a drafter would show in the timing of another."""
+    # A drafter inside of another one sees a sequence of that one's making, which names the request's own.
+    while (outer := getattr(sequence, "outer", None)) is not None:
+        sequence = outer
     return getattr(sequence, "cache_salt", "")
 
 

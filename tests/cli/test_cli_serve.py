@@ -47,7 +47,7 @@ def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
                 next(lines)
                 server.send_signal(signal.SIGTERM)
                 assert [line for line in lines if line][-1] == "data: [DONE]"
-        assert server.wait(timeout=120) in (0, -signal.SIGTERM)
+        assert server.wait(timeout=120) == 0
         rest.join()
     finally:
         server.kill()

@@ -16,6 +16,11 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 from serving import ask, assert_openai_error, events, post
 
 from headstart import LLM, SamplingParams
+from headstart.drafting.base import SequenceView
+from headstart.drafting.context import DraftContext
+from headstart.drafting.hierarchical import DraftedSequence
+from headstart.drafting.none import NoDrafter
+from headstart.drafting.options import NoOptions
 from headstart.loading import Model, load_model
 from headstart.server.settings import ServerSettings
 
@@ -334,3 +339,48 @@ def test_tenants_share_no_prefixes(llm: LLM) -> None:
         return found
 
     assert ask(llm, work, settings) == [0, 0, 0, 64]
+
+
+def test_drafters_learn_within_a_tenant_only(model: Model) -> None:
+    scopes = []
+
+    class Learner(NoDrafter):
+        """Notes in whose name it would learn, for a request and for what a drafter makes of one."""
+
+        def __init__(self, context: DraftContext, options: NoOptions) -> None:
+            self.scope_of = context.scope_of
+
+        def begin(self, sequence: SequenceView) -> None:
+            scopes.append(self.scope_of(sequence))
+            inner = DraftedSequence(sequence, -1, [], 0, sequence.params, sequence.speculation, sequence.noise)
+            scopes.append(self.scope_of(inner))
+
+    async def work(client: httpx.AsyncClient) -> None:
+        for salt in ("a", "b"):
+            await client.post("/v1/completions", json={"prompt": "abc", **GREEDY, "cache_salt": salt})
+
+    ask(LLM(model, Learner), work)
+    assert scopes == ["/a", "/a", "/b", "/b"]
+
+
+def test_openais_own_client_is_understood(llm: LLM) -> None:
+    openai = pytest.importorskip("openai")
+
+    async def work(client: httpx.AsyncClient) -> tuple[Any, list[Any], str]:
+        asker = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=client, max_retries=0)
+        options = {"model": "tiny", "messages": CHAT, "temperature": 0, "max_tokens": 12}
+        whole = await asker.chat.completions.create(**options, logprobs=True, top_logprobs=2)
+        stream = await asker.chat.completions.create(
+            **options, stream=True, stream_options={"include_usage": True}, extra_body={"speculation": {"off": True}}
+        )
+        chunks = [chunk async for chunk in stream]
+        with pytest.raises(openai.BadRequestError) as refused:
+            await asker.completions.create(model="tiny", prompt="a", suffix="b")
+        return whole, chunks, refused.value.message
+
+    whole, chunks, message = ask(llm, work)
+    said = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert said == whole.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == len(whole.choices[0].logprobs.content)
+    assert chunks[-1].usage.completion_tokens_details.accepted_prediction_tokens == 0
+    assert "suffix" in message

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -131,7 +133,9 @@ def serve(
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: without API keys, everybody who reaches this address is served.", err=True)
     app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)
-    # SIGTERM and Ctrl-C: no new connections, what is under way is finished, then the engine ends.
+    # SIGTERM and Ctrl-C: no new connections, what is under way is finished, then the engine ends. Uvicorn raises the
+    # signal again after that, which is then no failure.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     uvicorn.run(app, host=host, port=port, lifespan="on", server_header=False, ws="none")
 
 
