@@ -26,6 +26,7 @@ class PassCosts:
 
     def __init__(self) -> None:
         self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in _STEPS]
+        self._medians = np.zeros(len(_STEPS))
         self._last_seen = [-1] * len(_STEPS)
         self._passes = 0
         self._curve: FloatArray | None = None
@@ -41,6 +42,7 @@ class PassCosts:
         if self.stale(rows, _MEMORY):
             self._recent[step].clear()
         self._recent[step].append(seconds)
+        self._medians[step] = median(self._recent[step])
         self._last_seen[step] = self._passes
         self._passes += 1
         self._curve = None
@@ -58,9 +60,8 @@ class PassCosts:
 
     def _fit(self) -> FloatArray:
         taken = [step for step, seen in enumerate(self._last_seen) if seen >= 0 and self._passes - seen <= _MEMORY]
-        medians = np.array([median(self._recent[step]) for step in taken])
         # More rows never cost less: what says otherwise is a disturbance of the smaller pass.
-        medians = np.minimum.accumulate(medians[::-1])[::-1]
+        medians = np.minimum.accumulate(self._medians[taken][::-1])[::-1]
         below = np.searchsorted(taken, np.arange(len(_STEPS)), side="right") - 1
         return np.asarray(medians[np.maximum(below, 0)])
 

@@ -58,7 +58,8 @@ class GuessRates:
 def grades_of(tree: DraftTree) -> list[int]:
     """[node] the drafter's own grades, or else one for each depth and rank among siblings."""
     if tree.grades is not None:
-        return tree.grades.tolist()
+        own: list[int] = tree.grades.tolist()
+        return own
     ranks = [0] * (len(tree) + 1)
     grades = []
     depths: list[int] = []
