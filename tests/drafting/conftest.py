@@ -45,14 +45,28 @@ VARIANTS = [
     Case("hierarchical", {"inner": "draft-model", "inner_options": {"model": "other", "draft_tokens": 2}}),
     Case("hierarchical", {"model": "deep", "inner": "early-exit", "inner_options": {"layers": 2}}),
     Case("early-exit", {"layers": 4, "top_p": 0.8}),
+    Case("lookahead", {"ngram": 2, "width": 3, "from_prompt": False}, remembers=True),
+    Case("lookahead", {"ngram": 3, "width": 2, "guesses": 2}, remembers=True),
     Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
     Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
 ]
-REMEMBERING = {"recycling", "auto"}
+REMEMBERING = {"recycling", "auto", "lookahead"}
 CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 
-WITHOUT_MODEL = {"none", "ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random", "auto"}
+WITHOUT_MODEL = {
+    "none",
+    "ngram",
+    "prompt-lookup",
+    "suffix",
+    "recycling",
+    "copy",
+    "unigram",
+    "bigram",
+    "random",
+    "auto",
+    "lookahead",
+}
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
 WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise"}
 

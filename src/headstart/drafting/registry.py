@@ -146,6 +146,12 @@ _BUILT_IN = {
             f"{_HERE}.blockwise:BlockwiseDrafter",
         ),
         DrafterInfo(
+            "lookahead",
+            "n-grams that the target's own passes find on the side, without any training",
+            "Fu et al. 2024, lookahead decoding (arXiv:2402.02057)",
+            f"{_HERE}.lookahead:LookaheadDrafter",
+        ),
+        DrafterInfo(
             "auto",
             "the guesses of several drafters in one tree, as many as pay, none where speculation would lose",
             "Headstart; Leviathan et al. 2023, Theorem 3.8, on trees with measured costs",
