@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headstart.cache.prefix import PrefixIndex
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SequenceView, SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.options import parse_options
@@ -20,6 +21,7 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
 from headstart.loading import Model, Precision, create_backend, load_model, parse_precision
+from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.backend import Backend
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder
@@ -33,8 +35,6 @@ Prompt = str | Sequence[int] | EncodedPrompt
 Message = Mapping[str, Any]
 OnCommit = Callable[[StreamPiece], None]
 
-DEFAULT_MODEL = "smollm2"
-DEFAULT_DRAFTER = "ngram"
 _CACHE_BYTES = 1 << 30
 _MAX_CONTEXT = 8192
 
@@ -96,8 +96,8 @@ class LLM:
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
         limits = Limits(max_sequences=max_batch_size, max_context=context)
-        if draft_tokens is not None:
-            limits = replace(limits, draft_rows=max(limits.draft_rows, draft_tokens))
+        asked_for = (draft_tokens, speculation.tree_nodes if speculation is not None else None)
+        limits = replace(limits, draft_rows=max(limits.draft_rows, *(rows or 0 for rows in asked_for)))
         if max_rows is not None:
             if max_rows < 1:
                 raise ConfigError(f"max_rows is {max_rows}; it must be 1 or more.")
