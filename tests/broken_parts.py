@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions
-from headstart.drafting.tree import DraftTree
 from headstart.models.backend import PassBatch, PassOutput
 from headstart.sampling.noise import Stream
 from headstart.verification.verify import verify

@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headstart.draft_tree import DraftTree
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
     from headstart.drafting.registry import available_drafters
-    from headstart.drafting.tree import DraftTree
     from headstart.engine.outputs import Completion, FinishReason, RequestOutput, SequenceStats, TokenOrigin
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
     from headstart.llm import LLM
@@ -27,7 +27,7 @@ _HOMES = {
     "CheckpointError": "errors",
     "Completion": "engine.outputs",
     "ConfigError": "errors",
-    "DraftTree": "drafting.tree",
+    "DraftTree": "draft_tree",
     "Drafter": "drafting.base",
     "FinishReason": "engine.outputs",
     "HeadstartError": "errors",

@@ -17,7 +17,7 @@ from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.page import Table
 from headstart.analysis.token_kinds import TokenKind
 from headstart.analysis.workbench import Contender, Workbench
-from headstart.drafting.tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.loading import Model, create_backend, load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers

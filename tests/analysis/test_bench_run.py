@@ -7,9 +7,9 @@ import pytest
 from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.bench.run import Sitting
 from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
+from headstart.draft_tree import DraftTree
 from headstart.drafting.none import NoDrafter
 from headstart.drafting.options import NoOptions
-from headstart.drafting.tree import DraftTree
 from headstart.errors import ConfigError
 from headstart.loading import Model, load_model
 from headstart.sampling.params import SamplingParams

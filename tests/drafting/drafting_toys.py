@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams
-from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 

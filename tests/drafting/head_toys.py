@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import DraftTree
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind

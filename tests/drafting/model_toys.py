@@ -9,10 +9,10 @@ from functools import cache
 
 import numpy as np
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import DraftTree
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
 from headstart.models.backend import PassBatch, PassOutput

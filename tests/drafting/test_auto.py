@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from drafting_toys import Ranking, ToySequence, check_tree, read_prompt, second_order_target, verify_greedily
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.auto import AutoDrafter
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import DraftTree
 from headstart.errors import ConfigError
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule

@@ -21,8 +21,8 @@ from drafting_toys import (
     verify_greedily,
 )
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter
-from headstart.drafting.tree import DraftTree
 from headstart.sampling.noise import SequenceNoise
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 1, 4]

@@ -11,12 +11,12 @@ from model_toys import LayeredToy, ToyTokenizer, blurred, greedy_texts, memoised
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
 
 from headstart.analysis.theory import expected_tokens
+from headstart.draft_tree import TreeLaw
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.draft_law import DraftLaw, DraftLawOptions
 from headstart.drafting.draft_model import DraftModelDrafter
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import TreeLaw
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError

@@ -11,9 +11,9 @@ import torch
 from drafting_toys import ToySequence, shape
 from head_toys import HIDDEN, head_drafter, random_eagle, state_after, with_states
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.eagle import Eagle3Drafter, HeadDrafter
-from headstart.drafting.tree import ROOT, DraftTree
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams

@@ -10,11 +10,11 @@ from drafting_toys import ToySequence
 from model_toys import LayeredToy, blurred, greedy_texts, memoised, model_context, model_engine
 from text_laws import CROWD, START, opposed_tables, p_value, random_table, sample_texts
 
+from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.draft_law import DraftLaw, DraftLawOptions
 from headstart.drafting.hierarchical import HierarchicalDrafter, round_noise
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import DraftTree, TreeLaw
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.runner import ModelRunner

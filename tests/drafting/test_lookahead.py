@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from drafting_toys import ToySequence, second_order_target, verify_greedily
 
+from headstart.draft_tree import ROOT
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.lookahead import LookaheadDrafter, LookaheadOptions
-from headstart.drafting.tree import ROOT
 from headstart.errors import ConfigError
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.merged import Guesses, GuessRates, grades_of, merge
-from headstart.drafting.tree import ROOT, DraftTree
 
 
 def rates(*chances: float) -> GuessRates:

@@ -12,11 +12,11 @@ from model_toys import LayeredToy, blurred, greedy_texts, memoised, model_contex
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
 
 from headstart.analysis.theory import draws_acceptance, draws_without_replacement_acceptance
+from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.draft_law import DraftLaw, DraftLawOptions
 from headstart.drafting.growing_trees import count_nodes, fit_branching
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.runner import ModelRunner

@@ -8,9 +8,9 @@ import torch
 from drafting_toys import ToySequence
 from head_toys import head_drafter, random_parallel, random_tables, state_after, with_states
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.medusa import MedusaOptions, greedy_paths
-from headstart.drafting.tree import ROOT, DraftTree
 from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads

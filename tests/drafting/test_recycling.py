@@ -9,6 +9,7 @@ from drafting_toys import ToySequence, accepted_share, play, second_order_target
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.recycling import (
@@ -18,7 +19,6 @@ from headstart.drafting.recycling import (
     RecyclingOptions,
     rank_tree,
 )
-from headstart.drafting.tree import ROOT, DraftTree
 from headstart.errors import ConfigError
 
 VOCAB = 30

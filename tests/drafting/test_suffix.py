@@ -7,10 +7,10 @@ from drafting_toys import ToySequence, read_prompt, verify_greedily
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.suffix import SuffixDrafter, SuffixOptions
-from headstart.drafting.tree import ROOT, DraftTree
 from headstart.errors import ConfigError
 
 BUDGET = DraftBudget(9, 9)

@@ -8,10 +8,10 @@ import torch
 from drafting_toys import ToySequence
 from scipy.stats import chisquare
 
+from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import DraftTree, TreeLaw
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise
 from headstart.verification.base import VerifyRule

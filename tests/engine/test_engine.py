@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
-from headstart.drafting.tree import DraftTree
 from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.schedule import Limits
 from headstart.errors import RequestError

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from headstart.cache.prefix import PrefixIndex
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
-from headstart.drafting.tree import DraftTree
 from headstart.engine.engine import Engine
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits

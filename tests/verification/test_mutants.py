@@ -21,7 +21,7 @@ from law_checks import (
     sampled_outputs,
 )
 
-from headstart.drafting.tree import ROOT, DraftTree
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import PathHistory, TokenHistory

@@ -22,7 +22,7 @@ from law_checks import (
     total_variation,
 )
 
-from headstart.drafting.tree import DraftTree
+from headstart.draft_tree import DraftTree
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule

@@ -10,7 +10,7 @@ import pytest
 import torch
 from law_checks import PROMPT, committed_model, path_model, random_logits
 
-from headstart.drafting.tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams

@@ -47,7 +47,11 @@ def convert(model: Path, work: Path, directory: Path) -> None:
     if model.suffix == ".gguf":
         source = work / "huggingface"
         where = {"gguf_file": model.name}
-        AutoModelForCausalLM.from_pretrained(str(model.parent), dtype=torch.float32, **where).save_pretrained(source)
+        loaded = AutoModelForCausalLM.from_pretrained(str(model.parent), dtype=torch.float32, **where)
+        # It still calls itself quantised, though its weights are float32 by now, and would not be saved.
+        loaded.hf_quantizer = None
+        loaded.config.quantization_config = None
+        loaded.save_pretrained(source)
         AutoTokenizer.from_pretrained(str(model.parent), **where).save_pretrained(source)
     TransformersConverter(str(source)).convert(str(directory), quantization="int8", force=True)
 

@@ -18,8 +18,8 @@ from headstart.analysis import theory
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.token_kinds import TokenKind, kind_of
 from headstart.analysis.workbench import Contender, Workbench
+from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
-from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded

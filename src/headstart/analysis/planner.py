@@ -15,8 +15,8 @@ import numpy as np
 
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
-from headstart.drafting.tree import DraftTree
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.analysis.cost import PassCosts, Recent
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.merged import Guesses, GuessRates, MergedGuesses, merge
 from headstart.drafting.options import require
-from headstart.drafting.tree import DraftTree
+from headstart.drafting.pass_costs import PassCosts, Recent
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.drafting.tree import DraftTree
+from headstart.draft_tree import DraftTree
 from headstart.errors import RequestError
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.draft_law import DraftLaw, DraftLaws
-from headstart.drafting.tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.sampling.noise import Stream
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
-from headstart.drafting.tree import DraftTree
 
 _LONGEST_MATCH = 64
 """A suffix that stands at several places is not looked at any further: it hardly gets unique, and costs time."""

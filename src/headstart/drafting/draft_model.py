@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.chains import propose_chains
 from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_law import DraftLaws
 from headstart.drafting.model_source import DraftModelOptions, open_second_model
-from headstart.drafting.tree import DraftTree
 
 
 class DraftModelDrafter:

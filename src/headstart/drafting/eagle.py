@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, TemplateTrees
 from headstart.drafting.heads import HeadOptions, open_head
 from headstart.drafting.options import require
 from headstart.drafting.recycling import rank_tree
-from headstart.drafting.tree import DraftTree
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import DraftCache, DraftRows, EaglePass
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.chains import propose_chains
 from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_law import DraftLawOptions, DraftLaws, fit_vocabulary
 from headstart.drafting.options import require
-from headstart.drafting.tree import DraftTree
 from headstart.runner import ModelRunner, Span
 
 

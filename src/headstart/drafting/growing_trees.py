@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.drafting.base import SequenceView
 from headstart.drafting.draft_law import DraftLaw
-from headstart.drafting.tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.models.backend import IntArray
 from headstart.runner import Span
 from headstart.sampling.noise import Stream

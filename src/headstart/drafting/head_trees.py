@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.recycling import TreeTemplate
-from headstart.drafting.tree import ROOT, DraftTree
 
 _IMPOSSIBLE = -1e30
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.chains import ChainDraft
 from headstart.drafting.context import DraftContext
@@ -21,7 +22,6 @@ from headstart.drafting.draft_law import DraftLaws
 from headstart.drafting.model_source import DraftModelOptions, open_second_model
 from headstart.drafting.options import require
 from headstart.drafting.second_model import common_prefix
-from headstart.drafting.tree import ROOT, DraftTree
 from headstart.errors import ConfigError
 from headstart.models.backend import Backend
 from headstart.runner import Span

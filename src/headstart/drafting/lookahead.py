@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
-from headstart.drafting.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headstart.draft_tree import ROOT
 from headstart.drafting.context import DraftContext
 from headstart.drafting.heads import HeadOptions
 from headstart.drafting.options import require
 from headstart.drafting.parallel_heads import ParallelHeadsDrafter
 from headstart.drafting.recycling import TreeTemplate
-from headstart.drafting.tree import ROOT
 
 RANK_ACCEPTANCE = (
     (0.50, 0.13, 0.07, 0.04, 0.03, 0.02, 0.02, 0.01),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.drafting.tree import MAX_GRADES, ROOT, DraftTree
+from headstart.draft_tree import MAX_GRADES, ROOT, DraftTree
 
 _RANKS = 8
 _FIRST_RATE = 0.25

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.chains import ChainDraft, draft_chains, merge_chains
 from headstart.drafting.context import DraftContext
@@ -20,7 +21,6 @@ from headstart.drafting.growing_trees import (
 from headstart.drafting.model_source import DraftModelOptions, load_draft_model, open_second_model, second_model
 from headstart.drafting.options import require
 from headstart.drafting.second_model import SecondModel
-from headstart.drafting.tree import DraftTree
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.counts import NextCounts
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
-from headstart.drafting.tree import DraftTree
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees import TemplateTrees
 from headstart.drafting.heads import HeadOptions, open_head
 from headstart.drafting.options import require
 from headstart.drafting.recycling import TreeTemplate
-from headstart.drafting.tree import DraftTree
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
-from headstart.drafting.tree import DraftTree
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.options import require
-from headstart.drafting.tree import ROOT, DraftTree
 
 TOP_IDS = 8
 """Next tokens kept for each token."""

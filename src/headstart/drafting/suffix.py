@@ -18,12 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
 from headstart.drafting.suffix_automaton import ROOT_STATE, SuffixAutomaton
-from headstart.drafting.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.counts import NextCounts
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
-from headstart.drafting.tree import DraftTree
 from headstart.errors import ConfigError
 from headstart.sampling.noise import Stream
 from headstart.verification.base import VerifyRule

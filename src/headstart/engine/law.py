@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from headstart.drafting.tree import DraftTree
+from headstart.draft_tree import DraftTree
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.sequence import Sequence
 from headstart.sampling.transforms import PathHistory, logprobs

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
-from headstart.drafting.tree import DraftTree
 from headstart.errors import RequestError
 
 MAX_FAULTS = 3

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
-from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.pool import DrafterPool

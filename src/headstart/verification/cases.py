@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.drafting.tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.verification.base import VerifyRule
 from headstart.verification.oracle import Model, Propose, Tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstart.drafting.tree import ROOT, DraftTree, TreeLaw
+from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.verification import algebra

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.drafting.tree import ROOT, DraftTree
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.sampling.noise import IdArray, SequenceNoise, Stream
 from headstart.verification.base import NodeLaws, Verdict, VerifyRule
 from headstart.verification.verify import verify

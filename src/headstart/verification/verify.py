@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headstart.drafting.tree import DraftTree, TreeLaw
+from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.sampling.noise import SequenceNoise
 from headstart.verification.base import NodeLaws, Verdict, VerifyRule
 from headstart.verification.block import judge_block

@@ -12,8 +12,8 @@ import torch
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
-from headstart.drafting.tree import ROOT, DraftTree
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded

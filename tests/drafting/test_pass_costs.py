@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from headstart.analysis.cost import PassCosts, Recent
+from headstart.drafting.pass_costs import PassCosts, Recent
 
 
 def costs_of(curve: dict[int, float]) -> PassCosts:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headstart.drafting.tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 
 PATHS = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=6)
 
