@@ -206,6 +206,8 @@ class Recorder:
     def __init__(self) -> None:
         self.known: dict[int, list[int]] = {}
         self.begun: Counter[int] = Counter()
+        self.noise: dict[int, set[float]] = {}
+        """id -> a number of each noise that was handed over."""
 
     def begin(self, sequence: SequenceView) -> None:
         assert sequence.id not in self.known
@@ -215,6 +217,7 @@ class Recorder:
     def propose(self, sequences: list[SequenceView], budgets: list[DraftBudget]) -> list[DraftTree]:
         for sequence in sequences:
             assert self.known[sequence.id] == sequence.tokens
+            self.noise.setdefault(sequence.id, set()).add(sequence.noise.uniform(Stream.ACCEPT, 7, 0))
         return [DraftTree.empty()] * len(sequences)
 
     def observe(self, outcomes: list[RoundOutcome]) -> None:
@@ -251,6 +254,10 @@ def test_the_inner_drafter_always_knows_the_text_and_the_draft(recorder: type[Re
     run_all(engine, sequences)
     assert inner.known == {}
     assert inner.begun.keys() == set(range(len(PROMPTS)))
+    for sequence in sequences:
+        # Every round has an inner noise of its own; the last one guesses nothing if a single token is left.
+        assert len(inner.noise[sequence.id]) in (sequence.stats.rounds, sequence.stats.rounds - 1)
+        assert sequence.noise.uniform(Stream.ACCEPT, 7, 0) not in inner.noise[sequence.id]
     if recorder is RewindingRecorder:
         assert set(inner.begun.values()) == {1}
     else:
