@@ -119,8 +119,12 @@ class Trainer:
         progress, settings = self.progress, self._settings
         since, timed = 0, 0.0
         recent: list[float] = []
+        measuring = 0.0
         if progress.step == 0:
+            began = time.perf_counter()
             self._evaluate()
+            measuring = time.perf_counter() - began
+            progress.seconds += measuring
         while progress.step < progress.total_steps:
             began = time.perf_counter()
             recent.append(self._step())
@@ -135,7 +139,7 @@ class Trainer:
             since += 1
             timed += elapsed if since > 1 else 0
             if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
-                self._plan(self._minutes, timed / _TIMED_STEPS)
+                self._plan(self._minutes, timed / _TIMED_STEPS + measuring / settings.evaluate_every)
             if last or progress.step % settings.save_every == 0:
                 # What a mean begins with must not depend on where a run began.
                 if recent:
@@ -202,7 +206,10 @@ class Trainer:
             save_head(self._objective.head, self._out, known, torch.bfloat16)
 
     def _plan(self, minutes: float, seconds: float) -> None:
-        """Fix the number of steps by the pace so far; it goes into the checkpoint, so a later run keeps to it."""
+        """Fix the number of steps by the pace so far, ``seconds`` a step with its share of measuring.
+
+        It goes into the checkpoint, so a later run keeps to it.
+        """
         progress = self.progress
         fitting = progress.step + int(self._team.agree(max(minutes * 60 - progress.seconds, 0) / seconds))
         progress.total_steps = max(min(progress.total_steps, fitting), progress.step)
