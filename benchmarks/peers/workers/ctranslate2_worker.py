@@ -41,14 +41,17 @@ def convert(model: Path, work: Path, directory: Path) -> None:
     """From a GGUF file or a Hugging Face directory to CTranslate2's format, weights in int8."""
     import torch
     from ctranslate2.converters import TransformersConverter
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     source = model
     if model.suffix == ".gguf":
         source = work / "huggingface"
         where = {"gguf_file": model.name}
-        loaded = AutoModelForCausalLM.from_pretrained(str(model.parent), dtype=torch.float32, **where)
-        # It still calls itself quantised, though its weights are float32 by now, and would not be saved.
+        config = GgufConfig(dequantize=True)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            str(model.parent), dtype=torch.float32, quantization_config=config, **where
+        )
+        # Its weights are float32 by now, but it still calls itself quantised, which cannot be saved.
         loaded.hf_quantizer = None
         loaded.config.quantization_config = None
         loaded.save_pretrained(source)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from protocol import Decode, serve
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
 from transformers.generation.streamers import BaseStreamer
 
 LOOKUP_TOKENS = 5
@@ -33,8 +33,12 @@ class FirstToken(BaseStreamer):
 def load(options: argparse.Namespace) -> dict[str, Decode]:
     torch.set_num_threads(options.threads)
     path = options.model
-    where = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
-    directory = path.parent if path.suffix == ".gguf" else path
+    where: dict[str, Any] = {}
+    directory = path
+    if path.suffix == ".gguf":
+        # As plain bf16 weights: packed ones need kernels from the hub.
+        where = {"gguf_file": path.name, "quantization_config": GgufConfig(dequantize=True)}
+        directory = path.parent
     model = AutoModelForCausalLM.from_pretrained(str(directory), dtype=torch.bfloat16, **where).eval()
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
 
