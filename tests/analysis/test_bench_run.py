@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from headstart.analysis.bench.prompts import BenchPrompt
@@ -76,6 +77,24 @@ def test_drafters_are_fresh_in_each_repeat(model):
     results, _ = sit(model, contenders("suffix,recycling"), prompts, repeats=3)
     for name in ("suffix", "recycling"):
         assert len({tuple(run.depths) for run in results.runs if run.contender == name}) == 1
+
+
+class Fixed(NoDrafter):
+    """Proposes the same tree: a chain of two, a branch, and a probe of three nodes beside them."""
+
+    def propose(self, sequences, budgets):
+        parents = np.array([-1, 0, 0, -1, 3, 4], np.int32)
+        probe = np.array([False, False, False, True, True, True])
+        tree = DraftTree(np.arange(6, dtype=np.int32) + 70, parents, probe=probe)
+        return [tree if budget.nodes >= 6 and budget.depth >= 3 else DraftTree.empty() for budget in budgets]
+
+
+def test_levels_are_those_of_guesses_and_not_of_probes(model):
+    contender = Contender("fixed", lambda context: Fixed(context, NoOptions()))
+    results, _ = sit(model, [*contenders(PLAIN), contender], PROMPTS[:1])
+    run = results.runs[1]
+    assert set(run.depths) <= {0, 2}
+    assert run.depths[0] == 2
 
 
 class ThirdSmallest(NoDrafter):

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
@@ -70,14 +72,15 @@ class RecordingDrafter:
     def __init__(self, drafter: Drafter) -> None:
         self.needs = drafter.needs
         self._drafter = drafter
-        self._parents: list[IntArray] = []
+        self._shapes: list[tuple[IntArray, NDArray[np.bool_] | None]] = []
+        """Parents and probe marks: a whole tree would keep its laws in memory."""
 
     def begin(self, sequence: SequenceView) -> None:
         self._drafter.begin(sequence)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         trees = self._drafter.propose(sequences, budgets)
-        self._parents += [tree.parents for tree in trees]
+        self._shapes += [(tree.parents, tree.probe) for tree in trees]
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
@@ -88,8 +91,8 @@ class RecordingDrafter:
 
     def take_depths(self) -> tuple[int, ...]:
         """Levels of each draft since the last call. Counted only now, where no clock runs."""
-        depths = tuple(_levels(parents) for parents in self._parents)
-        self._parents = []
+        depths = tuple(_levels(*shape) for shape in self._shapes)
+        self._shapes = []
         return depths
 
 
@@ -198,10 +201,12 @@ def _recorder(engine: Engine) -> RecordingDrafter:
     return engine.drafter
 
 
-def _levels(parents: IntArray) -> int:
+def _levels(parents: IntArray, probe: NDArray[np.bool_] | None) -> int:
+    """Levels of guesses; probe nodes are none."""
     depths: list[int] = []
-    for parent in parents.tolist():
-        depths.append(1 if parent == ROOT else depths[parent] + 1)
+    for node, parent in enumerate(parents.tolist()):
+        guess = probe is None or not probe[node]
+        depths.append((1 if parent == ROOT else depths[parent] + 1) if guess else 0)
     return max(depths, default=0)
 
 
