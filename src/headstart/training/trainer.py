@@ -129,17 +129,17 @@ class Trainer:
             began = time.perf_counter()
             recent.append(self._step())
             progress.step += 1
+            since += 1
+            timed += time.perf_counter() - began if since > 1 else 0
+            # Before anything asks whether this step is the last: the plan may make it so.
+            if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
+                self._plan(self._minutes, timed / _TIMED_STEPS + measuring / settings.evaluate_every)
             last = progress.step == progress.total_steps
             if last or progress.step % settings.evaluate_every == 0:
                 progress.losses.append((progress.step, sum(recent) / len(recent)))
                 recent = []
                 self._evaluate()
-            elapsed = time.perf_counter() - began
-            progress.seconds += elapsed
-            since += 1
-            timed += elapsed if since > 1 else 0
-            if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
-                self._plan(self._minutes, timed / _TIMED_STEPS + measuring / settings.evaluate_every)
+            progress.seconds += time.perf_counter() - began
             if last or progress.step % settings.save_every == 0:
                 # What a mean begins with must not depend on where a run began.
                 if recent:
