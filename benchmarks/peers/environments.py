@@ -26,7 +26,8 @@ def llama_build() -> dict[str, str]:
     crashes with it, so the most that is named is AVX-512.
     """
     flags = _LLAMA_FLAGS + (_LLAMA_AVX512 if {"avx512f", "avx512_vnni"} <= cpu_flags() else ())
-    return {"CMAKE_ARGS": " ".join(("-DGGML_NATIVE=OFF", *(f"-DGGML_{flag}=ON" for flag in flags)))}
+    chosen = (f"-DGGML_{flag}=ON" for flag in flags)
+    return {"CMAKE_ARGS": " ".join(("-DGGML_NATIVE=OFF", "-DLLAVA_BUILD=OFF", *chosen))}
 
 
 @dataclass(frozen=True)
