@@ -19,10 +19,10 @@ from headstart.models.heads.loading import load_head
 from headstart.sampling.params import SamplingParams
 from headstart.training.corpus import Corpus
 from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, TextSettings, train_head
-from headstart.training.synthesis import answer, ask, read_conversations, write_answers
+from headstart.training.synthesis import answer, ask, read_conversations, task, write_answers
 from headstart.training.trainer import TrainSettings
 
-TEXT = TextSettings(tokens=300, temperature=0.0, answer_tokens=16, batch_size=24)
+TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=24)
 SETTINGS = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
 
 
@@ -71,27 +71,46 @@ def test_the_target_asks_and_answers_itself(tmp_path: Path) -> None:
     questions = ask(llm, 3, seed=5)
     assert len(questions) == 3
     assert questions != ask(llm, 3, seed=6)
-    documents = answer(llm, questions, 0.0, 8, 0)
+    documents = answer(llm, questions, (0.0, 0.9), 8, 0)
     prompt = llm.encode_chat(questions[0]).token_ids
     assert documents[0].tokens[: len(prompt)].tolist() == prompt
     assert documents[0].answers.tolist() == [False] * len(prompt) + [True] * (len(documents[0].tokens) - len(prompt))
+    other_seed = answer(llm, questions, (0.0, 0.9), 8, 1)
+    assert [one.tokens.tolist() == other.tokens.tolist() for one, other in zip(documents, other_seed, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
 
 
-def test_given_prompts_come_first_and_a_cut_off_text_is_continued(tmp_path: Path) -> None:
+def test_prompts_own_questions_and_tasks_take_turns_and_a_cut_off_text_is_continued(tmp_path: Path) -> None:
     llm = LLM(target(), "none", max_batch_size=4)
     given = [[{"role": "user", "content": f"Say {i}."}] for i in range(3)]
     told: list[tuple[int, int]] = []
     one = Corpus(tmp_path / "one", {})
-    write_answers(llm, one, 30, prompts=given, answer_tokens=8, batch_size=2, progress=lambda *done: told.append(done))
-    assert one.num_answer_tokens >= 30
+    # Four conversations are queued for each of the two places of a batch: twenty-four documents are all three sources.
+    write_answers(llm, one, 150, prompts=given, answer_tokens=8, batch_size=2, progress=lambda *done: told.append(done))
+    assert one.num_answer_tokens >= 150
+    assert len(one) >= 24
     assert sum(documents for documents, _ in told) == len(one)
     for document, conversation in zip(one, given, strict=False):
         prompt = llm.encode_chat(conversation).token_ids
         assert document.tokens[: len(prompt)].tolist() == prompt
     two = Corpus(tmp_path / "two", {})
-    write_answers(llm, two, 10, prompts=given, answer_tokens=8, batch_size=2)
-    write_answers(llm, two, 30, prompts=given, answer_tokens=8, batch_size=2)
+    for tokens in (10, 80, 150):
+        write_answers(llm, two, tokens, prompts=given, answer_tokens=8, batch_size=2)
     assert [each.tokens.tolist() for each in two] == [each.tokens.tolist() for each in one]
+
+
+def test_tasks_are_about_what_the_target_wrote(tmp_path: Path) -> None:
+    llm = LLM(target(), "none", max_batch_size=4)
+    corpus = Corpus(tmp_path, {})
+    assert task(llm, corpus, 3, seed=0) == []
+    corpus.extend(answer(llm, ask(llm, 1, seed=5), (0.9,), 8, 0))
+    written = llm.model.tokenizer.decode(corpus[0].tokens[corpus[0].answers].tolist()).strip()
+    tasks = [message["content"] for (message,) in task(llm, corpus, 12, seed=0)]
+    assert all(written in content for content in tasks)
+    assert len(set(tasks)) > 3
 
 
 def test_questions_from_files(tmp_path: Path) -> None:
@@ -115,7 +134,7 @@ torch.set_num_threads(1)
 from headstart.training.recipe import HeadSettings, TextSettings, train_head
 from headstart.training.trainer import TrainSettings
 model, out, corpus = sys.argv[1:]
-text = TextSettings(tokens=300, temperature=0.0, answer_tokens=16, batch_size=24, directory=Path(corpus))
+text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=24, directory=Path(corpus))
 settings = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
 head = HeadSettings(200, 2)
 train_head("medusa", model, Path(out), text=text, head=head, settings=settings, length=320, device="cpu")

@@ -55,14 +55,21 @@ def train(
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="JSONL file of questions (messages, turns, prompt or question) that the target answers before it asks "
-            "itself; may be repeated.",
+            help="JSONL file of questions (messages, turns, prompt or question) that the target answers besides those "
+            "that it asks itself; may be repeated.",
             metavar="FILE.jsonl",
             rich_help_panel=TEXT,
         ),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Of the target's answers.", rich_help_panel=TEXT)] = 0.8,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.", rich_help_panel=TEXT)] = 384,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.0,
+            help="Of the target's answers; repeated, they take turns. Left out: 0 and 0.8.",
+            rich_help_panel=TEXT,
+        ),
+    ] = None,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.", rich_help_panel=TEXT)] = 192,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Answers that are written together.", rich_help_panel=TEXT)
     ] = 64,
@@ -163,7 +170,9 @@ def train(
             head.value,
             model,
             out,
-            text=TextSettings(tokens, tuple(prompts or ()), temperature, answer_tokens, batch_size, corpus),
+            text=TextSettings(
+                tokens, tuple(prompts or ()), tuple(temperature or (0.0, 0.8)), answer_tokens, batch_size, corpus
+            ),
             head=HeadSettings(draft_vocab, slots, unroll, loss=loss.value),
             settings=TrainSettings(
                 epochs=epochs,

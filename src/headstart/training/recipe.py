@@ -44,9 +44,10 @@ class TextSettings:
     tokens: int = 2_000_000
     """Of its answers."""
     prompts: tuple[Path, ...] = ()
-    """JSONL files of questions that are answered before it asks itself."""
-    temperature: float = 0.8
-    answer_tokens: int = 384
+    """JSONL files of questions that it answers besides those that it asks itself."""
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    """Of its answers, in turn: greedy text is what greedy decoding drafts for, the rest keeps it from repeating."""
+    answer_tokens: int = 192
     batch_size: int = 64
     """Answers that are written together."""
     directory: Path | None = None
@@ -166,7 +167,7 @@ def _corpus(target: Model, text: TextSettings, out: Path, seed: int, team: Team,
     conversations = [conversation for path in text.prompts for conversation in read_conversations(path)]
     about = {
         "target_digest": target.checkpoint.digest(),
-        "temperature": text.temperature,
+        "temperatures": list(text.temperatures),
         "prompts": [path.name for path in text.prompts],
         "seed": seed,
     }
@@ -182,7 +183,7 @@ def _corpus(target: Model, text: TextSettings, out: Path, seed: int, team: Team,
                 corpus,
                 text.tokens,
                 prompts=conversations,
-                temperature=text.temperature,
+                temperatures=text.temperatures,
                 answer_tokens=text.answer_tokens,
                 batch_size=text.batch_size,
                 seed=seed,

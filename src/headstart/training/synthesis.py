@@ -23,8 +23,23 @@ from headstart.training.corpus import Corpus, Document
 Progress = Callable[[int, int], None]
 """Told of documents and tokens as they are written."""
 
-_QUESTION_TOKENS = 192
+_QUESTION_TOKENS = 128
 _MARK = "question"
+_ROUNDS_QUEUED = 4
+"""Conversations that wait for each place of a batch, so that it stays full while answers end."""
+_PASSAGE_TOKENS = 240
+_TASKS = (
+    "Summarize the following text: {passage}",
+    "{passage}\n\nWhat is the text above about? Answer in a few sentences.",
+    "Translate the following text to {language}: {passage}",
+    "Rewrite this text so that a child understands it:\n\n{passage}",
+    "List the key points of this text.\n\n{passage}",
+    "Use the documents to answer the question.\n\nDocument 1: {passage}\n\nDocument 2: {other}\n\n"
+    "Question: What do these documents tell us, and how do they differ?",
+    "Continue this text:\n\n{passage}",
+    "Extract the names, places and numbers from this text as a list: {passage}",
+)
+_LANGUAGES = ("German", "French", "Spanish", "English", "Italian")
 
 
 def write_answers(
@@ -33,27 +48,34 @@ def write_answers(
     num_tokens: int,
     *,
     prompts: Sequence[Sequence[Mapping[str, Any]]] = (),
-    temperature: float = 0.8,
-    answer_tokens: int = 384,
+    temperatures: Sequence[float] = (0.0, 0.8),
+    answer_tokens: int = 192,
     batch_size: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> None:
     """Let the target write until the corpus holds ``num_tokens`` of its answers.
 
-    Conversations of ``prompts`` are answered first, each once; then the target asks itself. A corpus that was cut
-    off is continued where it ends.
+    Three sources take turns: conversations of ``prompts``, each once; questions that the target asks itself; tasks on
+    passages that it wrote before (summaries, translations, questions on documents), so that long prompts are learnt
+    as well. Temperatures take turns from answer to answer. A corpus that was cut off is continued where it ends.
 
     Raises:
         ConfigError: the target has no chat template (nothing can be asked).
         RequestError: a conversation cannot be rendered.
     """
+    size = batch_size * _ROUNDS_QUEUED
     while corpus.num_answer_tokens < num_tokens:
         done = len(corpus)
-        conversations: Sequence[Sequence[Mapping[str, Any]]] = prompts[done : done + batch_size]
-        if not conversations:
-            conversations = ask(llm, batch_size, seed + done)
-        documents = answer(llm, conversations, temperature, answer_tokens, seed + done)
+        turn, source = divmod(done // size, 3)
+        conversations: Sequence[Sequence[Mapping[str, Any]]] = ()
+        if source == 0:
+            conversations = prompts[turn * size : (turn + 1) * size]
+        elif source == 1:
+            conversations = task(llm, corpus, size, seed + done)
+        # What a source lacks the target asks itself: every turn writes ``size`` documents.
+        conversations = [*conversations, *ask(llm, size - len(conversations), seed + done)]
+        documents = answer(llm, conversations, temperatures, answer_tokens, seed + done)
         corpus.extend(documents)
         if progress is not None:
             progress(len(documents), sum(int(document.answers.sum()) for document in documents))
@@ -65,6 +87,8 @@ def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
     Raises:
         ConfigError: it has no chat template, or one in which a message cannot be told from its header.
     """
+    if count == 0:
+        return []
     if not llm.model.chat_template.available:
         raise ConfigError(f"model {llm.model.name!r} has no chat template; give it prompts instead.")
     text = llm.model.chat_template.render([{"role": "user", "content": _MARK}], add_generation_prompt=False)
@@ -78,13 +102,35 @@ def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
     return [[{"role": "user", "content": question or _MARK}] for question in questions]
 
 
+def task(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[list[dict[str, str]]]:
+    """Tasks on passages of the corpus, each as a conversation of one message; none before there is a corpus."""
+    if not len(corpus):
+        return []
+    random = np.random.default_rng([seed, count])
+
+    def passage() -> str:
+        document = corpus[int(random.integers(len(corpus)))]
+        return llm.model.tokenizer.decode(document.tokens[document.answers][:_PASSAGE_TOKENS].tolist()).strip()
+
+    tasks = []
+    for _ in range(count):
+        form, language = _TASKS[random.integers(len(_TASKS))], _LANGUAGES[random.integers(len(_LANGUAGES))]
+        tasks.append([{"role": "user", "content": form.format(passage=passage(), other=passage(), language=language)}])
+    return tasks
+
+
 def answer(
-    llm: LLM, conversations: Sequence[Sequence[Mapping[str, Any]]], temperature: float, max_tokens: int, seed: int
+    llm: LLM,
+    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    temperatures: Sequence[float],
+    max_tokens: int,
+    seed: int,
 ) -> list[Document]:
-    """The target's answers with what it was asked; conversations that it cannot hold are left out."""
+    """The target's answers with what it was asked; of a conversation that it cannot hold, the question alone."""
     prompts = [llm.encode_chat(conversation) for conversation in conversations]
     params = [
-        SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed + i) for i in range(len(prompts))
+        SamplingParams(temperature=temperatures[i % len(temperatures)], max_tokens=max_tokens, seed=seed + i)
+        for i in range(len(prompts))
     ]
     documents = []
     for output in llm.generate(prompts, params, strict=False):
