@@ -245,6 +245,7 @@ class LLM:
         prompt_index: int = 0,
         cache_salt: str = "",
         prompt_logprobs: int | None = None,
+        trace: bool = False,
     ) -> list[Job]:
         """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
 
@@ -264,6 +265,7 @@ class LLM:
                 speculation or self.speculation,
                 cache_salt,
                 prompt_logprobs,
+                trace,
             )
             for sample in range(params.n)
         ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence, StopRules
+from headstart.engine.trace import RoundTrace, Trace
 from headstart.loading import Model
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -37,6 +38,8 @@ class StreamPiece:
     """[token] the drafter's first guess in its place, where that was refused."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """[token] where asked for."""
+    rounds: list[RoundTrace] = field(default_factory=list)
+    """The rounds that said these tokens, where asked for."""
     prompt_index: int = 0
     sample: int = 0
     finish_reason: FinishReason | None = None
@@ -59,6 +62,7 @@ class Job:
         seed: in [0, 2**64), resolved.
         cache_salt: only requests of the same salt share cached prefixes.
         prompt_logprobs: so many best alternatives of each prompt token are wanted too; None: nothing of the prompt.
+        trace: record what each round looked like.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -76,6 +80,7 @@ class Job:
         speculation: SpeculationParams,
         cache_salt: str = "",
         prompt_logprobs: int | None = None,
+        trace: bool = False,
     ) -> None:
         self.prompt_index = prompt_index
         self.sample = sample
@@ -97,10 +102,12 @@ class Job:
             speculation=speculation,
             cache_salt=cache_salt,
             prompt_top=prompt_logprobs,
+            trace=Trace() if trace else None,
             text=self._text,
         )
         self._shown_text = 0
         self._shown_tokens = 0
+        self._shown_rounds = 0
         self._closed = False
 
     def next_piece(self) -> StreamPiece | None:
@@ -109,12 +116,14 @@ class Job:
         if self._closed or (self._shown_tokens == sequence.num_output and not sequence.finished):
             return None
         text = self._final_text()
+        rounds = [] if sequence.trace is None else sequence.trace.rounds[self._shown_rounds :]
         piece = StreamPiece(
             text=text[self._shown_text :],
             token_ids=sequence.tokens[sequence.prompt_length + self._shown_tokens :],
             origins=sequence.origins[self._shown_tokens :],
             rejected=sequence.rejected[self._shown_tokens :],
             logprobs=sequence.logprobs[self._shown_tokens :],
+            rounds=rounds,
             prompt_index=self.prompt_index,
             sample=self.sample,
             finish_reason=sequence.finish_reason,
@@ -122,6 +131,7 @@ class Job:
         )
         self._shown_text = len(text)
         self._shown_tokens = sequence.num_output
+        self._shown_rounds += len(rounds)
         self._closed = sequence.finished
         return piece
 

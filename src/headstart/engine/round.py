@@ -51,6 +51,8 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
             except RequestError as error:
                 sequence.fail(str(error))
                 continue
+            if sequence.trace is not None and sequence.started is not None:
+                sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)
             committed = commit_tokens(sequence, draft, verdict, law)
             kept = verdict.path[: len(committed) - 1]
             runner.cache.commit(sequence.id, [0, *(node + 1 for node in kept)])

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
+from headstart.engine.trace import Trace
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import TokenHistory, Transforms
@@ -67,6 +68,8 @@ class Sequence:
     """[output token], where asked for."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """[prompt token - 1] where asked for; nothing comes before the first token."""
+    trace: Trace | None = None
+    """Where given, every round is recorded in it."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
