@@ -8,6 +8,9 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
 
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
@@ -138,6 +141,22 @@ class EngineThread:
     def cancel(self, answer: Answer) -> None:
         """End a request, wherever it stands. Finished ones are left as they are."""
         self._commands.put(lambda: self._abort(answer, None))
+
+    @asynccontextmanager
+    async def watched(self, answer: Answer, request: Request) -> AsyncIterator[None]:
+        """End ``answer`` when its reader is gone, however that shows."""
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            self.cancel(answer)
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+            self.cancel(answer)
 
     def close(self) -> None:
         """Take no more requests, finish those that are there, end the thread."""

@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +96,7 @@ class Generator:
         answer = await self._engine.submit(wish.jobs)
         if wish.body.stream:
             return StreamingResponse(self._events(wish, answer, request), media_type="text/event-stream")
-        async with self._watched(answer, request):
+        async with self._engine.watched(answer, request):
             async for _ in answer:
                 pass
         for job in wish.jobs:
@@ -117,7 +116,7 @@ class Generator:
             head["usage"] = None
         places = {(job.prompt_index, job.sample): place for place, job in enumerate(wish.jobs)}
         offsets = [0] * len(wish.jobs)
-        async with self._watched(answer, request):
+        async with self._engine.watched(answer, request):
             for place, job in enumerate(wish.jobs):
                 if wish.chat:
                     yield event(head | {"choices": [_chunk(place, {"delta": {"role": "assistant", "content": ""}})]})
@@ -140,22 +139,6 @@ class Generator:
             if wish.body.wants_usage:
                 yield event(head | {"choices": [], "usage": usage(wish.jobs, answer.drafter)})
             yield "data: [DONE]\n\n"
-
-    @asynccontextmanager
-    async def _watched(self, answer: Answer, request: Request) -> AsyncIterator[None]:
-        """End the answer in the engine when its reader is gone, however that shows."""
-
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
-            self._engine.cancel(answer)
-
-        watcher = asyncio.create_task(watch())
-        try:
-            yield
-        finally:
-            watcher.cancel()
-            self._engine.cancel(answer)
 
     def _head(self, wish: Wish, reply_id: str, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if wish.chat else "text_completion"
