@@ -15,7 +15,7 @@ from headstart.models.linear import Linear
 from headstart.models.rotary import Rotation, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights, NormWeights
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -74,7 +74,7 @@ class DecoderLayer:
         self.output = linear(weights.output)
         self.mlp_norm = Norm(config, weights.mlp_norm, device)
         self.up = linear(weights.up)
-        self.activation = _ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.activation]
         self.down = linear(weights.down)
         self.attention_post_norm = self.mlp_post_norm = None
         if weights.attention_post_norm is not None and weights.mlp_post_norm is not None:

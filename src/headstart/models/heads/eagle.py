@@ -256,8 +256,14 @@ class EagleHead(nn.Module):
 class RotaryTable:
     """Cosines and sines of positions, as far as they are asked for: the target's reach, not the training's."""
 
-    def __init__(self, rope: RopeConfig, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        self._frequencies = inverse_frequencies(rope).to(device)
+    def __init__(
+        self,
+        rope: RopeConfig,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        factors: Tensor | None = None,
+    ) -> None:
+        self._frequencies = inverse_frequencies(rope, factors).to(device)
         self._dtype = dtype
         self._dim = rope.dim
         self._tables = self._compute(1024)
