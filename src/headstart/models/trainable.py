@@ -23,9 +23,6 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Keep = Callable[[Tensor], nn.Parameter]
 """How a tensor becomes a parameter."""
 
-_LINEARS = ("qkv", "output", "up", "down")
-_NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
-
 
 class TrainableNorm(nn.Module):
     """RMS or layer norm over the last axis; weights as checkpoints store them, the family's offset not added."""
@@ -71,11 +68,14 @@ class TrainableLayer(nn.Module):
         super().__init__()
         self.config, self.rope = config, layer.rope
         self.activation = ACTIVATIONS[config.activation]
-        for name in _LINEARS:
-            self.add_module(name, TrainableLinear(getattr(weights, name), keep))
-        for name in _NORMS:
-            norm = getattr(weights, name)
-            self.add_module(name, None if norm is None else TrainableNorm(config, norm, keep))
+        self.qkv, self.output = TrainableLinear(weights.qkv, keep), TrainableLinear(weights.output, keep)
+        self.up, self.down = TrainableLinear(weights.up, keep), TrainableLinear(weights.down, keep)
+        self.attention_norm = TrainableNorm(config, weights.attention_norm, keep)
+        self.mlp_norm = TrainableNorm(config, weights.mlp_norm, keep)
+        self.q_norm, self.k_norm, self.attention_post_norm, self.mlp_post_norm = (
+            None if norm is None else TrainableNorm(config, norm, keep)
+            for norm in (weights.q_norm, weights.k_norm, weights.attention_post_norm, weights.mlp_post_norm)
+        )
 
     def forward(
         self,
@@ -87,7 +87,7 @@ class TrainableLayer(nn.Module):
         config = self.config
         heads = self.qkv(self.attention_norm(hidden)).unflatten(-1, (-1, config.head_dim))
         q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
-        if self.q_norm is not None:
+        if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         if self.rope is not None:
             q, k = rotate(self.rope, q), rotate(self.rope, k)
@@ -104,8 +104,21 @@ class TrainableLayer(nn.Module):
 
     @property
     def weights(self) -> LayerWeights:
-        parts = {name: getattr(self, name) for name in (*_LINEARS, *_NORMS)}
-        return LayerWeights(**{name: None if part is None else part.weights for name, part in parts.items()})
+        def optional(norm: TrainableNorm | None) -> NormWeights | None:
+            return None if norm is None else norm.weights
+
+        return LayerWeights(
+            attention_norm=self.attention_norm.weights,
+            qkv=self.qkv.weights,
+            output=self.output.weights,
+            mlp_norm=self.mlp_norm.weights,
+            up=self.up.weights,
+            down=self.down.weights,
+            q_norm=optional(self.q_norm),
+            k_norm=optional(self.k_norm),
+            attention_post_norm=optional(self.attention_post_norm),
+            mlp_post_norm=optional(self.mlp_post_norm),
+        )
 
     def _mlp(self, x: Tensor) -> Tensor:
         changed: Tensor = self.up(x)
@@ -114,8 +127,8 @@ class TrainableLayer(nn.Module):
             changed = self.activation(gate) * up
         else:
             changed = self.activation(changed)
-        changed = self.down(changed)
-        return changed
+        narrowed: Tensor = self.down(changed)
+        return narrowed
 
 
 class TrainableDecoder(nn.Module):
