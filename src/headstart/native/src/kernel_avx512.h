@@ -6,14 +6,23 @@
 // sums; low bytes are unsigned as they are.
 constexpr int kHighOffset = 128;
 
+// 32-bit sums, typed as what the instruction works on: of __m512i, whose lanes are 64 bits wide, gcc 12 copies every
+// sum into a register of the other type and back around each product, and spills.
+typedef int32_t Sums __attribute__((vector_size(64)));
+
+static inline Sums dot(Sums sum, __m512i unsigned_bytes, __m512i signed_bytes) {
+  return (Sums)_mm512_dpbusd_epi32((__m512i)sum, unsigned_bytes, signed_bytes);
+}
+static inline Lanes to_floats(Sums sum) { return {_mm512_cvtepi32_ps((__m512i)sum)}; }
+
 template <int kRows, int kPlanes>
 static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                       int row, float *out, Prefetch prefetch) {
-  __m512i sum[kRows][kPlanes][2];
+  Sums sum[kRows][kPlanes][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
-    for (int p = 0; p < kPlanes; ++p) sum[r][p][0] = sum[r][p][1] = _mm512_setzero_si512();
+    for (int p = 0; p < kPlanes; ++p) sum[r][p][0] = sum[r][p][1] = Sums{};
   const char *bytes = a.row(row);
   for (int tile = 0; tile < linear.padded_inputs / 64; ++tile, weights += 2048) {
     for (int step = 0; step < 16; ++step) {
@@ -27,8 +36,8 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
           int32_t four;
           std::memcpy(&four, bytes + r * a.row_bytes + p * a.plane_bytes + tile * 64 + step * 4, 4);
           const __m512i x = _mm512_set1_epi32(four);
-          sum[r][p][0] = _mm512_dpbusd_epi32(sum[r][p][0], x, left);
-          sum[r][p][1] = _mm512_dpbusd_epi32(sum[r][p][1], x, right);
+          sum[r][p][0] = dot(sum[r][p][0], x, left);
+          sum[r][p][1] = dot(sum[r][p][1], x, right);
         }
     }
   }
@@ -36,13 +45,13 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
   for (int half = 0; half < 2; ++half) {
     const int column = pair * kColumns + half * 16;
     const Lanes scale = load(&linear.scales[column]);
-    const __m512i offset = _mm512_slli_epi32(_mm512_loadu_si512(&linear.column_sums[column]), 7);
+    const Sums offset = (Sums)_mm512_slli_epi32(_mm512_loadu_si512(&linear.column_sums[column]), 7);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Lanes high{_mm512_cvtepi32_ps(_mm512_sub_epi32(sum[r][0][half], offset))};
+      const Lanes high = to_floats(sum[r][0][half] - offset);
       const float unit = a.scales[row + r];
       store(out + r * kColumns + half * 16,
-            kPlanes == 2 ? dequantise(high, {_mm512_cvtepi32_ps(sum[r][kPlanes - 1][half])}, scale, unit)
+            kPlanes == 2 ? dequantise(high, to_floats(sum[r][kPlanes - 1][half]), scale, unit)
                          : high * (scale * splat(unit)));
     }
   }
