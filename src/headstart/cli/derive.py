@@ -46,7 +46,7 @@ def derive(
 
         headstart generate "Once upon a time" --drafter draft-model --draft-model small --compare
     """
-    numbers = _numbers(layers)
+    wanted = options.layer_choice(layers)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--out is {out}, which exists already; name a new folder, or empty it.")
 
@@ -55,13 +55,13 @@ def derive(
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.saving import save_model
     from headstart.models.weight_loading import load_decoder
-    from headstart.models.weights import select_layers
+    from headstart.models.weights import choose_layers, select_layers
     from headstart.text.saving import save_tokenizer
     from headstart.text.tokenizer import Tokenizer
 
     checkpoint = open_checkpoint(model, revision)
     config, weights = load_decoder(checkpoint, torch.bfloat16 if dtype is Dtype.BF16 else torch.float32)
-    chosen = numbers if "," in layers else _spread(numbers[0], config.num_layers)
+    chosen = choose_layers(wanted, config.num_layers)
     ends = (*config.eos_token_ids, *Tokenizer.from_checkpoint(checkpoint).eos_token_ids)
     small, its_weights = select_layers(replace(config, eos_token_ids=tuple(dict.fromkeys(ends))), weights, chosen)
     try:
@@ -70,20 +70,3 @@ def derive(
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
     typer.echo(f"Wrote {out}: layers {', '.join(map(str, chosen))} of {config.num_layers}.", err=True)
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is neither a number nor a list of them, like 10 or 0,1,14,29.", param_hint="--layers"
-        ) from None
-
-
-def _spread(count: int, available: int) -> list[int]:
-    if not 1 <= count <= available:
-        raise ConfigError(f"--layers is {count}; this model has {available}, so give 1 to {available}.")
-    from headstart.models.weights import spread_layers
-
-    return spread_layers(count, available)

@@ -181,3 +181,18 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a line inste
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no summary on stderr.", rich_help_panel=OUTPUT)
 ]
+
+
+def layer_choice(text: str) -> int | tuple[int, ...]:
+    """Layers as ``--layers`` names them: how many, or which.
+
+    Raises:
+        BadParameter: neither a number nor a list of them.
+    """
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a number nor a list of them, like 10 or 0,1,14,29.", param_hint="--layers"
+        ) from None
+    return numbers if "," in text else numbers[0]

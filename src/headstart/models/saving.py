@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,35 +26,58 @@ _ARCHITECTURES = {
 }
 
 
-def save_model(config: ModelConfig, weights: DecoderWeights, directory: Path) -> None:
+def save_model(
+    config: ModelConfig,
+    weights: DecoderWeights,
+    directory: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
     """Write ``config.json`` and ``model.safetensors``, which Headstart and transformers read.
 
     Files of these names are replaced. The tokenizer is not written: it is the original model's.
+
+    Args:
+        dtype: of matrices; None: as they are.
+        more: further entries of ``config.json``, which other readers pass over.
 
     Raises:
         CheckpointError: the model is of a family that cannot be written (Llama's kin can).
     """
     from safetensors.torch import save_file
 
-    description = _description(config, weights)
-    tensors = _tensors(config, weights)
+    check_writable(config)
+    description = _description(config, weights, dtype or weights.embedding.dtype) | dict(more or {})
+    tensors = {
+        name: tensor if dtype is None or tensor.dim() == 1 else tensor.to(dtype)
+        for name, tensor in _tensors(config, weights).items()
+    }
     directory.mkdir(parents=True, exist_ok=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     (directory / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
-def _description(config: ModelConfig, weights: DecoderWeights) -> dict[str, Any]:
+def check_writable(config: ModelConfig) -> None:
+    """Refuse a model that ``save_model`` would.
+
+    Raises:
+        CheckpointError: it is of another family than Llama's kin.
+    """
     if config.family not in _ARCHITECTURES:
         raise CheckpointError(
             f"a model of family {config.family!r} cannot be written; only {', '.join(_ARCHITECTURES)} can."
         )
+
+
+def _description(config: ModelConfig, weights: DecoderWeights, dtype: torch.dtype) -> dict[str, Any]:
     rope = _described_rope(config.ropes[0], weights.rope_factors)
     windows = {layer.window for layer in config.layers} - {None}
     ends = list(config.eos_token_ids)
     description = {
         "architectures": [_ARCHITECTURES[config.family]],
         "model_type": config.family,
-        "dtype": str(weights.embedding.dtype).removeprefix("torch."),
+        "dtype": str(dtype).removeprefix("torch."),
         "vocab_size": config.vocab_size,
         "hidden_size": config.hidden_size,
         "intermediate_size": config.mlp_size,

@@ -100,3 +100,16 @@ def spread_layers(count: int, available: int) -> list[int]:
     if count == 1:
         return [0]
     return [round(i * (available - 1) / (count - 1)) for i in range(count)]
+
+
+def choose_layers(wanted: int | Sequence[int], available: int) -> list[int]:
+    """Layers by their numbers, or so many of them, evenly spread.
+
+    Raises:
+        ConfigError: more are asked for than there are, or none.
+    """
+    if not isinstance(wanted, int):
+        return list(wanted)
+    if not 1 <= wanted <= available:
+        raise ConfigError(f"layers is {wanted}; this model has {available}, so give 1 to {available}.")
+    return spread_layers(wanted, available)
