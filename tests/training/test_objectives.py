@@ -29,7 +29,7 @@ def random_head(variant: str = "eagle3", **changes: object) -> EagleHead:
 
 
 def batch_of(taps: tuple[int, ...], *members: Pack) -> Batch:
-    return TargetStates(target().backend, taps, 0).batch(members)
+    return TargetStates(target().backend, tables().head, taps, 0).batch(members)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -41,13 +41,16 @@ def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, flags: dict[str, boo
     batch = batch_of(head.config.taps, pack)
     unrolled = _Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
     with torch.no_grad():
-        outputs = [unrolled.step() for _ in range(steps)]
+        rows_said = [unrolled.step() for _ in range(steps)]
+    outputs = [torch.full((*unrolled.places.shape, rows.shape[-1]), torch.nan) for rows in rows_said]
+    for output, rows in zip(outputs, rows_said, strict=True):
+        output[unrolled.places] = rows
 
     first = len(pack.documents[0].tokens)
     tokens = torch.from_numpy(pack.documents[1].tokens.astype(np.int64))
     served = EaglePass(head, tables(), torch.float32)
     features = served.fuse(batch.features[0, first : first + len(tokens)])
-    for place in (2, 9):
+    for place in unrolled.places[0, first : first + len(tokens)].nonzero().flatten().tolist()[:8:4]:
         cache = served.new_cache()
         rows = torch.arange(place + 1)
         output = served.step(tokens[1 : place + 2], features[: place + 1], rows, 64, [DraftRows(cache, place + 1)])[-1:]
@@ -74,7 +77,7 @@ def test_the_targets_states_are_those_of_each_document_alone() -> None:
 
 
 def test_states_are_the_same_kept_or_not() -> None:
-    kept, not_kept = (TargetStates(target().backend, (1,), size) for size in (1 << 20, 0))
+    kept, not_kept = (TargetStates(target().backend, tables().head, (1,), size) for size in (1 << 20, 0))
     members = packs()[:3]
     for states in (kept, not_kept):
         states.batch(members)
@@ -85,7 +88,7 @@ def test_states_are_the_same_kept_or_not() -> None:
 
 def test_packs_of_different_text_are_not_taken_for_each_other() -> None:
     """Training and held-out text share one memory."""
-    states = TargetStates(target().backend, (1,), 1 << 20)
+    states = TargetStates(target().backend, tables().head, (1,), 1 << 20)
     first, second = (states.batch([Pack((document,))]) for document in documents()[:2])
     assert not torch.equal(first.final, second.final)
 
@@ -125,7 +128,7 @@ def test_nothing_is_learnt_from_prompts_and_beyond_documents() -> None:
         length, prompt = len(document.tokens), int((~document.answers).sum())
         for depth in (0, 2):
             learnt = losses.places(depth)[0, first : first + length].nonzero().flatten().tolist()
-            assert learnt == [i for i in range(length) if prompt <= i + 2 + depth < length]
+            assert learnt == [i for i in range(length) if prompt <= i + 2 and i + 2 + depth < length]
         first += length
 
 

@@ -50,7 +50,7 @@ def trainer(
     out: Path, objective: Objective, settings: TrainSettings = SETTINGS, held_out: Sequence[Pack] = (), **more: object
 ) -> Trainer:
     taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
-    states = TargetStates(target().backend, taps, 1 << 24)
+    states = TargetStates(target().backend, tables().head, taps, 1 << 24)
     return Trainer(objective, states, packs()[:8], held_out or packs()[8:], settings, out, **more)  # type: ignore[arg-type]
 
 
@@ -120,7 +120,7 @@ def test_fifty_sequences_learnt_by_heart_are_accepted(tmp_path: Path) -> None:
     """Through training, files, drafter and engine: a head that knows the texts drafts them; an untrained one cannot."""
     settings = TrainSettings(steps=220, batch=13, micro_batch=13, evaluate_every=220, save_every=220, lr=1e-2)
     objective = eagle()
-    states = TargetStates(target().backend, objective.head.config.taps, 1 << 26)
+    states = TargetStates(target().backend, tables().head, objective.head.config.taps, 1 << 26)
     save_head(objective.head, tmp_path / "untrained")
     Trainer(objective, states, packs(), (), settings, tmp_path / "trained").run()
     said = {}
@@ -155,7 +155,7 @@ def test_senseless_settings_are_refused(field: str, value: float) -> None:
 
 def test_no_text_is_refused(tmp_path: Path) -> None:
     objective = eagle()
-    states = TargetStates(target().backend, objective.head.config.taps, 0)
+    states = TargetStates(target().backend, tables().head, objective.head.config.taps, 0)
     with pytest.raises(ConfigError, match="no text"):
         Trainer(objective, states, (), (), SETTINGS, tmp_path)
 

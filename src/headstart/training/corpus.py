@@ -124,19 +124,28 @@ class Pack:
         return sum(len(document.tokens) for document in self.documents)
 
 
+_OPEN_PACKS = 32
+
+
 def make_packs(documents: Sequence[Document], length: int) -> list[Pack]:
-    """Fill packs of at most ``length`` tokens in order; longer documents are cut, those without an answer left out."""
+    """Put each document into the first pack of at most ``length`` tokens that has room for it.
+
+    Longer documents are cut, those without an answer left out.
+    """
     packs: list[list[Document]] = []
-    room = 0
+    room: list[int] = []
     for document in documents:
         cut = Document(document.tokens[:length], document.answers[:length])
         if not cut.answers.any():
             continue
-        if len(cut.tokens) > room:
+        # Older packs are as good as full.
+        recent = range(max(len(packs) - _OPEN_PACKS, 0), len(packs))
+        index = next((index for index in recent if room[index] >= len(cut.tokens)), len(packs))
+        if index == len(packs):
             packs.append([])
-            room = length
-        packs[-1].append(cut)
-        room -= len(cut.tokens)
+            room.append(length)
+        packs[index].append(cut)
+        room[index] -= len(cut.tokens)
     return [Pack(tuple(members)) for members in packs]
 
 

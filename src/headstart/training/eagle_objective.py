@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.models.heads.eagle import EagleHead, RotaryTable
+from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
@@ -57,13 +61,13 @@ class EagleObjective:
         for step in range(self._steps):
             output = unrolled.step()
             places = losses.places(step)
-            total = total + token_weight * losses.loss(step, places, self._logits(output[places]))
+            total = total + token_weight * losses.loss(step, places, self._logits(output[places[unrolled.places]]))
             if self.head.config.variant == "eagle":
-                wanted = batch.said_ahead(2 + step)
+                wanted = batch.guessed(step)
                 imitated = _ahead(batch.final, 1 + step)[wanted]
-                distance = F.smooth_l1_loss(output[wanted].float(), imitated, reduction="sum") / output.shape[-1]
-                scale = batch.said_ahead(2).sum().clamp(min=1)
-                total = total + _FEATURE_WEIGHT * self._decay**step * distance / scale
+                said = output[wanted[unrolled.places]].float()
+                distance = F.smooth_l1_loss(said, imitated, reduction="sum") / output.shape[-1]
+                total = total + _FEATURE_WEIGHT * self._decay**step * distance / max(len(output), 1)
         return total
 
     @torch.no_grad()
@@ -71,8 +75,11 @@ class EagleObjective:
         chains = Chains(self._teacher, batch)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch)
         for step in range(self.depth):
-            chains.judge(step, self._logits(unrolled.step()[chains.places]))
+            chains.judge(step, self._logits(unrolled.step()))
         return chains.result()
+
+    def save(self, directory: Path, record: Mapping[str, Any]) -> None:
+        save_head(self.head, directory, record, torch.bfloat16)
 
     def _logits(self, output: Tensor) -> Tensor:
         return self.head.logits(output, self._teacher.draft_head.to(output.dtype))
@@ -83,11 +90,21 @@ class _Unrolled:
 
     At step j, place i stands for the j-th row of a draft that begins behind the true rows up to i: it reads the token
     1 + j places on, at position i + j, beside the state that step j - 1 left at i; it sees the true rows up to i of
-    its own document, and the earlier steps at i.
+    its own document, and the earlier steps at i. The first step computes all rows, as all are seen; the others only
+    ``places``, where a draft would begin: what stands in for them in the shorter packs is computed and left out.
+
+    Attributes:
+        places: bool [pack, position] where a draft may begin.
     """
 
     def __init__(self, head: EagleHead, embedding: Tensor, rotary: RotaryTable, batch: Batch) -> None:
         self._head, self._embedding, self._rotary, self._batch = head, embedding, rotary, batch
+        self.places = batch.guessed(0)
+        counts = self.places.sum(1, keepdim=True)
+        most = int(counts.max())
+        # Places first, in their order.
+        self._chosen = self.places.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
+        self._valid = torch.arange(most, device=counts.device) < counts
         self._states = head.fuse(batch.features)
         length = batch.tokens.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=batch.tokens.device).tril()
@@ -97,19 +114,29 @@ class _Unrolled:
         self._step = 0
 
     def step(self) -> Tensor:
-        """The next step's output [pack, position, hidden]."""
-        batch = self._batch
-        embeddings = F.embedding(shift(batch.tokens, 1 + self._step, 0), self._embedding).float()
-        positions = batch.positions + self._step
-        reach = batch.tokens.shape[1] + self._step + 1
+        """The next step's output at ``places``: [place, hidden]."""
+        tokens, positions = shift(self._batch.tokens, 1 + self._step, 0), self._batch.positions + self._step
+        first = self._step == 0
+        if not first:
+            tokens, positions = tokens.gather(1, self._chosen), positions.gather(1, self._chosen)
+        embeddings = F.embedding(tokens, self._embedding).float()
+        reach = self._batch.tokens.shape[1] + self._step + 1
         rotate = partial(self._rotary.rotate, positions=positions, reach=reach)
         output: Tensor = self._head(embeddings, self._states, rotate, self._attend)
+        if first:
+            output = self._choose(output)
+            self._sees = self._sees.gather(2, self._chosen[:, None, :, None].expand(-1, -1, -1, self._sees.shape[3]))
         self._states = self._head.feed_back(output)
         self._step += 1
-        return output
+        return output[self._valid]
+
+    def _choose(self, values: Tensor) -> Tensor:
+        """values[pack, place, ...] of values [pack, position, ...]."""
+        index = self._chosen.view(*self._chosen.shape, *(1,) * (values.dim() - 2))
+        return values.gather(1, index.expand(-1, -1, *values.shape[2:]))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [pack, position, head, head_dim], k and v [pack, position, kv_head, head_dim], see the class."""
+        """q [pack, row, head, head_dim], k and v [pack, row, kv_head, head_dim], see the class."""
         shared = q.shape[2] // k.shape[2]
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2).to(q.dtype)
         k, v = (heads.repeat_interleave(shared, dim=1) for heads in (k, v))

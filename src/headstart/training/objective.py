@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headstart.models.heads.loading import Head
 from headstart.models.heads.tables import TargetTables
 from headstart.training.losses import ROW_LOSSES, LossName
 from headstart.training.states import Batch, shift
@@ -46,14 +47,20 @@ class Objective(Protocol):
     """Depths that are judged on held-out text."""
 
     @property
-    def head(self) -> Head: ...
+    def head(self) -> nn.Module:
+        """What is learnt: its parameters and buffers are what a checkpoint holds."""
+        ...
 
     def loss(self, batch: Batch) -> Tensor:
-        """A scalar to be made small."""
+        """A scalar to be made small. May draw from torch's generator, which the trainer seeds for every step."""
         ...
 
     def held_out(self, batch: Batch) -> HeldOut:
         """What the head guesses on text that it does not learn from."""
+        ...
+
+    def save(self, directory: Path, record: Mapping[str, Any]) -> None:
+        """Write what a drafter reads, with ``record`` in its description."""
         ...
 
 
@@ -70,24 +77,17 @@ class Teacher:
         self.ids = ids
         self.said = torch.zeros(len(tables.head), dtype=torch.bool, device=ids.device)
         self.said[ids] = True
-        self._head = tables.head
         self.draft_head = tables.head if len(ids) == len(tables.head) else tables.head[ids]
         self._softcap = softcap
 
+    def logits(self, final: Tensor) -> Tensor:
+        """float32 [row, draft vocab] by the target's own head, after states [row, hidden]."""
+        logits = F.linear(final.to(self.draft_head.dtype), self.draft_head).float()
+        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+
     def probs(self, final: Tensor) -> Tensor:
         """float32 [row, draft vocab], summing to 1, after states [row, hidden]."""
-        logits = F.linear(final.to(self.draft_head.dtype), self.draft_head).float()
-        return self._capped(logits).softmax(-1)
-
-    @torch.no_grad()
-    def favourites(self, final: Tensor, chunk: int = 1024) -> Tensor:
-        """int64 [row] the likeliest of all target tokens after states [row, hidden]."""
-        states = final.to(self._head.dtype)
-        starts = range(0, max(len(states), 1), chunk)
-        return torch.cat([F.linear(states[first : first + chunk], self._head).argmax(-1) for first in starts])
-
-    def _capped(self, logits: Tensor) -> Tensor:
-        return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
+        return self.logits(final).softmax(-1)
 
 
 class StepLosses:
@@ -101,7 +101,7 @@ class StepLosses:
     def __init__(self, teacher: Teacher, batch: Batch, loss: LossName, decay: float) -> None:
         self._teacher, self._batch = teacher, batch
         self._row_loss, self._decay = ROW_LOSSES[loss], decay
-        self._scale = batch.said_ahead(2).sum().clamp(min=1)
+        self._scale = batch.guessed(0).sum().clamp(min=1)
         # The target's law is the same at all depths that guess a token: computed once, where it says something next.
         says = batch.said_ahead(1)
         final = batch.final[says]
@@ -109,11 +109,11 @@ class StepLosses:
         with torch.no_grad():
             self._probs = teacher.probs(final)
             reduced = len(teacher.ids) < len(teacher.said)
-            self._in_reach = teacher.said[teacher.favourites(final)] if reduced else None
+            self._in_reach = teacher.said[batch.favourites[says]] if reduced else None
 
     def places(self, depth: int) -> Tensor:
         """bool [pack, position] where a guess of this depth is learnt."""
-        wanted = self._batch.said_ahead(2 + depth)
+        wanted = self._batch.guessed(depth)
         if self._in_reach is None or not wanted.any():
             return wanted
         rows = shift(self._row_of, 1 + depth, 0)
@@ -127,23 +127,27 @@ class StepLosses:
 
 
 class Chains:
-    """Counts how best guesses fare at the places of a batch where the next token but one was said by the target."""
+    """Counts how best guesses fare at the places of a batch where the next token but one was said by the target.
 
-    def __init__(self, teacher: Teacher, batch: Batch) -> None:
+    Args:
+        among: bool [pack, position] places that are looked at; None: all of them.
+    """
+
+    def __init__(self, teacher: Teacher, batch: Batch, among: Tensor | None = None) -> None:
         self._teacher, self._batch = teacher, batch
-        self.places = batch.said_ahead(2)
+        self.places = batch.guessed(0) if among is None else batch.guessed(0) & among
         self._alive = torch.ones(int(self.places.sum()), dtype=torch.bool, device=batch.tokens.device)
-        says = batch.said_ahead(1)
-        self._favourites = torch.full_like(batch.tokens, -1)
-        self._favourites[says] = teacher.favourites(batch.final[says])
         self._right: list[Tensor] = []
         self._accepted: list[Tensor] = []
 
     def judge(self, depth: int, logits: Tensor) -> None:
         """Take in the guesses of one depth, the first first: [place, draft vocab]."""
-        guesses = self._teacher.ids[logits.argmax(-1)]
-        exists = self._batch.said_ahead(2 + depth)[self.places]
-        favourites = shift(self._favourites, 1 + depth, -1)[self.places]
+        self.judge_tokens(depth, self._teacher.ids[logits.argmax(-1)])
+
+    def judge_tokens(self, depth: int, guesses: Tensor) -> None:
+        """The same, given as int64 [place] target ids."""
+        exists = self._batch.guessed(depth)[self.places]
+        favourites = shift(self._batch.favourites, 1 + depth, -1)[self.places]
         self._right.append((exists & (guesses == favourites)).sum())
         self._alive &= exists & (guesses == shift(self._batch.tokens, 2 + depth, -1)[self.places])
         self._accepted.append(self._alive.sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +19,11 @@ from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.tables import TargetTables
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import DecoderWeights
+from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.checkpoints import Progress
 from headstart.training.corpus import Corpus, make_packs, split_held_out
 from headstart.training.distributed import Team, join_team
+from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.losses import LossName
 from headstart.training.objective import Objective
@@ -33,8 +34,10 @@ from headstart.training.synthesis import read_conversations, write_answers
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
 from headstart.training.vocabulary import choose_draft_vocabulary
 
-HeadName = Literal["eagle3", "eagle", "medusa", "blockwise"]
-HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise")
+HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model"]
+HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model")
+_WHOLE_VOCABULARY = ("draft-model",)
+"""Those that say all of the target's tokens, and learn of all unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class TextSettings:
     answer_tokens: int = 192
     batch_size: int = 64
     """Answers that are written together."""
+    precision: Precision | str | None = None
+    """What it is written in, None: as the target is served; int8-fast says nearly the same in half the time."""
     directory: Path | None = None
     """Where the text is kept; None: ``corpus`` in the head's directory. Several heads may share it."""
 
@@ -59,7 +64,8 @@ class HeadSettings:
     """The head, and what it is taught."""
 
     draft_vocab: int | None = None
-    """Tokens it can say; None: enough for 97 % of what the target says; 0: all."""
+    """Tokens it can say (a draft model says all, and learns of these); None: enough for 97 % of what the target says,
+    for a draft model all; 0: all."""
     slots: int = 4
     """Future tokens (Medusa, blockwise)."""
     unroll: int | None = None
@@ -67,6 +73,9 @@ class HeadSettings:
     decay: float = 0.8
     """Weight of a depth relative to the one above it."""
     loss: LossName = "ce"
+    layers: int | tuple[int, ...] | None = None
+    """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
+    last."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +134,12 @@ def train_head(
     with join_team(place) as team:
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
-        corpus = _corpus(target, text, out, settings.seed, team, told)
+        corpus = _corpus(model, target, text, out, settings.seed, team, told)
         _, weights = load_decoder(target.checkpoint, torch.float32)
         train, held_out = split_held_out(len(corpus))
         counts = corpus.counts(target.config.vocab_size, train)
-        wanted = target.config.vocab_size if head.draft_vocab == 0 else head.draft_vocab
+        all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in _WHOLE_VOCABULARY)
+        wanted = target.config.vocab_size if all_tokens else head.draft_vocab
         ids, coverage = choose_draft_vocabulary(counts, wanted, target.eos_token_ids)
         torch.manual_seed(settings.seed)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
@@ -146,7 +156,7 @@ def train_head(
         }
         trainer = Trainer(
             objective,
-            TargetStates(_states_backend(target, weights, place), taps, int(cache_gb * 2**30), place),
+            TargetStates(_states_backend(target, weights, place), tables.head, taps, int(cache_gb * 2**30), place),
             make_packs([corpus[index] for index in train], length),
             make_packs([corpus[index] for index in held_out], length),
             settings,
@@ -162,7 +172,9 @@ def train_head(
     return TrainedHead(out, progress, coverage, record, team.leads)
 
 
-def _corpus(target: Model, text: TextSettings, out: Path, seed: int, team: Team, told: Progressing) -> Corpus:
+def _corpus(
+    model: str | Path, target: Model, text: TextSettings, out: Path, seed: int, team: Team, told: Progressing
+) -> Corpus:
     """The text, written by the leader."""
     conversations = [conversation for path in text.prompts for conversation in read_conversations(path)]
     about = {
@@ -177,7 +189,8 @@ def _corpus(target: Model, text: TextSettings, out: Path, seed: int, team: Team,
         if corpus.num_answer_tokens < text.tokens:
             told.begin("Writing text", None)
             context = min(target.config.max_positions, 2048)
-            llm = LLM(target, "none", max_batch_size=text.batch_size, max_context=context)
+            writer = target if text.precision is None else load_model(model, text.precision)
+            llm = LLM(writer, "none", max_batch_size=text.batch_size, max_context=context)
             write_answers(
                 llm,
                 corpus,
@@ -197,6 +210,12 @@ def _objective(
     name: HeadName, target: Model, weights: DecoderWeights, ids: Tensor, settings: HeadSettings, tables: TargetTables
 ) -> Objective:
     config, device = target.config, tables.head.device
+    if name == "draft-model":
+        with_ends = replace(config, eos_token_ids=target.eos_token_ids)
+        first_two_and_last = sorted({0, min(1, config.num_layers - 1), config.num_layers - 1})
+        layers = choose_layers(first_two_and_last if settings.layers is None else settings.layers, config.num_layers)
+        small, its_weights = select_layers(with_ends, weights, layers)
+        return DraftModelObjective(small, its_weights, tables, ids.to(device), target.checkpoint, loss=settings.loss)
     if name in ("medusa", "blockwise"):
         heads = ParallelHeads(
             ParallelConfig(

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.runner import BLOCK_SIZE, ModelRunner, Span
 from headstart.training.corpus import Pack
+
+_ROWS = 1024
+"""States whose logits are held at a time."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,20 @@ class Batch:
     """float32 [..., taps * hidden]."""
     final: Tensor
     """float32 [..., hidden] states after the final norm."""
+    favourites: Tensor
+    """int64 the likeliest of all tokens after this one, by the target; -1 in padding."""
 
     def said_ahead(self, distance: int) -> Tensor:
         """bool: whether the token so many places on is in the same document, and the target said it."""
         documents = shift(self.documents, distance, -2)
         return (documents == self.documents) & shift(self.answers, distance, False)
+
+    def guessed(self, depth: int) -> Tensor:
+        """bool: whether a draft that begins at the place guesses, at this depth, a token that the target said.
+
+        The first guess is of the token two places on: the next one is the target's.
+        """
+        return self.said_ahead(2) & self.said_ahead(2 + depth)
 
 
 def shift(values: Tensor, distance: int, fill: int | bool) -> Tensor:
@@ -53,19 +67,26 @@ class TargetStates:
 
     Args:
         backend: the target.
+        head: [vocab, hidden] its language model head.
         taps: layers whose inputs a head reads.
         cache_bytes: states kept in memory at most.
         device: where batches go.
     """
 
     def __init__(
-        self, backend: Backend, taps: Sequence[int], cache_bytes: int, device: torch.device | str = "cpu"
+        self,
+        backend: Backend,
+        head: Tensor,
+        taps: Sequence[int],
+        cache_bytes: int,
+        device: torch.device | str = "cpu",
     ) -> None:
         self._runner = ModelRunner(backend, BLOCK_SIZE)
+        self._head = head
         self._taps = tuple(taps)
         self._wanted = tuple(dict.fromkeys((*taps, FINAL_TAP)))
         self._room = cache_bytes
-        self._kept: dict[Pack, Tensor] = {}
+        self._kept: dict[Pack, tuple[Tensor, Tensor]] = {}
         self._device = torch.device(device)
 
     def batch(self, packs: Sequence[Pack]) -> Batch:
@@ -82,20 +103,38 @@ class TargetStates:
                 tokens[row, place], answers[row, place] = document.tokens, document.answers
                 positions[row, place], documents[row, place] = np.arange(len(document.tokens)), count
                 first, count = place.stop, count + 1
-        states = torch.nn.utils.rnn.pad_sequence([self._states(pack).float() for pack in packs], batch_first=True)
+        known = [self._known(pack) for pack in packs]
+        states = pad_sequence([states.float() for states, _ in known], batch_first=True)
+        favourites = pad_sequence([favourites for _, favourites in known], batch_first=True, padding_value=-1)
         parts = dict(zip(self._wanted, states.to(self._device).chunk(len(self._wanted), dim=-1), strict=True))
         tables = {"tokens": tokens, "positions": positions, "documents": documents, "answers": answers}
         return Batch(
             features=torch.cat([parts[tap] for tap in self._taps], dim=-1),
             final=parts[FINAL_TAP],
+            favourites=favourites.to(self._device),
             **{name: torch.from_numpy(table).to(self._device) for name, table in tables.items()},
         )
 
-    def _states(self, pack: Pack) -> Tensor:
-        """bfloat16 [token, wanted * hidden]."""
+    def _known(self, pack: Pack) -> tuple[Tensor, Tensor]:
+        """States bfloat16 [token, wanted * hidden], and favourites int64 [token]."""
         known = self._kept.get(pack)
         if known is not None:
             return known
+        states = self._states(pack)
+        favourites = self._favourites(states[:, self._wanted.index(FINAL_TAP) * self._head.shape[1] :])
+        size = states.nbytes + favourites.nbytes
+        if size <= self._room:
+            self._room -= size
+            self._kept[pack] = states, favourites
+        return states, favourites
+
+    @torch.no_grad()
+    def _favourites(self, states: Tensor) -> Tensor:
+        """``states`` begins with those after the final norm."""
+        final = states[:, : self._head.shape[1]].to(self._head.device, self._head.dtype)
+        return torch.cat([F.linear(rows, self._head).argmax(-1) for rows in torch.split(final, _ROWS)]).cpu()
+
+    def _states(self, pack: Pack) -> Tensor:
         # Each document of a pack begins a block of its own.
         blocks = sum(-(-len(document.tokens) // BLOCK_SIZE) for document in pack.documents)
         if blocks > self._runner.cache.allocator.num_blocks:
@@ -111,8 +150,4 @@ class TargetStates:
             for span in spans:
                 cache.remove(span.sequence_id)
         states = torch.cat([torch.cat([output.hidden[tap] for tap in self._wanted], dim=-1) for output in outputs])
-        states = states.to(torch.bfloat16).clone()
-        if states.nbytes <= self._room:
-            self._room -= states.nbytes
-            self._kept[pack] = states
-        return states
+        return states.to(torch.bfloat16).clone()
