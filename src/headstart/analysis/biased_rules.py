@@ -33,8 +33,8 @@ class Simulation:
     """[checkpoint] trials so far."""
     distances: list[float]
     """[checkpoint] total variation distance (Definition 3.2) between the histogram and p."""
-    histogram: FloatArray
-    """[vocab] after the last checkpoint."""
+    histograms: FloatArray
+    """[checkpoint, vocab] share of each token among the trials so far."""
 
 
 def law(rule: Rule, p: FloatArray, q: FloatArray) -> FloatArray:
@@ -57,13 +57,10 @@ def simulate(rule: Rule, p: FloatArray, q: FloatArray, checkpoints: list[int], s
     verdict = noise if rule is Rule.SHARED_NOISE else random.random(trials)
     otherwise = _choose(p if rule is Rule.RESAMPLE_TARGET else residual(p, q), random.random(trials))
     said = np.where(verdict < _ratio(p, q)[drafted], drafted, otherwise)
-    counts = np.zeros(len(p))
-    distances, start = [], 0
-    for end in checkpoints:
-        counts += np.bincount(said[start:end], minlength=len(p))
-        distances.append(float(divergence(counts / end, p)))
-        start = end
-    return Simulation(checkpoints, distances, counts / trials)
+    starts = [0, *checkpoints[:-1]]
+    added = [np.bincount(said[a:b], minlength=len(p)) for a, b in zip(starts, checkpoints, strict=True)]
+    histograms = np.cumsum(added, axis=0) / np.array(checkpoints)[:, None]
+    return Simulation(checkpoints, divergence(histograms, p).tolist(), histograms)
 
 
 def chance_distance(p: FloatArray, trials: int) -> float:

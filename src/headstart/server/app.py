@@ -22,6 +22,8 @@ from headstart.llm import LLM
 from headstart.server.doors import Doors, error_body
 from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
 from headstart.server.generation import Generator, UnknownModelError
+from headstart.server.lab_page import add_page, page_files
+from headstart.server.lab_routes import add_lab
 from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from headstart.server.replies import Reply
 from headstart.server.settings import ServerSettings
@@ -55,7 +57,9 @@ def create_app(
     _add_generation(app, Generator(engine, settings))
     _add_texts(app, llm)
     _add_state(app, engine, settings)
-    doors: ASGIApp = Doors(app, settings)
+    add_page(app)
+    add_lab(app, engine, settings)
+    doors: ASGIApp = Doors(app, settings, {"/health", *page_files()})
     if settings.cors_origins:
         # Outside of the doors, so that a browser can ask beforehand without a key.
         doors = CORSMiddleware(

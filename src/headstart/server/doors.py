@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headstart.server.settings import ServerSettings
-
-OPEN_PATHS = frozenset({"/health"})
-"""Exactly these need no key."""
 
 TENANT = "headstart.tenant"
 """Where a request's scope names who asks."""
@@ -25,10 +22,17 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 
 class Doors:
-    """ASGI middleware. Compares digests of keys, so that time tells nothing of a key or its length."""
+    """ASGI middleware. Compares digests of keys, so that time tells nothing of a key or its length.
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    Args:
+        app: what lies behind.
+        settings: keys and bounds.
+        open_paths: exactly these need no key.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
         self._app = app
+        self._open_paths = frozenset(open_paths)
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
 
@@ -42,7 +46,7 @@ class Doors:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._settings.allowed_hosts is not None and _hostname(host) not in self._settings.allowed_hosts:
             await _refuse(send, 400, "this host name is not served here.", "invalid_request_error", "bad_host")
-        elif (tenant := self._tenant(headers.get(b"authorization", b""))) is None and scope["path"] not in OPEN_PATHS:
+        elif (tenant := self._tenant(headers.get(b"authorization", b""))) is None and scope["path"] not in self._open_paths:
             await _refuse(
                 send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
             )

@@ -1,0 +1,33 @@
+// The numbers of one answer, as it comes.
+
+import { byId, element, entries } from "./dom.js";
+import { percent, rate, times } from "./format.js";
+
+export function showMeters(run, plain) {
+  const known = (value, written) => (value === null ? "–" : written(value));
+  const factor = plain?.rate && run.rate && plain.stats ? run.rate / plain.rate : null;
+  const accepted = run.positions.reduce((sum, position) => sum + position.accepted, 0);
+  byId("numbers").replaceChildren(
+    ...entries([
+      ["tokens/s, speculating", rate(run.rate), "lead"],
+      ["tokens/s, plain", rate(plain?.rate ?? null)],
+      ["speed-up", known(factor, times)],
+      ["tokens a round", known(run.meanLength, (length) => length.toFixed(2))],
+      ["guesses kept", run.guesses ? percent(accepted / run.guesses) : "–"],
+    ]),
+  );
+  byId("positions").replaceChildren(...run.positions.map(bar));
+}
+
+function bar({ tried, accepted }, depth) {
+  const share = accepted / tried;
+  const filled = element("span");
+  filled.style.setProperty("--share", `${100 * share}%`);
+  return element(
+    "li",
+    { "aria-label": `position ${depth + 1}: ${percent(share)}, ${accepted} of ${tried}` },
+    element("span", { "aria-hidden": "true" }, String(depth + 1)),
+    element("span", { class: "bar", "aria-hidden": "true" }, filled),
+    element("span", { class: "count", "aria-hidden": "true" }, element("b", {}, percent(share)), ` ${accepted} of ${tried}`),
+  );
+}

@@ -1,0 +1,182 @@
+"""What the lab page draws: a conversation with every round as it was verified, the paper's curves, biased rules."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import FastAPI, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from headstart.analysis import biased_rules, calculator, theory
+from headstart.drafting.registry import available_drafters
+from headstart.engine.outputs import FinishReason
+from headstart.engine.trace import RoundTrace, TracedNode
+from headstart.errors import RequestError
+from headstart.llm import LLM
+from headstart.request import StreamPiece
+from headstart.server.doors import TENANT
+from headstart.server.engine_thread import Answer, EngineThread
+from headstart.server.protocol import ChatBody, Speculation
+from headstart.server.replies import Reply, event
+from headstart.server.settings import ServerSettings
+from headstart.text.detokenizer import IncrementalDetokenizer
+from headstart.text.tokenizer import Tokenizer
+from headstart.verification.base import VerifyRule
+
+Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
+Cost = Annotated[float, Query(ge=0, le=2, allow_inf_nan=False)]
+Gamma = Annotated[int, Query(ge=1, le=calculator.MAX_GAMMA)]
+Trials = Annotated[int, Query(ge=100, le=1_000_000)]
+Seed = Annotated[int, Query(ge=0, lt=2**32)]
+
+_WORDS = ("practise", "read", "ask", "teach", "fail", "listen")
+_TARGET = np.array([0.34, 0.22, 0.16, 0.12, 0.10, 0.06])
+_STRANGER = np.array([0.05, 0.12, 0.08, 0.35, 0.10, 0.30])
+"""What a draft that knows nothing of the target says instead."""
+_CHECKPOINTS = 48
+
+
+def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> None:
+    """The page's routes, below ``/lab/``; all of them ask for a key where the server has keys."""
+    llm = engine.llm
+
+    @app.get("/lab/state", include_in_schema=False)
+    async def state() -> Response:
+        return Reply(_state(llm, settings))
+
+    @app.post("/lab/run", include_in_schema=False)
+    async def run(body: ChatBody, request: Request) -> Response:
+        """Answer a conversation as ``/v1/chat/completions`` does, round by round."""
+        if (body.n or 1) != 1:
+            raise RequestError(f"n is {body.n}; the lab shows one sample.")
+        params = body.sampling(settings, body.max_tokens, None)
+        prompt = await asyncio.to_thread(llm.encode_chat, body.messages)
+        wishes = (body.speculation or Speculation()).params(llm.speculation)
+        # A salt of its own: neither cached prefixes nor what drafters learnt from another run may flatter this one.
+        salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"
+        jobs = llm.jobs(prompt, params, wishes, cache_salt=salt, trace=True)
+        answer = await engine.submit(jobs)
+        return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
+
+    @app.get("/lab/curves", include_in_schema=False)
+    async def curves(alpha: Share, gamma: Gamma, c: Cost, c_hat: Cost = 0.0) -> Response:
+        return Reply(calculator.curves(alpha, gamma, c, c_hat))
+
+    @app.get("/lab/biased-rules", include_in_schema=False)
+    async def rules(likeness: Share = 0.3, trials: Trials = 200_000, seed: Seed = 0) -> Response:
+        return Reply(await asyncio.to_thread(_biased_rules, likeness, trials, seed))
+
+
+def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
+    summaries = {name: info.summary for name, info in available_drafters().items()}
+    drafters = llm.engine.drafters
+    return {
+        "model": settings.served_name,
+        "backend": llm.model.backend.name,
+        "version": version("headstart"),
+        "drafters": [{"name": name, "summary": summaries.get(name, "")} for name in drafters.drafters],
+        "default_drafter": drafters.default,
+        "rules": [rule.value for rule in VerifyRule],
+        "max_context": llm.engine.limits.max_context,
+        "max_tree": llm.engine.limits.draft_rows,
+    }
+
+
+async def _events(engine: EngineThread, answer: Answer, request: Request) -> AsyncIterator[str]:
+    (job,) = answer.jobs
+    told = _Told(engine.llm.model.tokenizer, job.sequence.tokens[: job.sequence.prompt_length])
+    async with engine.watched(answer, request):
+        yield event({"event": "start", "drafter": answer.drafter, "prompt_tokens": job.sequence.prompt_length})
+        async for piece in answer:
+            for shown in told.rounds(piece):
+                yield event({"event": "round"} | shown)
+            done = piece.completion
+            if done is None:
+                continue
+            if done.finish_reason is FinishReason.ERROR:
+                yield event({"event": "error", "message": str(done.error)})
+            else:
+                end = {"finish_reason": str(done.finish_reason), "text": done.text, "stats": done.stats.as_dict()}
+                yield event({"event": "end"} | end)
+
+
+class _Told:
+    """Rounds in the page's words."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._text = IncrementalDetokenizer(tokenizer, prompt)
+
+    def rounds(self, piece: StreamPiece) -> list[dict[str, Any]]:
+        """What a piece brought, round by round: its tokens and its tree."""
+        told = []
+        start = 0
+        for seen in piece.rounds:
+            # The last round may have ended on its way.
+            end = min(start + len(seen.path) + 1, len(piece.token_ids))
+            tokens = [self._token(piece, place) for place in range(start, end)]
+            if piece.finish_reason is not None and end == len(piece.token_ids) and tokens:
+                tokens[-1]["text"] += self._text.finish()
+            told.append({"tokens": tokens, **self._tree(seen)})
+            start = end
+        return told
+
+    def _token(self, piece: StreamPiece, place: int) -> dict[str, Any]:
+        token, rejected = piece.token_ids[place], piece.rejected[place]
+        return {
+            "text": self._text.append(token),
+            "label": self._tokenizer.token_text(token),
+            "origin": str(piece.origins[place]),
+            "rejected": None if rejected is None else self._tokenizer.token_text(rejected),
+        }
+
+    def _tree(self, seen: RoundTrace) -> dict[str, Any]:
+        return {
+            "root": self._tokenizer.token_text(seen.root),
+            "nodes": [self._node(node) for node in seen.nodes],
+            "path": seen.path,
+            "answer": self._node(seen.answer),
+            "seconds": seen.seconds,
+        }
+
+    def _node(self, node: TracedNode) -> dict[str, Any]:
+        return {
+            "label": self._tokenizer.token_text(node.token),
+            "parent": node.parent,
+            "target": node.target_prob,
+            "law": node.law_prob,
+            "draft": node.draft_prob,
+        }
+
+
+def _biased_rules(likeness: float, trials: int, seed: int) -> dict[str, Any]:
+    """Each rule's histograms and their distance from the target as trials go by, on a toy of six words."""
+    target, draft = _TARGET, likeness * _TARGET + (1 - likeness) * _STRANGER
+    checkpoints = np.unique(np.geomspace(10, trials, _CHECKPOINTS).astype(int)).tolist()
+    rules = []
+    for rule in biased_rules.Rule:
+        seen = biased_rules.simulate(rule, target, draft, checkpoints, seed)
+        law = biased_rules.law(rule, target, draft)
+        rules.append(
+            {
+                "rule": rule.value,
+                "distances": seen.distances,
+                "histograms": seen.histograms.round(5).tolist(),
+                "law": law.tolist(),
+                "bias": float(theory.divergence(law, target)),
+            }
+        )
+    return {
+        "words": _WORDS,
+        "target": target.tolist(),
+        "draft": draft.tolist(),
+        "alpha": float(theory.acceptance(target, draft)),
+        "trials": checkpoints,
+        "chance": [biased_rules.chance_distance(target, count) for count in checkpoints],
+        "rules": rules,
+    }
