@@ -22,7 +22,7 @@ from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, TextSe
 from headstart.training.synthesis import answer, ask, read_conversations, task, write_answers
 from headstart.training.trainer import TrainSettings
 
-TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=24)
+TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6)
 SETTINGS = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
 
 
@@ -44,7 +44,8 @@ def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Pat
     assert known["held_out_accepted_length"] == result.progress.best >= 1
     assert "<svg" in (tmp_path / "report.html").read_text()
     assert json.loads((tmp_path / "training.json").read_text())["step"] == 3
-    load_head(tmp_path, target().config)
+    if name != "draft-model":
+        load_head(tmp_path, target().config)
     llm = LLM(target(), name, draft_model=tmp_path)
     plain = LLM(target(), "none")
     said = [
@@ -134,7 +135,7 @@ torch.set_num_threads(1)
 from headstart.training.recipe import HeadSettings, TextSettings, train_head
 from headstart.training.trainer import TrainSettings
 model, out, corpus = sys.argv[1:]
-text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=24, directory=Path(corpus))
+text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=Path(corpus))
 settings = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
 head = HeadSettings(200, 2)
 train_head("medusa", model, Path(out), text=text, head=head, settings=settings, length=320, device="cpu")

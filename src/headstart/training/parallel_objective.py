@@ -6,10 +6,15 @@ all of blockwise's slots are learnt at once rather than one at random.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
@@ -49,6 +54,9 @@ class ParallelObjective:
         for slot in range(self.head.config.slots):
             chains.judge(slot, self._logits(states, slot))
         return chains.result()
+
+    def save(self, directory: Path, record: Mapping[str, Any]) -> None:
+        save_head(self.head, directory, record, torch.bfloat16)
 
     def _logits(self, states: Tensor, slot: int) -> Tensor:
         """[place, slot, hidden] -> [place, draft vocab] of one slot."""

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from headstart.errors import ConfigError
-from headstart.models.heads.saving import save_head
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_checkpoint, save_checkpoint
 from headstart.training.corpus import Pack
 from headstart.training.distributed import Team
@@ -159,6 +158,8 @@ class Trainer:
         total = 0.0
         for part in parts:
             batch = self._states.batch(part)
+            # What an objective draws follows from the step alone, whoever computes it and however it is divided.
+            torch.manual_seed(settings.seed + 1_000_003 * progress.step)
             with self._autocast():
                 loss = self._objective.loss(batch) * (len(part) / len(mine))
             loss.backward()  # type: ignore[no-untyped-call]
@@ -203,7 +204,7 @@ class Trainer:
         if self._team.leads:
             progress = self.progress
             known = {**self._record, "step": progress.step, "held_out_accepted_length": progress.best}
-            save_head(self._objective.head, self._out, known, torch.bfloat16)
+            self._objective.save(self._out, known)
 
     def _plan(self, minutes: float, seconds: float) -> None:
         """Fix the number of steps by the pace so far, ``seconds`` a step with its share of measuring.
