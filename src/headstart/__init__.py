@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headstart.llm import LLM
     from headstart.request import StreamPiece
     from headstart.sampling.params import SamplingParams
+    from headstart.sampling.structured import StructuredOutputsParams
     from headstart.verification.base import VerifyRule
 
 # Imported when first used, so that `import headstart` and `headstart --help` stay quick.
@@ -39,6 +40,7 @@ _HOMES = {
     "SequenceStats": "engine.outputs",
     "SpeculationParams": "drafting.base",
     "StreamPiece": "request",
+    "StructuredOutputsParams": "sampling.structured",
     "TargetSignals": "drafting.base",
     "TokenOrigin": "engine.outputs",
     "VerifyRule": "verification.base",
@@ -61,6 +63,7 @@ __all__ = [
     "SequenceStats",
     "SpeculationParams",
     "StreamPiece",
+    "StructuredOutputsParams",
     "TargetSignals",
     "TokenOrigin",
     "VerifyRule",

@@ -7,7 +7,7 @@ integer structure lives in NumPy on the host, the draft's probabilities stay ten
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -154,12 +154,36 @@ class DraftTree:
             node = int(self.parents[node])
         return path[::-1]
 
+    def restricted_to(self, kept: NDArray[np.bool_]) -> DraftTree:
+        """The tree of the nodes in ``kept`` [node], which holds the parent of each; draws that landed elsewhere go."""
+        if kept.all():
+            return self
+        if not kept.any():
+            return _EMPTY
+        place = (np.cumsum(kept) - 1).astype(np.int32)
+        draws = self.draws
+        if draws is not None:
+            of = kept[draws.nodes]
+            draws = Draws(_renamed(draws.parents[of], place), place[draws.nodes[of]], draws.rows[of])
+        return replace(
+            self,
+            tokens=self.tokens[kept],
+            parents=_renamed(self.parents[kept], place),
+            draws=draws,
+            probe=None if self.probe is None else self.probe[kept],
+            grades=None if self.grades is None else self.grades[kept],
+        )
+
     def child_with(self, node: int, token: int) -> int | None:
         """The verifiable child of ``node`` that bears ``token``, if there is one."""
         for child in self.children.get(node, ()):
             if self.tokens[child] == token:
                 return child
         return None
+
+
+def _renamed(parents: NDArray[np.int32], place: NDArray[np.int32]) -> NDArray[np.int32]:
+    return np.where(parents == ROOT, np.int32(ROOT), place[parents])
 
 
 _EMPTY = DraftTree(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int32))

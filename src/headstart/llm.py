@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,7 @@ from headstart.request import EncodedPrompt, Job, StreamPiece
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
+from headstart.text.grammar import GrammarCompiler
 
 Prompt = str | Sequence[int] | EncodedPrompt
 Message = Mapping[str, Any]
@@ -253,6 +255,7 @@ class LLM:
             RequestError: a parameter does not fit the model.
         """
         seed = fresh_seed() if params.seed is None else params.seed
+        wanted = params.structured_outputs
         return [
             Job(
                 self.model,
@@ -266,9 +269,15 @@ class LLM:
                 cache_salt,
                 prompt_logprobs,
                 trace,
+                None if wanted is None else self._grammars.constraint(wanted),
             )
             for sample in range(params.n)
         ]
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        model = self.model
+        return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
 
     def _load_draft(self, name: str) -> LoadedModel:
         draft = load_model(name, self._draft_precision)

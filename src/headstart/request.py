@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headstart.drafting.base import SpeculationParams
+from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence, StopRules
 from headstart.engine.trace import RoundTrace, Trace
@@ -63,6 +64,7 @@ class Job:
         cache_salt: only requests of the same salt share cached prefixes.
         prompt_logprobs: so many best alternatives of each prompt token are wanted too; None: nothing of the prompt.
         trace: record what each round looked like.
+        constraint: what the output may be, this job's own; None: anything.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -81,6 +83,7 @@ class Job:
         cache_salt: str = "",
         prompt_logprobs: int | None = None,
         trace: bool = False,
+        constraint: TokenConstraint | None = None,
     ) -> None:
         self.prompt_index = prompt_index
         self.sample = sample
@@ -104,6 +107,7 @@ class Job:
             prompt_top=prompt_logprobs,
             trace=Trace() if trace else None,
             text=self._text,
+            constraint=constraint,
         )
         self._shown_text = 0
         self._shown_tokens = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
@@ -34,22 +35,32 @@ class TargetLaw:
 
     def probs(self, node: int) -> Tensor:
         """float64 [vocab]: the law of the token after ``node``."""
-        return self._transforms.law(self._logits[node + 1], self._history(node))
+        return self._transforms.law(self._row(node), self._history(node))
 
     def sample(self, node: int) -> int:
         """The token after ``node``: the argmax if greedy, else drawn with the noise of the token's own position."""
         position = self._root_position + len(self._draft.path_to(node)) + 1
-        return self._transforms.sample(self._logits[node + 1], self._sequence.noise, position, self._history(node))
+        return self._transforms.sample(self._row(node), self._sequence.noise, position, self._history(node))
 
     def peak_ratio(self, node: int, token: int) -> float:
         """p(token) / max p after ``node``, before temperature and truncation."""
-        return self._transforms.peak_ratio(self._logits[node + 1], token, self._history(node))
+        return self._transforms.peak_ratio(self._row(node), token, self._history(node))
 
     def logprobs(self, node: int, token: int, count: int) -> TokenLogprobs:
         """Log-probabilities of ``token`` and of the ``count`` best after ``node``, before any transform."""
         return TokenLogprobs(token, *logprobs(self._logits[node + 1], token, count))
 
+    def _row(self, node: int) -> Tensor:
+        """Logits after ``node``; where the request is constrained, -inf for all that may not be said there."""
+        row = self._logits[node + 1]
+        if self._sequence.constraint is None:
+            return row
+        allowed = torch.from_numpy(self._sequence.constraint.mask(self._path_tokens(node)))
+        return row.masked_fill(~allowed.to(row.device), -torch.inf)
+
     def _history(self, node: int) -> PathHistory | None:
-        if not self._transforms.needs_history:
-            return None
-        return self._sequence.history.along([int(self._draft.tokens[step]) for step in self._draft.path_to(node)])
+        return self._sequence.history.along(self._path_tokens(node)) if self._transforms.needs_history else None
+
+    def _path_tokens(self, node: int) -> list[int]:
+        tokens: list[int] = self._draft.tokens[self._draft.path_to(node)].tolist()
+        return tokens

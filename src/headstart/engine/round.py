@@ -10,6 +10,7 @@ import numpy as np
 
 from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
+from headstart.engine.constraint import prune
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.pool import DrafterPool
@@ -30,6 +31,10 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
     clock = _Clock()
     decoding = [sequence for sequence, _ in plan.decoding]
     drafts = drafters.propose(decoding, [budget for _, budget in plan.decoding]) if decoding else []
+    drafts = [
+        draft if sequence.constraint is None else prune(draft, sequence.constraint)
+        for sequence, draft in zip(decoding, drafts, strict=True)
+    ]
     clock.drafted()
     chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
     trees = [_tree(sequence, draft) for sequence, draft in zip(decoding, drafts, strict=True)]
@@ -99,7 +104,7 @@ def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: T
 
 def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
     wishes = sequence.speculation
-    return verify(draft, law, sequence.noise, len(sequence.tokens) - 1, wishes.verify, wishes.lenience)
+    return verify(draft, law, sequence.noise, len(sequence.tokens) - 1, wishes.verify, wishes.lenience, wishes.typical)
 
 
 def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:

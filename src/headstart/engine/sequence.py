@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headstart.drafting.base import SpeculationParams
+from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
 from headstart.sampling.noise import SequenceNoise
@@ -59,6 +60,8 @@ class Sequence:
     prompt_top: int | None = None
     """So many best alternatives of each prompt token are wanted; None: no log-probabilities of the prompt."""
     text: GrowingText | None = None
+    constraint: TokenConstraint | None = None
+    """What the output may be; None: anything."""
     stats: SequenceStats = field(default_factory=SequenceStats)
     origins: list[TokenOrigin] = field(default_factory=list)
     """[output token]."""
@@ -108,6 +111,8 @@ class Sequence:
             self.finish_reason, self.stop_reason = FinishReason.STOP, self.text.stop
         elif self.num_output >= self.stops.max_tokens:
             self.finish_reason = FinishReason.LENGTH
+        elif self.constraint is not None:
+            self.constraint.advance(token)
 
     def fail(self, message: str) -> None:
         """End this sequence alone with an error."""

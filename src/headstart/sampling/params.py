@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headstart.errors import RequestError
+from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n")
 _OPTIONAL_INTEGER_FIELDS = ("max_tokens", "seed", "logprobs")
@@ -50,8 +51,8 @@ class SamplingParams:
     """How the next token is drawn from the target's logits, and when to stop.
 
     Every field acts on the target's law before verification, so speculation changes none of it. The order of
-    the transforms is vLLM's: allowed and banned tokens, min_tokens, logit bias; then repetition, frequency and
-    presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
+    the transforms is vLLM's: structured outputs; allowed and banned tokens, min_tokens, logit bias; then repetition,
+    frequency and presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
     """
 
     temperature: float = 1.0
@@ -88,6 +89,9 @@ class SamplingParams:
     """Independent samples of the same prompt."""
     logprobs: int | None = None
     """Log-probabilities of the chosen and so many best tokens, of the law before any transform; None: none."""
+
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the whole output must be; acts on the logits before every other transform."""
 
     def __post_init__(self) -> None:
         for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
@@ -128,6 +132,12 @@ class SamplingParams:
             _check(0 <= self.seed < 2**64, f"seed is {self.seed}; it must lie in [0, 2**64).")
         if self.logprobs is not None:
             _check(0 <= self.logprobs <= 100, f"logprobs is {self.logprobs}; it must lie in [0, 100].")
+        if self.structured_outputs is not None:
+            _check(
+                isinstance(self.structured_outputs, StructuredOutputsParams),
+                f"structured_outputs is {self.structured_outputs!r}; it must be StructuredOutputsParams.",
+            )
+            _check(not self.ignore_eos, "ignore_eos is given; structured_outputs end by themselves. Leave one out.")
 
     @property
     def greedy(self) -> bool:

@@ -269,8 +269,8 @@ _NOT_A_NUMBER = "the model's logits hold a value that is not a finite number; no
 def _check_peak(peak: float) -> None:
     if peak == -math.inf:
         raise RequestError(
-            "no token is left to sample: logit_bias, allowed_token_ids, banned_token_ids and min_tokens together "
-            "forbid all of them; allow at least one."
+            "no token is left to sample: structured_outputs, logit_bias, allowed_token_ids, banned_token_ids and "
+            "min_tokens together forbid all of them; allow at least one."
         )
     if not math.isfinite(peak):
         raise RequestError(_NOT_A_NUMBER)

@@ -1,0 +1,48 @@
+"""What a sequence may say, token by token (the engine itself knows no grammar)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.draft_tree import ROOT, DraftTree
+
+
+class TokenConstraint(Protocol):
+    """A language over tokens, and where in it the committed output stands. Guesses never change that state."""
+
+    def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        """[vocab] the tokens that may follow committed output and ``path``. After a forbidden token, or the end: all.
+
+        Raises:
+            RequestError: the language has become too complex to follow.
+        """
+        ...
+
+    def allowed(self, path: Sequence[int]) -> int:
+        """How many tokens of ``path`` may follow one another after the committed output."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Take one committed token, which does not end the output. What is wrong shows at the next ``mask``."""
+        ...
+
+
+def prune(draft: DraftTree, constraint: TokenConstraint) -> DraftTree:
+    """A draft without rows that could not matter: nothing after a forbidden guess is ever reached.
+
+    Deterministic guesses go with what follows them. A draw stays, for what it was drawn from shapes the law after its
+    rejection; only what follows it goes. A tree with probe nodes stays whole: its drafter counts on their places.
+    """
+    if draft.probe is not None or not len(draft):
+        return draft
+    allowed = np.zeros(len(draft), dtype=np.bool_)
+    for leaf in set(range(len(draft))) - set(draft.parents.tolist()):
+        path = draft.path_to(leaf)
+        allowed[path[: constraint.allowed(draft.tokens[path].tolist())]] = True
+    if draft.draws is None:
+        return draft.restricted_to(allowed)
+    return draft.restricted_to((draft.parents == ROOT) | allowed[draft.parents])

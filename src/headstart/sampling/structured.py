@@ -1,0 +1,61 @@
+"""What the whole output of a request must be: JSON, a regular expression's language, or one of a few texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headstart.errors import RequestError
+
+_KINDS = ("json", "json_object", "regex", "choice")
+
+
+@dataclass(frozen=True)
+class StructuredOutputsParams:
+    """Names and meaning are vLLM's; exactly one field is given. The output ends where the structure is complete."""
+
+    json: str | bool | Mapping[str, Any] | None = None
+    """A JSON schema, as text or as what JSON reads; kept as text. Keywords that cannot be enforced are refused."""
+    json_object: bool = False
+    """Any JSON object."""
+    regex: str | None = None
+    """Matched as a whole, in the syntax of Rust's regex crate; \\d means ASCII digits. No look-around."""
+    choice: tuple[str, ...] | None = None
+    """One of these texts."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in _KINDS if getattr(self, name) is not None]
+        if not self.json_object:
+            given.remove("json_object")
+        if len(given) != 1:
+            raise RequestError(
+                f"structured_outputs names {' and '.join(given) or 'nothing'}; give exactly one of {', '.join(_KINDS)}."
+            )
+        if self.json is not None:
+            object.__setattr__(self, "json", _schema_text(self.json))
+        if self.regex is not None and not isinstance(self.regex, str):
+            raise RequestError(f"regex is {self.regex!r}; it must be a string.")
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+
+    @property
+    def size(self) -> int:
+        """Characters of what was asked for."""
+        return len(str(self.json or "")) + len(self.regex or "") + sum(map(len, self.choice or ()))
+
+
+def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:
+    try:
+        if isinstance(schema, str):
+            schema = json.loads(schema)
+        return json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"json is no JSON schema: {str(error).rstrip('.')}.") from None
+
+
+def _choices(choices: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(choices, str) or not all(isinstance(text, str) and text for text in choices) or not choices:
+        raise RequestError("choice must hold texts, at least one and none of them empty.")
+    return tuple(choices)

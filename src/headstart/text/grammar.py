@@ -1,0 +1,146 @@
+"""Structured outputs as languages over tokens, followed by llguidance (docs/decisions/0009)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.errors import RequestError
+from headstart.sampling.structured import StructuredOutputsParams
+from headstart.text.tokenizer import Tokenizer
+
+_HEADER = '%llguidance {"no_forcing": true}\nstart: '
+"""Without it, where only one text can follow, llguidance allows only the tokens its tokenizer would cut that text into:
+the law would no longer be the target's own over all spellings."""
+
+_WHITESPACE = r"[ \n\r\t]{1,20}"
+"""Between the tokens of JSON: bounded, since a small model may otherwise never leave it."""
+
+_LIMITS = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
+"""A tenth of a second at most for a regular expression, where llguidance's own limit allows seconds."""
+
+_CACHED_GRAMMARS = 64
+
+
+class Constraint:
+    """Implements ``engine.constraint.TokenConstraint`` with one matcher that stands behind the committed output."""
+
+    def __init__(self, matcher: Any, vocab_size: int, end_tokens: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._end_tokens = end_tokens
+
+    def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        """As ``TokenConstraint.mask``. The matcher walks down the path and back."""
+        if path and (self._before_end(path) < len(path) or self._matcher.validate_tokens(path) < len(path)):
+            return np.ones(self._vocab_size, dtype=np.bool_)
+        walked = not path or self._matcher.consume_tokens(path)
+        bits = self._matcher.compute_bitmask() if walked else b""
+        if self._matcher.is_error():
+            reason = _reason(self._matcher.get_error())
+            raise RequestError(f"structured_outputs cannot be followed any further: {reason}.")
+        self._matcher.rollback(len(path))
+        allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=self._vocab_size, bitorder="little")
+        return allowed.view(np.bool_)
+
+    def allowed(self, path: Sequence[int]) -> int:
+        """As ``TokenConstraint.allowed``. A token that would end the output counts wherever it stands first."""
+        end = self._before_end(path)
+        valid: int = self._matcher.validate_tokens(path[:end])
+        return valid + (valid == end < len(path))
+
+    def advance(self, token: int) -> None:
+        """As ``TokenConstraint.advance``."""
+        self._matcher.consume_token(token)
+
+    def _before_end(self, path: Sequence[int]) -> int:
+        return next((i for i, token in enumerate(path) if token in self._end_tokens), len(path))
+
+
+class GrammarCompiler:
+    """Makes constraints for one model.
+
+    Args:
+        tokenizer: spells the tokens.
+        vocab_size: of the model's logits, which may have more rows than the tokenizer has tokens.
+        end_tokens: what ends an output; at least one.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: Sequence[int]) -> None:
+        self._library = _llguidance()
+        if not end_tokens:
+            raise RequestError("structured_outputs is given, but this model has no end-of-sequence token to end with.")
+        self._vocab_size = vocab_size
+        self._end_tokens = frozenset(end_tokens)
+        spelling = _Spelling(tokenizer, vocab_size, end_tokens[0])
+        self._tokens = self._library.LLTokenizer(spelling, n_vocab=vocab_size, eos_token=list(end_tokens))
+        self._matcher = lru_cache(maxsize=_CACHED_GRAMMARS)(self._compiled)
+
+    def constraint(self, wanted: StructuredOutputsParams) -> Constraint:
+        """A constraint at the beginning of its output.
+
+        Raises:
+            RequestError: schema or expression are wrong, cannot be enforced, or are too complex.
+        """
+        return Constraint(self._matcher(wanted).deep_copy(), self._vocab_size, self._end_tokens)
+
+    def _compiled(self, wanted: StructuredOutputsParams) -> Any:
+        library = self._library
+        matcher = library.LLMatcher(
+            self._tokens, _lark(library, wanted), log_level=0, limits=library.LLParserLimits(**_LIMITS)
+        )
+        if matcher.is_error():
+            raise RequestError(f"structured_outputs cannot be enforced: {_reason(matcher.get_error())}.")
+        return matcher
+
+
+class _Spelling:
+    """A tokenizer as llguidance wants to see it (``llguidance.TokenizerWrapper``)."""
+
+    is_tokenizer_wrapper = True
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_token: int) -> None:
+        self.eos_token_id = end_token
+        self.bos_token_id = tokenizer.bos_token_id
+        self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+
+
+def _lark(library: ModuleType, wanted: StructuredOutputsParams) -> str:
+    if wanted.regex is not None:
+        return f"{_HEADER}/{library.regex_to_lark(wanted.regex, use_ascii='d')}/"
+    if wanted.choice is not None:
+        return _HEADER + " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
+    schema = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
+    if isinstance(schema, dict):
+        schema = schema | {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
+    return f"{_HEADER}%json {json.dumps(schema)}"
+
+
+def _llguidance() -> ModuleType:
+    try:
+        import llguidance
+    except ImportError as error:
+        raise RequestError(
+            "structured_outputs is given, which needs llguidance; install headstart with its extra: "
+            "headstart[structured]."
+        ) from error
+    return llguidance
+
+
+def _reason(message: str) -> str:
+    """What is wrong, in one line: parsers point at the place on the lines around it."""
+    _, found, reason = message.rpartition("error: ")
+    lines = (reason if found else message).strip().splitlines() or ["no reason is given"]
+    return re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", lines[0]).strip().rstrip(".")
