@@ -84,6 +84,11 @@ class TestCommand:
         assert "lenience is lossy" in compare(tiny_model_dir, *arguments).stdout
         assert not rows(compare(tiny_model_dir, *arguments, "--json"))[0]["comparable"]
 
+    def test_typical_acceptance_promises_nothing_but_to_greedy_requests(self, tiny_model_dir: Path) -> None:
+        arguments = [PROMPT, "-d", "random", "--typical", 1e-9, "--seed", 1]
+        assert "typical is lossy" in compare(tiny_model_dir, *arguments, "-t", 1).stdout
+        assert "the same, token for token." in compare(tiny_model_dir, *arguments, "-t", 0).stdout
+
     def test_files_are_compared_line_by_line(self, tiny_model_dir: Path) -> None:
         lines = [json.dumps({"turns": ["a", "b"]}), "no JSON", json.dumps({"prompt": "c"})]
         result = compare(tiny_model_dir, "--prompts", "-", stdin="\n".join(lines))

@@ -351,6 +351,11 @@ class TestOptions:
         assert "LOSSY" in warning
         assert "LOSSY" in headstart("generate", "--help").stdout
 
+    def test_typical_acceptance_warns_where_it_loses_something(self, generate: Generate) -> None:
+        (warning,) = generate(PROMPT, "--quiet", "--typical", 0.09, "-t", 1).stderr.splitlines()
+        assert "--typical is LOSSY" in warning
+        assert generate(PROMPT, "--quiet", "--typical", 0.09).stderr == ""
+
     def test_what_has_no_effect_is_said(self, generate: Generate) -> None:
         assert "--top-p" in generate(PROMPT, "--top-p", 0.5).stderr
         assert "--top-p" not in generate(PROMPT, "--top-p", 0.5, "-t", 1).stderr
@@ -373,6 +378,7 @@ class TestRefusals:
             (["--stop", ""], "stop"),
             (["--seed", "-1"], "seed"),
             (["--lenience", "2"], "lenience"),
+            (["--typical", "1"], "typical"),
             (["--max-context", "100000"], "max_context"),
             (["--max-context", "5"], "the context holds 5"),
         ],

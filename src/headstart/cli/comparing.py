@@ -63,7 +63,9 @@ class Comparator:
         self._llm = llm
         self._params = params
         self._speculation = speculation
-        self._lossy = speculation.lenience is not None and speculation.lenience < 1
+        # Greedy requests lose nothing by typical acceptance.
+        exact = speculation.lossy is None or (speculation.lossy == "typical" and params.greedy)
+        self._lossy = None if exact else speculation.lossy
 
     def warm_up(self) -> None:
         """Decode a little both ways, so that neither is charged for what only happens once."""
@@ -98,12 +100,12 @@ class Comparator:
         return f"{parted}; {_cause(difference) if comparison.comparable else 'they may, as ' + self._promise()}."
 
     def _promise(self) -> str:
-        if self._lossy:
-            return "lenience is lossy"
+        if self._lossy is not None:
+            return f"{self._lossy} is lossy"
         return "guesses drawn at random keep the distribution alone (--verify coupled keeps the tokens too)"
 
     def _comparable(self, samples: Sequence[Completion]) -> bool:
-        if self._lossy:
+        if self._lossy is not None:
             return False
         drawn = any(sample.stats.sampled_rounds for sample in samples)
         return self._params.greedy or self._speculation.verify is VerifyRule.COUPLED or not drawn

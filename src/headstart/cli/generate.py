@@ -46,6 +46,7 @@ def generate(
     drafter_option: options.DrafterOptions = None,
     verify: options.Verify = VerifyChoice.AUTO,
     lenience: options.Lenience = None,
+    typical: options.Typical = None,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
     top_p: options.TopP = 1.0,
@@ -143,7 +144,7 @@ def generate(
         conversations = [one_prompt(prompt, is_chat, system)]
     else:
         conversations = read_prompts(prompts, is_chat, system)
-    _remark(params, lenience, quiet)
+    _remark(params, lenience, typical, quiet)
 
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
@@ -156,7 +157,11 @@ def generate(
         from headstart.verification.base import VerifyRule
 
         speculation = SpeculationParams(
-            draft_tokens=draft_tokens, tree_nodes=tree_nodes, verify=VerifyRule(verify.value), lenience=lenience
+            draft_tokens=draft_tokens,
+            tree_nodes=tree_nodes,
+            verify=VerifyRule(verify.value),
+            lenience=lenience,
+            typical=typical,
         )
         llm = LLM(
             model,
@@ -202,10 +207,14 @@ def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_dra
     return DraftText(llm.model.tokenizer, conversation.request(llm, 0).token_ids, params)
 
 
-def _remark(params: SamplingParams, lenience: float | None, quiet: bool) -> None:
+def _remark(params: SamplingParams, lenience: float | None, typical: float | None, quiet: bool) -> None:
     """Say on stderr what the options lose, or leave without effect."""
-    if lenience is not None and lenience < 1:
-        typer.echo("Warning: --lenience is LOSSY; the output no longer follows the target's own law.", err=True)
+    lossy = {
+        "--lenience": lenience is not None and lenience < 1,
+        "--typical": typical is not None and not params.greedy,
+    }
+    for name in (name for name, asked_for in lossy.items() if asked_for):
+        typer.echo(f"Warning: {name} is LOSSY; the output no longer follows the target's own law.", err=True)
     if quiet or not params.greedy:
         return
     idle = {

@@ -106,6 +106,15 @@ Lenience = Annotated[
         metavar="L",
     ),
 ]
+Typical = Annotated[
+    float | None,
+    typer.Option(
+        help="LOSSY: Medusa's typical acceptance, which keeps every guess that the target finds plausible; epsilon in "
+        "(0, 1), 0.09 in the paper. The output no longer follows the target's law, unless temperature is 0.",
+        rich_help_panel=SPECULATION,
+        metavar="EPSILON",
+    ),
+]
 
 Temperature = Annotated[
     float,

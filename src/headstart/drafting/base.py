@@ -46,6 +46,9 @@ class SpeculationParams:
     """COUPLED asks drafters that sample to share the target's noise (Gumbel coupling): their trees are point masses."""
     lenience: float | None = None
     """LOSSY opt-in (paper A.5): a guess x is also accepted where p(x) is smaller than q(x) by up to this factor."""
+    typical: float | None = None
+    """LOSSY opt-in (Medusa's typical acceptance): every guess stays that the target finds plausible; the epsilon of
+    ``verification.typical``, the paper's is 0.09. Greedy requests lose nothing."""
 
     def __post_init__(self) -> None:
         for name in ("draft_tokens", "tree_nodes"):
@@ -54,6 +57,17 @@ class SpeculationParams:
                 raise RequestError(f"{name} is {value}; it must be 0 (no speculation) or more.")
         if self.lenience is not None and not 0 < self.lenience <= 1:
             raise RequestError(f"lenience is {self.lenience}; it must lie in (0, 1], where 1 is lossless.")
+        if self.typical is not None and not 0 < self.typical < 1:
+            raise RequestError(f"typical is {self.typical}; it must lie in (0, 1).")
+        if self.lenience is not None and self.typical is not None:
+            raise RequestError(f"lenience is {self.lenience} and typical {self.typical}; choose one of the two.")
+
+    @property
+    def lossy(self) -> str | None:
+        """The name of the rule asked for that does not keep the target's law, None for exact ones."""
+        if self.typical is not None:
+            return "typical"
+        return "lenience" if self.lenience is not None and self.lenience < 1 else None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Speculation(Body):
             tree_nodes=otherwise.tree_nodes if self.tree_nodes is None else self.tree_nodes,
             verify=otherwise.verify if self.verify is None else self.verify,
             lenience=otherwise.lenience,
+            typical=otherwise.typical,
         )
 
 

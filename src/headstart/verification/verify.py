@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headstart.draft_tree import DraftTree, TreeLaw
+from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise
 from headstart.verification.base import NodeLaws, Verdict, VerifyRule
 from headstart.verification.block import judge_block
@@ -10,6 +11,7 @@ from headstart.verification.chain import judge_chain
 from headstart.verification.coupled import walk
 from headstart.verification.lenient import verify_lenient
 from headstart.verification.tree import verify_draws
+from headstart.verification.typical import verify_typical
 
 
 def verify(
@@ -19,17 +21,22 @@ def verify(
     root_position: int,
     rule: VerifyRule = VerifyRule.AUTO,
     lenience: float | None = None,
+    typical: float | None = None,
 ) -> Verdict:
     """What the target says to ``tree``: the accepted path, then one more token.
 
     ``root_position`` is the position of the root token and keys the noise of sampled rules. The output follows the
-    target's law under every ``rule`` (see ``VerifyRule``), unless ``lenience`` asks for the lossy opt-in.
-    Probe nodes are never verified. The empty tree is plain decoding.
+    target's law under every ``rule`` (see ``VerifyRule``), unless ``lenience`` or ``typical`` asks for a
+    lossy opt-in. Probe nodes are never verified. The empty tree is plain decoding.
 
     Raises:
-        ConfigError: ``lenience`` outside (0, 1].
+        ConfigError: ``lenience`` outside (0, 1], ``typical`` outside (0, 1), or both.
         RequestError: from ``laws``, where a row's logits give no law.
     """
+    if lenience is not None and typical is not None:
+        raise ConfigError(f"lenience is {lenience} and typical {typical}; choose one of the two.")
+    if typical is not None:
+        return verify_typical(tree, laws, typical)
     if lenience is not None:
         return verify_lenient(tree, laws, noise, root_position, lenience)
     if laws.greedy or tree.law is TreeLaw.POINT_MASS or rule is VerifyRule.COUPLED:
