@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.models.backend import RowInputs
 
 PATHS = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=6)
 
@@ -101,3 +102,16 @@ def test_a_law_and_its_draws_come_together() -> None:
         DraftTree(tokens, parents, draws=Draws(parents, zero, zero), draft_probs=probs)
     with pytest.raises(ValueError, match="come together"):
         DraftTree(tokens, parents, TreeLaw.SAMPLED, Draws(parents, zero, zero))
+
+
+def test_only_probe_nodes_read_something_else_than_their_token():
+    inputs = RowInputs(np.array([1, 2], np.int32), torch.tensor([[1.0], [2.0]]))
+    tokens, parents = np.array([5, 0, 0], np.int32), np.array([-1, 0, 1], np.int32)
+    tree = DraftTree(tokens, parents, probe=np.array([False, True, True]), inputs=inputs)
+    kept = tree.restricted_to(np.array([True, True, False]))
+    assert kept.inputs is not None
+    assert (kept.inputs.rows.tolist(), kept.inputs.values.tolist()) == ([1], [[1.0]])
+    assert tree.restricted_to(np.array([True, False, False])).inputs is None
+    for probe in (None, np.array([False, False, True])):
+        with pytest.raises(ValueError, match="only probe nodes"):
+            DraftTree(tokens, parents, probe=probe, inputs=inputs)

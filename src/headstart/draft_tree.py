@@ -12,8 +12,11 @@ from enum import Enum
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from headstart.models.backend import RowInputs
 
 ROOT = -1
 """The parent of a first-level node: the last committed token."""
@@ -68,6 +71,8 @@ class DraftTree:
     """[node] how sure the drafter is of a guess given its parent, as one of a few classes of its own, 0 to
     ``MAX_GRADES`` - 1. What a class is worth is for its reader to learn; None: the drafter tells nodes apart by
     depth and rank alone."""
+    inputs: RowInputs | None = None
+    """Nodes, probe nodes all of them, that read something else than their token; None: no such node."""
 
     def __post_init__(self) -> None:
         if self.tokens.shape != self.parents.shape or self.tokens.ndim != 1:
@@ -80,6 +85,8 @@ class DraftTree:
             raise ValueError(f"a {self.law.value} tree {'has no' if self.draws is not None else 'needs'} draws")
         if (self.draws is None) != (self.draft_probs is None):
             raise ValueError("draws and draft_probs come together")
+        if self.inputs is not None and (self.probe is None or not self.probe[self.inputs.rows].all()):
+            raise ValueError("only probe nodes may read something else than their token")
 
     @classmethod
     def empty(cls) -> DraftTree:
@@ -172,6 +179,7 @@ class DraftTree:
             draws=draws,
             probe=None if self.probe is None else self.probe[kept],
             grades=None if self.grades is None else self.grades[kept],
+            inputs=None if self.inputs is None else _restricted(self.inputs, kept, place),
         )
 
     def child_with(self, node: int, token: int) -> int | None:
@@ -180,6 +188,11 @@ class DraftTree:
             if self.tokens[child] == token:
                 return child
         return None
+
+
+def _restricted(inputs: RowInputs, kept: NDArray[np.bool_], place: NDArray[np.int32]) -> RowInputs | None:
+    left = kept[inputs.rows]
+    return RowInputs(place[inputs.rows[left]], inputs.values[torch.from_numpy(left)]) if left.any() else None
 
 
 def _renamed(parents: NDArray[np.int32], place: NDArray[np.int32]) -> NDArray[np.int32]:

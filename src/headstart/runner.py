@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.models.backend import Backend, IntArray, PassBatch
+from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -30,6 +31,8 @@ class Span:
     """[row] distance from the last cached token, 0 for the first row: position = cached length + depth."""
     logits: Literal["all", "last", "none"] = "all"
     """Rows whose logits are wanted."""
+    inputs: RowInputs | None = None
+    """Rows of this span that read something else than their token."""
 
     @classmethod
     def chain(cls, sequence_id: int, tokens: Sequence[int], logits: Literal["all", "last", "none"] = "all") -> Span:
@@ -98,6 +101,7 @@ class ModelRunner:
                 logit_rows=np.concatenate([rows + start for rows, start in zip(wanted, starts, strict=False)]),
                 taps=taps,
                 num_layers=num_layers,
+                inputs=_joined_inputs(spans, starts),
             ),
             self.cache.storage,
         )
@@ -113,6 +117,16 @@ class ModelRunner:
             )
             first_logit += len(rows)
         return outputs
+
+
+def _joined_inputs(spans: Sequence[Span], starts: IntArray) -> RowInputs | None:
+    """Those of all spans, by rows of the pass."""
+    given = [
+        span.inputs.moved(start) for span, start in zip(spans, starts.tolist(), strict=False) if span.inputs is not None
+    ]
+    if not given:
+        return None
+    return RowInputs(np.concatenate([each.rows for each in given]), torch.cat([each.values for each in given]))
 
 
 def _wanted_rows(span: Span) -> IntArray:

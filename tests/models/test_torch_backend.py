@@ -17,7 +17,7 @@ from tiny_models import FAMILIES, make_model, reference_logits, save_model
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from headstart.models.backend import FINAL_TAP, KVStorage
+from headstart.models.backend import FINAL_TAP, KVStorage, RowInputs
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.linear import Linear
@@ -217,6 +217,20 @@ def test_early_exit_is_the_model_of_the_first_layers(family: str) -> None:
     shallow.config.num_hidden_layers = depth
     assert_close(output.logits, reference_logits(shallow, tokens))
     assert_close(case.backend.decoder.logits(case.backend.decoder.final_norm(output.hidden[depth])), output.logits)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+def test_rows_may_read_something_else_than_their_token(family: str) -> None:
+    """Given what the embedding of a token is, they say what that token's row says; the others read their tokens."""
+    case = load(family)
+    config, decoder = case.config, case.backend.decoder
+    tokens, rows = random_tokens(9), np.array([0, 4, 5], np.int32)
+    storage = case.backend.allocate_cache(4, BLOCK_SIZE)
+    expected = case.backend.forward(make_pass([Rows(tokens, 0, [0, 1, 2])]), storage).logits
+    values = decoder.embedding[[tokens[row] for row in rows]] * config.embedding_scale
+    hidden = [0 if place in rows else token for place, token in enumerate(tokens)]
+    batch = make_pass([Rows(hidden, 0, [0, 1, 2])], inputs=RowInputs(rows, values))
+    torch.testing.assert_close(case.backend.forward(batch, storage).logits, expected)
 
 
 @pytest.mark.parametrize("settings", [{"taps": (5,)}, {"taps": (3,), "num_layers": 2}, {"num_layers": 5}])

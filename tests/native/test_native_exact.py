@@ -23,7 +23,7 @@ from native_cases import (
 )
 from torch import Tensor
 
-from headstart.models.backend import FINAL_TAP, IntArray
+from headstart.models.backend import FINAL_TAP, IntArray, RowInputs
 from headstart.models.config import LayerConfig, RopeConfig
 from headstart.native.backend import NativeBackend, NativeStorage, Precision
 
@@ -219,10 +219,11 @@ def test_a_row_that_breaks_does_not_break_others(parents: list[int], broken: lis
     storage = storage_of(backend)
     run_chunks(backend, storage, random_tokens(37), [64], SHUFFLED)
     inputs = torch.randn(5, 96, generator=torch.Generator().manual_seed(0))
-    batch = make_pass(Rows([0] * 5, 37, SHUFFLED, parents))
-    whole = backend.forward(batch, storage, inputs=inputs).logits
+    given = RowInputs(np.arange(5, dtype=np.int32), inputs)
+    batch = make_pass(Rows([0] * 5, 37, SHUFFLED, parents), inputs=given)
+    whole = backend.forward(batch, storage).logits
     inputs[1] = float("nan")
-    after = backend.forward(batch, storage, inputs=inputs).logits
+    after = backend.forward(batch, storage).logits
     sound = [row for row in range(5) if row not in broken]
     assert torch.equal(after[sound], whole[sound])
     assert after[broken].isnan().all()

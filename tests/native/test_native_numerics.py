@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from native_cases import (
@@ -19,7 +20,7 @@ from native_cases import (
 )
 from torch import Tensor
 
-from headstart.models.backend import FINAL_TAP
+from headstart.models.backend import FINAL_TAP, RowInputs
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weights import DecoderWeights, LinearWeights
@@ -136,12 +137,19 @@ def test_early_exit_and_long_context(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", isa_params(("avx512", "avx2")))
-def test_inputs_in_place_of_embeddings(isa: str) -> None:
-    config = small_config()
-    backend = native(config, "bf16", isa)
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("changes", [{}, {"embedding_scale": 9.8}, {"learned_positions": True}], ids=str)
+def test_inputs_in_place_of_tokens(isa: str, precision: Precision, changes: dict[str, object]) -> None:
+    """Rows that are given what their tokens' embedding is say the same, beside rows that read their token."""
+    config = small_config(**changes)
+    backend = native(config, precision, isa)
     tokens = random_tokens(20)
     expected = run_chunks(backend, backend.allocate_cache(2, 32), tokens, [20], [0])
-    embedded = random_weights(config).embedding[tokens]
-    batch = make_pass(Rows([0] * 20, 0, [1]))
-    actual = backend.forward(batch, backend.allocate_cache(2, 32), inputs=embedded).logits
-    assert torch.equal(actual, expected)
+    rows = np.array([0, 3, 4, 19], np.int32)
+    embedded = random_weights(config).embedding.to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    values = embedded[[tokens[row] for row in rows]].float() * config.embedding_scale
+    hidden = [0 if place in rows else token for place, token in enumerate(tokens)]
+    batch = make_pass(Rows(hidden, 0, [1]), inputs=RowInputs(rows, values))
+    assert torch.equal(backend.forward(batch, backend.allocate_cache(2, 32)).logits, expected)
+    with pytest.raises(ValueError, match="inputs are"):
+        backend.forward(replace(batch, inputs=RowInputs(rows, values[1:])), backend.allocate_cache(2, 32))

@@ -16,7 +16,7 @@ from headstart.engine.outputs import SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Plan
 from headstart.engine.sequence import Sequence
-from headstart.errors import RequestError
+from headstart.errors import LogitsError, RequestError
 from headstart.runner import ModelRunner, Span, SpanOutput
 from headstart.sampling.transforms import logprobs
 from headstart.verification.base import Verdict
@@ -54,7 +54,7 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
             try:
                 verdict = _verify(sequence, draft, law := TargetLaw(output.logits, draft, sequence))
             except RequestError as error:
-                sequence.fail(str(error))
+                sequence.fail(str(error), refused=not isinstance(error, LogitsError))
                 continue
             if sequence.trace is not None and sequence.started is not None:
                 sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)
@@ -133,6 +133,7 @@ def _tree(sequence: Sequence, draft: DraftTree) -> Span:
         np.concatenate([np.asarray([root], dtype=np.int32), draft.tokens]),
         np.concatenate([np.asarray([-1], dtype=np.int32), draft.parents + np.int32(1)]),
         np.concatenate([np.zeros(1, dtype=np.int32), draft.depths]),
+        inputs=None if draft.inputs is None else draft.inputs.moved(1),
     )
 
 

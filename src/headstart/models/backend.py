@@ -8,7 +8,7 @@ its own ``KVStorage``. Integer tables are NumPy int32, so that one set of tables
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,20 @@ IntArray = NDArray[np.int32]
 
 FINAL_TAP = -1
 """The tap that names the state after the final norm (what the head reads)."""
+
+
+@dataclass(frozen=True)
+class RowInputs:
+    """What some rows read in place of their token's embedding; their token stands for nothing then."""
+
+    rows: IntArray
+    """[given] rows, ascending."""
+    values: Tensor
+    """float32 [given, hidden], scaled as the family scales embeddings; learned positions are added to it."""
+
+    def moved(self, distance: int) -> RowInputs:
+        """The same for rows that stand so much further on."""
+        return replace(self, rows=self.rows + np.int32(distance))
 
 
 @dataclass(frozen=True)
@@ -52,6 +66,8 @@ class PassBatch:
     norm; ``FINAL_TAP``: after it)."""
     num_layers: int | None = None
     """Run only the first layers, then final norm and head (early exit); None runs them all."""
+    inputs: RowInputs | None = None
+    """Rows that read something else than their token; None: all read their token."""
 
     @property
     def num_rows(self) -> int:

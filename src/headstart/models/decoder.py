@@ -144,11 +144,16 @@ class Decoder:
         matrices = sum(layer.nbytes for layer in self.layers)
         return tables + matrices + self.head.nbytes
 
-    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """[row] ids and positions -> [row, hidden], the first layer's input."""
+    def embed(self, tokens: Tensor, positions: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """[row] ids and positions -> [row, hidden], the first layer's input.
+
+        ``inputs``: rows, and what they read in place of their token's embedding [given, hidden].
+        """
         hidden = F.embedding(tokens, self.embedding)
         if self._embedding_scale != 1.0:
             hidden = hidden * self._embedding_scale
+        if inputs is not None:
+            hidden = hidden.index_copy(0, *inputs)
         if self.positions is not None:
             hidden = hidden + F.embedding(positions, self.positions)
         return hidden

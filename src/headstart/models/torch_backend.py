@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headstart.models.attention import AttentionPlan
-from headstart.models.backend import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput
+from headstart.models.backend import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs
 from headstart.models.config import ModelConfig
 from headstart.models.decoder import Decoder
 from headstart.models.weights import DecoderWeights
@@ -108,7 +108,7 @@ class TorchBackend:
         plan = AttentionPlan(batch, storage.block_size, windows, shared, self.dtype, self.device)
         positions = self._tensor(batch.positions)
         rotations = decoder.rotations(positions)
-        hidden = decoder.embed(self._tensor(batch.tokens), positions)
+        hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(layers):
             if index in batch.taps:
@@ -123,6 +123,11 @@ class TorchBackend:
         else:
             normed = decoder.final_norm(hidden.index_select(0, rows))
         return PassOutput(decoder.logits(normed), taps)
+
+    def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
+        if inputs is None:
+            return None
+        return self._tensor(inputs.rows).long(), inputs.values.to(self.device, self.dtype)
 
     def _tensor(self, values: IntArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import ConfigError
-from headstart.models.backend import IntArray, KVStorage, PassBatch, PassOutput
+from headstart.models.backend import IntArray, KVStorage, PassBatch, PassOutput, RowInputs
 from headstart.models.config import Activation, ModelConfig, NormKind
 from headstart.models.rotary import inverse_frequencies
 from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
@@ -173,10 +173,8 @@ class NativeBackend:
         """Seconds that one read of all weights took just now: the floor of a pass."""
         return float(self._library.read_seconds(self.handle))
 
-    def forward(self, batch: PassBatch, storage: KVStorage, inputs: Tensor | None = None) -> PassOutput:
+    def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
         """Run one pass.
-
-        ``inputs``: float32 [row, hidden] in place of the tokens' embeddings.
 
         Raises:
             TypeError: the storage is another backend's.
@@ -203,12 +201,7 @@ class NativeBackend:
         self._reach(int(batch.positions.max(initial=0)) + 1)
         logits = torch.empty(wanted, self.config.vocab_size)
         hidden = {tap: torch.empty(rows, self.config.hidden_size) for tap in batch.taps}
-        if inputs is not None:
-            inputs = inputs.to(torch.float32).contiguous()
-            if inputs.shape != (rows, self.config.hidden_size):
-                raise ValueError(
-                    f"inputs are {tuple(inputs.shape)}; rows x hidden is {(rows, self.config.hidden_size)}"
-                )
+        inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
         taps = (ctypes.c_void_p * len(batch.taps))(*(hidden[tap].data_ptr() for tap in batch.taps))
         arguments = Pass(
             rows,
@@ -227,6 +220,18 @@ class NativeBackend:
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
         return PassOutput(logits, hidden)
+
+    @torch.inference_mode()
+    def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:
+        """float32 [row, hidden] what the first layer reads: the library takes all rows' inputs, or none."""
+        wanted = (len(given.rows), self.config.hidden_size)
+        if given.values.shape != wanted:
+            raise ValueError(f"inputs are {tuple(given.values.shape)}; rows x hidden is {wanted}")
+        inputs = self._embedding[torch.from_numpy(batch.tokens).long()].float() * self.config.embedding_scale
+        inputs[torch.from_numpy(given.rows).long()] = given.values.to("cpu", torch.float32)
+        if self._learned is not None:
+            inputs += self._learned[torch.from_numpy(batch.positions).long()]
+        return inputs.contiguous()
 
     def _pack(self, weights: DecoderWeights) -> None:
         config, library = self.config, self._library
