@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,7 +46,7 @@ class Doors:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._settings.allowed_hosts is not None and _hostname(host) not in self._settings.allowed_hosts:
             await _refuse(send, 400, "this host name is not served here.", "invalid_request_error", "bad_host")
-        elif (tenant := self._tenant(headers.get(b"authorization", b""))) is None and scope["path"] not in self._open_paths:
+        elif (tenant := self._tenant(headers)) is None and scope["path"] not in self._open_paths:
             await _refuse(
                 send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
             )
@@ -56,11 +56,11 @@ class Doors:
             scope[TENANT] = tenant
             await self._bounded(scope, receive, send)
 
-    def _tenant(self, authorization: bytes) -> str | None:
+    def _tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Who asks: a name for the key that was given, "" where none is needed, None where it is wrong."""
         if not self._keys:
             return ""
-        scheme, _, given = authorization.partition(b" ")
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         digest = hashlib.sha256(given.strip()).digest()
         matches = [secrets.compare_digest(digest, key) for key in self._keys]
         return digest.hex() if scheme.lower() == b"bearer" and any(matches) else None

@@ -4,6 +4,7 @@ import { byId, element, entries } from "./dom.js";
 import { percent, rate, times } from "./format.js";
 
 export function showMeters(run, plain) {
+  byId("meters").hidden = false;
   const known = (value, written) => (value === null ? "–" : written(value));
   const factor = plain?.rate && run.rate && plain.stats ? run.rate / plain.rate : null;
   const accepted = run.positions.reduce((sum, position) => sum + position.accepted, 0);

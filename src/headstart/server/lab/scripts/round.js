@@ -4,6 +4,21 @@ import { byId, element, entries } from "./dom.js";
 import { percent, several, visible } from "./format.js";
 import { Tree } from "./tree.js";
 
+/** What is drawn before anything was said. */
+const EXAMPLE = {
+  root: "The",
+  nodes: [
+    { label: " capital", parent: -1, target: 0.61, law: 0.61, draft: 0.5 },
+    { label: " city", parent: -1, target: 0.12, law: 0.12, draft: 0.3 },
+    { label: " of", parent: 0, target: 0.97, law: 0.97, draft: 0.9 },
+    { label: " is", parent: 1, target: 0.34, law: 0.34, draft: 0.4 },
+    { label: " Italy", parent: 2, target: 0.08, law: 0.08, draft: 0.2 },
+  ],
+  path: [0, 2],
+  answer: { label: " France", parent: 2, target: 0.45, law: 0.45, draft: null },
+  tokens: [{ origin: "accepted" }, { origin: "accepted" }, { origin: "corrected" }],
+};
+
 const STATES = {
   root: "the token before",
   accepted: "guessed and kept",
@@ -29,6 +44,7 @@ export class RoundPanel {
     this.slider.addEventListener("input", () => turn(Number(this.slider.value) - 1));
     byId("round-back").addEventListener("click", () => turn(this.place - 1));
     byId("round-on").addEventListener("click", () => turn(this.place + 1));
+    this.tree.show(EXAMPLE);
   }
 
   show(run, place) {

@@ -40,7 +40,7 @@ export function requestBody(messages) {
 
 function showTemperature() {
   const value = Number(byId("temperature").value);
-  byId("temperature-value").textContent = value === 0 ? "0, greedy" : value.toFixed(1);
+  byId("temperature-value").textContent = value === 0 ? "greedy" : value.toFixed(1);
 }
 
 function wholeNumber(id) {
