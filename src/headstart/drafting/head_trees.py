@@ -19,6 +19,8 @@ from headstart.drafting.base import DraftBudget
 from headstart.drafting.recycling import TreeTemplate
 
 _IMPOSSIBLE = -1e30
+_CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
+"""Bounds of the classes that guesses are graded in; the first level has classes of its own, as have all others."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,23 @@ class HeadTrees(ABC):
         )
         depths = np.repeat(np.arange(1, len(self._levels) + 1), [level[0].shape[1] for level in self._levels])
         return [
-            _best(tokens[row], parents[row], scores[row], depths, min(max_nodes, budget.nodes), budget.depth)
+            _best(
+                tokens[row],
+                parents[row],
+                scores[row],
+                depths,
+                self.grades(parents[row], scores[row], depths),
+                min(max_nodes, budget.nodes),
+                budget.depth,
+            )
             for row, budget in enumerate(budgets)
         ]
+
+    def grades(
+        self, parents: NDArray[np.int64], scores: NDArray[np.float32], depths: NDArray[np.int64]
+    ) -> NDArray[np.int32] | None:
+        """[node] classes of confidence (``DraftTree.grades``), where scores tell."""
+        return None
 
 
 class ConfidenceTrees(HeadTrees):
@@ -94,6 +110,14 @@ class ConfidenceTrees(HeadTrees):
         self._scores, best = scores.topk(min(self._width, scores.shape[1]))
         self._frontier = best + first
         return Beams(flat.gather(1, best), best // ranks)
+
+    def grades(
+        self, parents: NDArray[np.int64], scores: NDArray[np.float32], depths: NDArray[np.int64]
+    ) -> NDArray[np.int32]:
+        """How likely the head holds a guess to be, given its parent."""
+        above = np.where(parents == ROOT, 0.0, scores[parents])
+        grades = np.searchsorted(_CONFIDENCE, np.exp(np.minimum(scores - above, 0.0)))
+        return (grades + (depths > 1) * (len(_CONFIDENCE) + 1)).astype(np.int32)
 
 
 class TemplateTrees(HeadTrees):
@@ -142,6 +166,7 @@ def _best(
     parents: NDArray[np.int64],
     scores: NDArray[np.float32],
     depths: NDArray[np.int64],
+    grades: NDArray[np.int32] | None,
     nodes: int,
     depth: int,
 ) -> DraftTree:
@@ -152,4 +177,5 @@ def _best(
     kept = np.sort(order[:nodes])
     place = np.full(len(tokens) + 1, ROOT, dtype=np.int32)
     place[kept] = np.arange(len(kept))
-    return DraftTree(tokens[kept].astype(np.int32), place[parents[kept]])
+    classes = None if grades is None else grades[kept]
+    return DraftTree(tokens[kept].astype(np.int32), place[parents[kept]], grades=classes)
