@@ -19,6 +19,10 @@ class RequestError(HeadstartError, ValueError):
     """One request cannot be served; no other request is touched."""
 
 
+class LogitsError(RequestError):
+    """The model's logits hold a value that is not a finite number: the request itself is not to blame."""
+
+
 class CheckpointError(HeadstartError):
     """A model file is missing, damaged, or does not hold what its configuration promises."""
 

@@ -308,7 +308,7 @@ class LLM:
                 except RequestError as error:
                     if strict:
                         raise
-                    job.sequence.fail(str(error))
+                    job.sequence.fail(str(error), refused=True)
             while not self.engine.idle:
                 self.engine.step()
                 if on_commit is not None:

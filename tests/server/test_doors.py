@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
-from serving import SETTINGS, alive, ask, assert_empty, assert_openai_error
+from serving import SETTINGS, alive, ask, assert_empty, assert_openai_error, events
 
 from headstart import LLM, SamplingParams
 from headstart.loading import Model, load_model
@@ -112,11 +112,15 @@ def test_a_full_queue_is_said_and_the_rest_is_served(llm: LLM) -> None:
 
 
 def test_a_request_out_of_time_ends_with_an_error(llm: LLM) -> None:
-    async def work(client: httpx.AsyncClient) -> httpx.Response:
-        return await client.post("/v1/completions", json=LONG)
+    async def work(client: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
+        whole = await client.post("/v1/completions", json=LONG)
+        return whole, await client.post("/v1/completions", json=LONG | {"stream": True})
 
-    error = assert_openai_error(ask(llm, work, max_seconds=1e-9), 500)
+    whole, stream = ask(llm, work, max_seconds=1e-9)
+    error = assert_openai_error(whole, 504)
     assert "longer than the 1e-09 seconds allowed" in error["message"]
+    assert error["code"] == "timeout"
+    assert {"error": error} in events(stream)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from headstart.loading import Model, load_model
 from headstart.server.settings import ServerSettings
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
+TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
 CHAT = [{"role": "user", "content": "hello there"}]
 
 
@@ -256,8 +258,23 @@ BAD_CHATS: list[dict[str, Any]] = [
     {"messages": []},
     {"messages": [{"role": "user"}]},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "xml"}},
+    {"response_format": {"type": "json_schema"}},
+    {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
+    {"response_format": {"type": "json_object"}, "guided_regex": "a"},
+    {"response_format": {"type": "json_object"}, "ignore_eos": True},
+    {"structured_outputs": {}},
+    {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+    {"guided_regex": "("},
+    {"guided_regex": "a" * 70_000},
+    {"guided_choice": []},
+    {"guided_json": "{"},
+    {"guided_choice": ["yes"], "min_tokens": 5, "max_tokens": 10},
     {"tool_choice": "required"},
+    {"tool_choice": {"type": "function", "function": {"name": "other"}}, "tools": TOOLS},
+    {"tool_choice": "required", "tools": TOOLS, "guided_regex": "a"},
+    {"tool_choice": "required", "tools": TOOLS * 129},
+    {"tools": [{"type": "function", "function": {"name": ""}}]},
     {"top_logprobs": 3},
 ]
 
@@ -269,6 +286,53 @@ def test_bad_chats_are_refused_in_openais_shape(llm: LLM) -> None:
             assert_openai_error(await client.post("/v1/chat/completions", json=body), 400)
 
     ask(llm, work)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, "ok"),
+        ({"guided_json": SCHEMA}, "ok"),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, "ok"),
+        ({"response_format": {"type": "json_object"}}, "object"),
+        ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "[ab]{3}"}}, "[ab]{3}"),
+        ({"guided_regex": "[ab]{3}"}, "[ab]{3}"),
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+    ],
+)
+def test_structured_outputs_in_the_words_of_openai_and_vllm(llm: LLM, fields: dict[str, Any], pattern: str) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra 'structured'")
+    body = {"max_tokens": 200, "seed": 5, "temperature": 1.0, **fields}
+
+    async def work(client: httpx.AsyncClient) -> tuple[str, str, str]:
+        chat, free, completion = await asyncio.gather(
+            client.post("/v1/chat/completions", json={"messages": CHAT, **body}),
+            client.post("/v1/completions", json={"prompt": "abc", **GREEDY}),
+            client.post("/v1/completions", json={"prompt": "abc", **body}),
+        )
+        return (
+            chat.json()["choices"][0]["message"]["content"],
+            free.json()["choices"][0]["text"],
+            completion.json()["choices"][0]["text"],
+        )
+
+    chat, free, completion = ask(llm, work)
+    assert free == llm.generate("abc", SamplingParams(temperature=0, max_tokens=12))[0].text
+    for text in (chat, completion):
+        if pattern == "ok":
+            assert type(json.loads(text)["ok"]) is bool
+        elif pattern == "object":
+            assert text.lstrip().startswith("{")
+        else:
+            assert re.fullmatch(pattern, text)
 
 
 def test_odd_bodies_and_paths_are_refused_in_openais_shape(llm: LLM) -> None:

@@ -76,6 +76,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    refused: bool = False
+    """The error lies in what the request asked for, not in model or machine."""
     history: TokenHistory = field(init=False)
     started: float | None = None
     """Clock at admission, in seconds."""
@@ -114,7 +116,8 @@ class Sequence:
         elif self.constraint is not None:
             self.constraint.advance(token)
 
-    def fail(self, message: str) -> None:
-        """End this sequence alone with an error."""
+    def fail(self, message: str, refused: bool = False) -> None:
+        """End this sequence alone with an error; ``refused``: for what the request itself asked."""
         self.finish_reason = FinishReason.ERROR
         self.error = message
+        self.refused = refused

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.errors import RequestError
+from headstart.errors import LogitsError, RequestError
 from headstart.sampling.noise import IdArray, SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -238,7 +238,7 @@ def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, f
     """
     row: Row = logits.float().log_softmax(-1).numpy(force=True)
     if math.isnan(row[token]):
-        raise RequestError(_NOT_A_NUMBER)
+        raise LogitsError(_NOT_A_NUMBER)
     best: IdArray = np.zeros(0, dtype=np.int64)
     if count:
         kth = max(len(row) - count, 0)
@@ -273,7 +273,7 @@ def _check_peak(peak: float) -> None:
             "min_tokens together forbid all of them; allow at least one."
         )
     if not math.isfinite(peak):
-        raise RequestError(_NOT_A_NUMBER)
+        raise LogitsError(_NOT_A_NUMBER)
 
 
 def _argmax(row: Row) -> int:

@@ -38,6 +38,8 @@ class Answer:
         self.last_pieces = [self.submitted] * len(self.jobs)
         """[job] when it said something last."""
         self.deadline: float | None = None
+        self.expired = False
+        """It took longer than it may."""
         self.counted: set[int] = set()
         """Places of jobs that have left the engine and were counted."""
         self._loop = loop
@@ -237,6 +239,7 @@ class EngineThread:
         now = time.perf_counter()
         for answer in list(self._answers):
             if answer.deadline is not None and now > answer.deadline:
+                answer.expired = True
                 self._abort(answer, f"the request took longer than the {self.max_seconds:g} seconds allowed.")
 
     def _fail_all(self, reason: str, only_running: bool = False) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -14,12 +14,13 @@ from starlette.responses import Response, StreamingResponse
 
 from headstart.engine.outputs import FinishReason, TokenLogprobs
 from headstart.errors import RequestError
-from headstart.request import EncodedPrompt, Job, StreamPiece
+from headstart.request import Job, StreamPiece
 from headstart.server.doors import TENANT, error_body
 from headstart.server.engine_thread import Answer, EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation, Speculation
 from headstart.server.replies import Reply, chat_logprobs, completion_logprobs, event, speculation, stop_reason, usage
 from headstart.server.settings import ServerSettings
+from headstart.server.tools import ToolCall, ToolPlan, ToolStream, plan_tools
 
 _DEFAULT_TOKENS = 16
 """Output tokens of a completion that names no number, as OpenAI has it."""
@@ -34,6 +35,7 @@ class Wish:
     chat: bool
     echo: bool
     logprobs: int | None
+    tools: ToolPlan | None = None
 
 
 class Generator:
@@ -60,33 +62,45 @@ class Generator:
         if not 0 < len(prompts) <= self._settings.max_prompts:
             raise RequestError(f"{len(prompts)} prompts are given; give 1 to {self._settings.max_prompts}.")
         wishes = (body.speculation or Speculation()).params(self._llm.speculation)
-        jobs = []
-        for index, prompt in enumerate(await asyncio.to_thread(lambda: [self._llm.encode(p) for p in prompts])):
-            jobs += self._llm.jobs(
-                prompt,
-                params,
-                wishes,
-                prompt_index=index,
-                cache_salt=_salt(body, request),
-                prompt_logprobs=logprobs if echo else None,
-            )
+        salt = _salt(body, request)
+
+        def make_jobs() -> list[Job]:
+            jobs = []
+            for index, prompt in enumerate(prompts):
+                jobs += self._llm.jobs(
+                    self._llm.encode(prompt),
+                    params,
+                    wishes,
+                    prompt_index=index,
+                    cache_salt=salt,
+                    prompt_logprobs=logprobs if echo else None,
+                )
+            return jobs
+
+        jobs = await asyncio.to_thread(make_jobs)
         return await self._reply(Wish(body, jobs, chat=False, echo=echo, logprobs=logprobs), request)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
         """``POST /v1/chat/completions``."""
         self._check_model(body)
-        if body.response_format is not None and body.response_format.get("type") != "text":
-            raise RequestError("response_format is given; this server answers in free text only. Leave it out.")
         if body.top_logprobs is not None and not body.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true.")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         params = body.sampling(self._settings, most, logprobs)
-        tools = None if body.tool_choice == "none" else body.tools
-        prompt: EncodedPrompt = await asyncio.to_thread(self._llm.encode_chat, body.messages, tools)
+        plan = plan_tools(body, self._llm.model.chat_template.knows_tools, self._settings.max_tools)
+        if plan is not None and plan.structure is not None:
+            if params.structured_outputs is not None:
+                raise RequestError("tool_choice forces a call beside another structured output; keep one of them.")
+            params = replace(params, structured_outputs=plan.structure)
+        offered = None if body.tool_choice == "none" else body.tools
+        tools = None if offered is None else [tool.model_dump(exclude_unset=True) for tool in offered]
         wishes = (body.speculation or Speculation()).params(self._llm.speculation)
-        jobs = self._llm.jobs(prompt, params, wishes, cache_salt=_salt(body, request))
-        return await self._reply(Wish(body, jobs, chat=True, echo=False, logprobs=logprobs), request)
+        salt = _salt(body, request)
+        jobs = await asyncio.to_thread(
+            lambda: self._llm.jobs(self._llm.encode_chat(body.messages, tools), params, wishes, cache_salt=salt)
+        )
+        return await self._reply(Wish(body, jobs, chat=True, echo=False, logprobs=logprobs, tools=plan), request)
 
     def _check_model(self, body: Generation) -> None:
         if body.model is not None and body.model != self._settings.served_name:
@@ -101,7 +115,7 @@ class Generator:
                 pass
         for job in wish.jobs:
             if job.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(error_body(str(job.sequence.error), "server_error", code="generation_failed"), 500)
+                return Reply(*_failure(job, answer))
         return Reply(
             self._head(wish, _new_id(wish), chunk=False)
             | {
@@ -116,6 +130,7 @@ class Generator:
             head["usage"] = None
         places = {(job.prompt_index, job.sample): place for place, job in enumerate(wish.jobs)}
         offsets = [0] * len(wish.jobs)
+        calls = [None if wish.tools is None else ToolStream(wish.tools) for _ in wish.jobs]
         async with self._engine.watched(answer, request):
             for place, job in enumerate(wish.jobs):
                 if wish.chat:
@@ -125,17 +140,16 @@ class Generator:
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    error = piece.completion.error if piece.completion is not None else None
-                    yield event(error_body(str(error), "server_error", code="generation_failed"))
+                    yield event(_failure(wish.jobs[place], answer)[0])
                     continue
-                if piece.finish_reason is None and not piece.text and wish.logprobs is None:
+                part = self._part(wish, piece, offsets[place], calls[place])
+                if piece.finish_reason is None and not _says(part) and wish.logprobs is None:
                     continue
-                part = self._part(wish, piece, offsets[place])
                 offsets[place] += len(piece.text)
                 extra = {}
                 if piece.completion is not None:
                     extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
-                yield event(head | {"choices": [_chunk(place, part, piece)]} | extra)
+                yield event(head | {"choices": [_chunk(place, part, piece, wish.tools)]} | extra)
             if wish.body.wants_usage:
                 yield event(head | {"choices": [], "usage": usage(wish.jobs, answer.drafter)})
             yield "data: [DONE]\n\n"
@@ -144,9 +158,11 @@ class Generator:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if wish.chat else "text_completion"
         return {"id": reply_id, "object": kind, "created": int(time.time()), "model": self._settings.served_name}
 
-    def _part(self, wish: Wish, piece: StreamPiece, offset: int) -> dict[str, Any]:
+    def _part(self, wish: Wish, piece: StreamPiece, offset: int, calls: ToolStream | None) -> dict[str, Any]:
         tokenizer = self._llm.model.tokenizer
-        part: dict[str, Any] = {"delta": {"content": piece.text}} if wish.chat else {"text": piece.text}
+        part: dict[str, Any] = {"text": piece.text}
+        if wish.chat:
+            part = {"delta": {"content": piece.text} if calls is None else _delta(calls, piece)}
         if wish.logprobs is not None:
             part["logprobs"] = (
                 chat_logprobs(tokenizer, piece.logprobs)
@@ -158,10 +174,15 @@ class Generator:
     def _choice(self, wish: Wish, job: Job, place: int) -> dict[str, Any]:
         tokenizer, done = self._llm.model.tokenizer, job.completion()
         logprobs: dict[str, Any] | None = None
+        called: list[ToolCall] = []
         if wish.chat:
             if done.logprobs is not None:
                 logprobs = chat_logprobs(tokenizer, done.logprobs)
-            said: dict[str, Any] = {"message": {"role": "assistant", "content": done.text, "refusal": None}}
+            text, called = (done.text, called) if wish.tools is None else wish.tools.read(done.text)
+            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            if called:
+                message |= {"content": text.strip() or None, "tool_calls": [call.as_openai() for call in called]}
+            said: dict[str, Any] = {"message": message}
         else:
             prompt = self._prompt_text(job) if wish.echo else ""
             if done.logprobs is not None:
@@ -174,7 +195,7 @@ class Generator:
             "index": place,
             **said,
             "logprobs": logprobs,
-            "finish_reason": str(done.finish_reason),
+            "finish_reason": _finish_reason(done.finish_reason, wish.tools, bool(called)),
             "stop_reason": stop_reason(done),
         }
 
@@ -187,12 +208,48 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
-def _chunk(place: int, part: dict[str, Any], piece: StreamPiece | None = None) -> dict[str, Any]:
-    finish = None if piece is None or piece.finish_reason is None else str(piece.finish_reason)
-    chunk = {"index": place, "logprobs": None, **part, "finish_reason": finish}
-    if piece is not None and finish is not None:
+def _failure(job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
+    """What to say of a sample that ended with an error, and the status of a reply that has not begun."""
+    message = str(job.sequence.error)
+    if answer.expired:
+        return error_body(message, "server_error", code="timeout"), 504
+    if job.sequence.refused:
+        return error_body(message, "invalid_request_error"), 400
+    return error_body(message, "server_error", code="generation_failed"), 500
+
+
+def _chunk(
+    place: int, part: dict[str, Any], piece: StreamPiece | None = None, tools: ToolPlan | None = None
+) -> dict[str, Any]:
+    chunk = {"index": place, "logprobs": None, **part, "finish_reason": None}
+    if piece is not None and piece.finish_reason is not None:
+        chunk["finish_reason"] = _finish_reason(piece.finish_reason, tools, "tool_calls" in part.get("delta", {}))
         chunk["stop_reason"] = stop_reason(piece.completion)
     return chunk
+
+
+def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
+    shown = calls.feed(piece.text)
+    if piece.finish_reason is None:
+        return {"content": shown}
+    rest, called = calls.finish()
+    if not called:
+        return {"content": shown + rest}
+    return {
+        "content": shown + rest or None,
+        "tool_calls": [{"index": index, **call.as_openai()} for index, call in enumerate(called)],
+    }
+
+
+def _says(part: dict[str, Any]) -> bool:
+    return bool(part.get("text") or any(part.get("delta", {}).values()))
+
+
+def _finish_reason(reason: FinishReason, tools: ToolPlan | None, called: bool) -> str:
+    """OpenAI's word for it: "tool_calls" where the model chose to call, "stop" where it had to call this function."""
+    if called and reason is FinishReason.STOP and (tools is None or tools.named is None):
+        return "tool_calls"
+    return str(reason)
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:

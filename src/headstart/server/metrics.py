@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence
 
 _SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -51,41 +52,50 @@ class Metrics:
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
         """Add to a counter."""
         with self._lock:
-            key = (name, tuple(sorted(labels.items())))
-            self._counters[key] = self._counters.get(key, 0) + amount
+            self._count(name, amount, **labels)
 
     def observe(self, name: str, seconds: float) -> None:
         """Add to the histogram ``vllm:<name>_seconds``."""
         with self._lock:
-            self._histograms[f"vllm:{name}_seconds"].observe(seconds)
+            self._observe(name, seconds)
 
     def finished(self, sequence: Sequence, drafter: str | None) -> None:
-        """Add up a sequence that has left the engine."""
+        """Add up a sequence that has left the engine, all of it at once: no reader sees half of it."""
         stats = sequence.stats
-        self.count("vllm:request_success_total", finished_reason=str(sequence.finish_reason))
-        self.count("vllm:prompt_tokens_total", stats.prompt_tokens)
-        self.count("vllm:generation_tokens_total", stats.tokens)
-        self.count("vllm:num_preemptions_total", stats.preemptions)
-        self.count("vllm:prefix_cache_queries_total", stats.prompt_tokens)
-        self.count("vllm:prefix_cache_hits_total", min(stats.cached_tokens, stats.prompt_tokens))
-        self.observe("e2e_request_latency", stats.seconds)
-        if drafter is None:
-            return
-        self.count("vllm:spec_decode_num_drafts_total", sum(stats.drafted_per_position[:1]))
-        self.count("vllm:spec_decode_num_draft_tokens_total", stats.drafted)
-        self.count("vllm:spec_decode_num_accepted_tokens_total", stats.accepted)
-        for position, (drafted, accepted) in enumerate(
-            zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
-        ):
-            self.count("vllm:spec_decode_num_accepted_tokens_per_pos_total", accepted, position=str(position))
-            where = {"drafter": drafter, "position": str(position)}
-            self.count("headstart:spec_decode_drafted_per_pos_total", drafted, **where)
-            self.count("headstart:spec_decode_accepted_per_pos_total", accepted, **where)
+        with self._lock:
+            self._count("vllm:request_success_total", finished_reason=str(sequence.finish_reason))
+            self._count("vllm:prompt_tokens_total", stats.prompt_tokens)
+            self._count("vllm:generation_tokens_total", stats.tokens)
+            self._count("vllm:num_preemptions_total", stats.preemptions)
+            self._count("vllm:prefix_cache_queries_total", stats.prompt_tokens)
+            self._count("vllm:prefix_cache_hits_total", min(stats.cached_tokens, stats.prompt_tokens))
+            self._observe("e2e_request_latency", stats.seconds)
+            if drafter is not None:
+                self._drafted(stats, drafter)
 
     def snapshot(self) -> dict[str, Any]:
         """Counters as plain values: name, or name{label="value"}, -> number."""
         with self._lock:
             return {name + _labels(labels): value for (name, labels), value in sorted(self._counters.items())}
+
+    def _count(self, name: str, amount: float = 1, **labels: str) -> None:
+        key = (name, tuple(sorted(labels.items())))
+        self._counters[key] = self._counters.get(key, 0) + amount
+
+    def _observe(self, name: str, seconds: float) -> None:
+        self._histograms[f"vllm:{name}_seconds"].observe(seconds)
+
+    def _drafted(self, stats: SequenceStats, drafter: str) -> None:
+        self._count("vllm:spec_decode_num_drafts_total", sum(stats.drafted_per_position[:1]))
+        self._count("vllm:spec_decode_num_draft_tokens_total", stats.drafted)
+        self._count("vllm:spec_decode_num_accepted_tokens_total", stats.accepted)
+        for position, (drafted, accepted) in enumerate(
+            zip(stats.drafted_per_position, stats.accepted_per_position, strict=True)
+        ):
+            self._count("vllm:spec_decode_num_accepted_tokens_per_pos_total", accepted, position=str(position))
+            where = {"drafter": drafter, "position": str(position)}
+            self._count("headstart:spec_decode_drafted_per_pos_total", drafted, **where)
+            self._count("headstart:spec_decode_accepted_per_pos_total", accepted, **where)
 
     def render(self, gauges: Mapping[str, float], model: str) -> str:
         """Everything, each series labelled with the model's name."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
+from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.settings import ServerSettings
 from headstart.verification.base import VerifyRule
 
@@ -47,6 +48,29 @@ class StreamOptions(Body):
     include_usage: bool = False
 
 
+class JsonSchemaFormat(Body):
+    """A schema, as ``response_format`` names it."""
+
+    name: str | None = None
+    json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+
+
+class ResponseFormat(Body):
+    """OpenAI's way to ask for a structured output."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's way to ask for one; exactly one field is given."""
+
+    json_schema: dict[str, Any] | bool | str | None = Field(default=None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+
+
 class Generation(Body):
     """What both kinds of request share."""
 
@@ -71,6 +95,11 @@ class Generation(Body):
     speculation: Speculation | None = None
     cache_salt: str | None = Field(default=None, max_length=200)
     """Only requests of the same salt (and the same key) share what was computed for a common beginning."""
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -93,7 +122,65 @@ class Generation(Body):
         more = ("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids")
         given = {name: value for name in (*same, *more) if (value := getattr(self, name)) is not None}
         seed = None if self.seed is None else self.seed % 2**64
-        return SamplingParams(**given, stop=tuple(stops), seed=seed, max_tokens=max_tokens, logprobs=logprobs)
+        return SamplingParams(
+            **given,
+            stop=tuple(stops),
+            seed=seed,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            structured_outputs=self.structure(settings),
+        )
+
+    def structure(self, settings: ServerSettings) -> StructuredOutputsParams | None:
+        """What the output must be, whichever field says so.
+
+        Raises:
+            RequestError: several fields say so, or what they say is wrong or too long.
+        """
+        wanted: dict[str, Any] = {"json": self.guided_json, "regex": self.guided_regex, "choice": self.guided_choice}
+        asked = [wanted] if any(value is not None for value in wanted.values()) else []
+        if self.structured_outputs is not None:
+            asked.append(self.structured_outputs.model_dump(by_alias=True, exclude_none=True))
+        if self.response_format is not None and self.response_format.type != "text":
+            schema = self.response_format.json_schema
+            if self.response_format.type == "json_schema" and schema is None:
+                raise RequestError("response_format.json_schema is missing; give the schema.")
+            named = None if schema is None else schema.json_schema
+            asked.append({"json_object": True} if named is None else {"json": named})
+        if not asked:
+            return None
+        if len(asked) > 1:
+            raise RequestError("several fields ask for a structured output; keep one of them.")
+        structure = StructuredOutputsParams(**asked[0])
+        _at_most("the length of the schema, expression or choices", structure.size, settings.max_schema_length)
+        return structure
+
+
+class Function(Body):
+    """A function that the model may call; what else is given goes to the template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(Body):
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["function"] = "function"
+    function: Function
+
+
+class FunctionName(Body):
+    name: str
+
+
+class NamedTool(Body):
+    """``tool_choice`` of one function."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
 
 
 class CompletionBody(Generation):
@@ -113,9 +200,9 @@ class ChatBody(Generation):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
-    response_format: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class TokenizeBody(Body):

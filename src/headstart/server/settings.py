@@ -29,5 +29,8 @@ class ServerSettings:
     max_stops: int = 16
     max_stop_length: int = 256
     """Characters of one stop string."""
+    max_schema_length: int = 1 << 16
+    """Characters of a schema, a regular expression, or all choices."""
+    max_tools: int = 128
     retry_after: int = 1
     """Seconds that a client is asked to wait where the queue is full."""

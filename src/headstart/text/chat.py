@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,11 @@ class ChatTemplate:
     def available(self) -> bool:
         """Whether the model has a chat template."""
         return bool(self._templates)
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether ``tools`` show in what is rendered."""
+        return _TOOL_USE in self._templates or bool(re.search(r"\btools\b", self._templates.get(_DEFAULT, "")))
 
     def render(
         self,

@@ -1,0 +1,138 @@
+"""Tool calls: asked of the model where a call is forced, found in its text where it may choose."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from headstart.errors import RequestError
+from headstart.sampling.structured import StructuredOutputsParams
+from headstart.server.protocol import ChatBody, NamedTool, Tool
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_TAGGED = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call, its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+    def as_openai(self) -> dict[str, Any]:
+        """The call as the API has it, with an id of its own."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": "call_" + secrets.token_hex(12), "type": "function", "function": function}
+
+
+@dataclass(frozen=True)
+class ToolPlan:
+    """How the tools of one request are used."""
+
+    names: frozenset[str]
+    structure: StructuredOutputsParams | None = None
+    """What the output must be where a call is forced; None: the model chooses."""
+    named: str | None = None
+    """The one function whose arguments alone the output is."""
+
+    def read(self, text: str) -> tuple[str, list[ToolCall]]:
+        """A whole output as what is said beside the calls, and the calls."""
+        if self.named is not None:
+            return "", [ToolCall(self.named, text)]
+        found = list(_TAGGED.finditer(text))
+        if found:
+            each = [self._calls(match[1]) for match in found]
+            return (text[: found[0].start()], [*chain(*each)]) if all(each) else (text, [])
+        calls = self._calls(text) if text.lstrip()[:1] == "[" else []
+        return ("", calls) if calls else (text, [])
+
+    def _calls(self, text: str) -> list[ToolCall]:
+        """One call or a list of them in JSON; none where the text is anything else."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return []
+        calls = []
+        for item in value if isinstance(value, list) else [value]:
+            match item:
+                case {"name": str(name), "arguments": dict(arguments)} if name in self.names:
+                    calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
+                case _:
+                    return []
+        return calls
+
+
+class ToolStream:
+    """The text of a sample as it grows, less what is, or may become, a call."""
+
+    def __init__(self, plan: ToolPlan) -> None:
+        self._plan = plan
+        self._text = ""
+        self._shown = 0
+
+    def feed(self, piece: str) -> str:
+        """Take more text; what of the whole can be shown already and was not."""
+        self._text += piece
+        if self._plan.structure is not None or self._text.lstrip()[:1] in ("", "["):
+            return ""
+        end = self._text.find(_OPEN)
+        if end < 0:
+            begun = (size for size in range(len(_OPEN), 0, -1) if self._text.endswith(_OPEN[:size]))
+            end = len(self._text) - next(begun, 0)
+        return self._show(end)
+
+    def finish(self) -> tuple[str, list[ToolCall]]:
+        """The rest of what is said, and the calls."""
+        said, calls = self._plan.read(self._text)
+        self._text = said
+        return self._show(len(said)), calls
+
+    def _show(self, end: int) -> str:
+        shown, self._shown = self._shown, max(end, self._shown)
+        return self._text[shown:end]
+
+
+def plan_tools(body: ChatBody, template_knows_tools: bool, max_tools: int) -> ToolPlan | None:
+    """How a request wants its tools used; None: its output is text and nothing else.
+
+    Raises:
+        RequestError: the choice does not fit the tools, or is not alone in asking for a structure.
+    """
+    tools, choice = body.tools or [], body.tool_choice
+    if len(tools) > max_tools:
+        raise RequestError(f"the number of tools is {len(tools)}; this server allows {max_tools}.")
+    names = frozenset(tool.function.name for tool in tools)
+    if choice in (None, "none", "auto"):
+        return ToolPlan(names) if tools and template_knows_tools and choice != "none" else None
+    if not tools:
+        raise RequestError("tool_choice asks for a call, but tools is empty; name the functions there.")
+    if isinstance(choice, NamedTool):
+        wanted = choice.function.name
+        if wanted not in names:
+            raise RequestError(f"tool_choice names function {wanted!r}, which is not one of tools.")
+        schema = next(_parameters(tool) for tool in tools if tool.function.name == wanted)
+        return ToolPlan(names, StructuredOutputsParams(json=schema), wanted)
+    most = 1 if body.parallel_tool_calls is False else len(tools)
+    return ToolPlan(names, StructuredOutputsParams(json=_calls_schema(tools, most)))
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    return tool.function.parameters or {"type": "object"}
+
+
+def _calls_schema(tools: Sequence[Tool], most: int) -> dict[str, Any]:
+    def call(tool: Tool) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {"name": {"const": tool.function.name}, "arguments": _parameters(tool)},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+
+    return {"type": "array", "items": {"anyOf": [call(tool) for tool in tools]}, "minItems": 1, "maxItems": most}

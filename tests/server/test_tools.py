@@ -1,0 +1,139 @@
+"""Tool calls: found where the model chooses, enforced where it must."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra 'server'")
+pytest.importorskip("llguidance", reason="needs the extra 'structured'")
+
+from serving import ask, events, post
+
+from headstart import LLM
+from headstart.loading import load_model
+from headstart.server.tools import ToolPlan, ToolStream
+
+PLAN = ToolPlan(frozenset({"add", "look_up"}))
+CALL = '{"name": "add", "arguments": {"a": 1}}'
+
+
+def calls(text: str) -> tuple[str, list[tuple[str, Any]]]:
+    said, found = PLAN.read(text)
+    return said, [(call.name, json.loads(call.arguments)) for call in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "names"),
+    [
+        (f"<tool_call>\n{CALL}\n</tool_call>", "", ["add"]),
+        (f"I add.\n<tool_call>{CALL}</tool_call>\n<tool_call>{CALL}</tool_call>", "I add.\n", ["add", "add"]),
+        (f"<tool_call>[{CALL}, {CALL}]</tool_call>", "", ["add", "add"]),
+        (f"<tool_call>{CALL}", "", ["add"]),
+        (f" [{CALL}]\n", "", ["add"]),
+        ("[1, 2]", "[1, 2]", []),
+        ("[]", "[]", []),
+        (CALL, CALL, []),
+        (f"The form is [{CALL}].", f"The form is [{CALL}].", []),
+        ('<tool_call>{"name": "rm", "arguments": {}}</tool_call>', None, []),
+        ('<tool_call>{"name": "add", "arguments": 3}</tool_call>', None, []),
+        ('<tool_call>{"name": "add"', None, []),
+        (f"<tool_call>{CALL}</tool_call><tool_call>oh</tool_call>", None, []),
+        ("", "", []),
+    ],
+)
+def test_calls_are_found_in_their_known_forms_only(text: str, said: str | None, names: list[str]) -> None:
+    found = calls(text)
+    assert found == (text if said is None else said, [(name, {"a": 1}) for name in names])
+    for size in (1, 3, 1000):
+        stream = ToolStream(PLAN)
+        shown = "".join(stream.feed(text[start : start + size]) for start in range(0, len(text), size))
+        assert found[0].startswith(shown)
+        rest, called = stream.finish()
+        assert (shown + rest, [call.name for call in called]) == (found[0], names)
+
+
+def test_text_without_a_call_is_shown_as_it_comes() -> None:
+    stream = ToolStream(PLAN)
+    assert [stream.feed(piece) for piece in ("Hi", " <", "b> ", "<tool", "box>")] == [
+        "Hi",
+        " ",
+        "<b> ",
+        "",
+        "<toolbox>",
+    ]
+
+
+def tool(name: str, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": "does it", "parameters": schema}}
+
+
+TOOLS = [tool("add", a={"type": "integer"}, b={"enum": [1, 2]}), tool("greet", who={"enum": ["Ada", "Bob"]})]
+BODY = {"messages": [{"role": "user", "content": "hello"}], "tools": TOOLS, "max_tokens": 300, "temperature": 0}
+
+
+@pytest.fixture
+def llm(tiny_model_dir: Path) -> LLM:
+    return LLM(load_model(tiny_model_dir, "fp32"), "suffix", prefix_caching=True, tolerant=True)
+
+
+def test_a_named_function_gets_arguments_that_fit(llm: LLM) -> None:
+    choice = {"type": "function", "function": {"name": "greet"}}
+    (answer,) = post(llm, "/v1/chat/completions", BODY | {"tool_choice": choice}).json()["choices"]
+    (call,) = answer["message"]["tool_calls"]
+    assert answer["message"]["content"] is None
+    assert (answer["finish_reason"], call["type"], call["function"]["name"]) == ("stop", "function", "greet")
+    assert json.loads(call["function"]["arguments"])["who"] in ("Ada", "Bob")
+    assert call["id"].startswith("call_")
+
+
+def test_a_required_call_is_one_of_the_tools_streamed_or_not(llm: LLM) -> None:
+    body = BODY | {"tool_choice": "required", "parallel_tool_calls": False}
+
+    async def work(client: httpx.AsyncClient) -> tuple[httpx.Response, httpx.Response]:
+        whole = await client.post("/v1/chat/completions", json=body)
+        return whole, await client.post("/v1/chat/completions", json=body | {"stream": True})
+
+    whole, stream = ask(llm, work)
+    (answer,) = whole.json()["choices"]
+    (call,) = answer["message"]["tool_calls"]
+    assert answer["finish_reason"] == "tool_calls"
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "add":
+        assert type(arguments["a"]) is int
+        assert arguments["b"] in (1, 2)
+    else:
+        assert arguments["who"] in ("Ada", "Bob")
+    deltas = [chunk["choices"][0]["delta"] for chunk in events(stream)]
+    (streamed,) = [item for delta in deltas for item in delta.get("tool_calls", [])]
+    assert (streamed["index"], streamed["function"]) == (0, call["function"])
+    assert not any(delta.get("content") for delta in deltas)
+    assert events(stream)[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(("knows", "choice"), [(True, "auto"), (True, None), (True, "none"), (False, "auto")])
+def test_a_call_that_the_model_chose_is_seen_where_it_may(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, knows: bool, choice: str | None
+) -> None:
+    said = '<tool_call>{"name": "greet", "arguments": {"who": "Ada"}}</tool_call>'
+    monkeypatch.setattr(type(llm.model.chat_template), "knows_tools", knows)
+    # The tiny model never says so by itself: an expression makes it.
+    body = BODY | {"tool_choice": choice, "guided_choice": [said]}
+    (answer,) = post(llm, "/v1/chat/completions", body).json()["choices"]
+    if knows and choice != "none":
+        assert answer["finish_reason"] == "tool_calls"
+        assert answer["message"]["tool_calls"][0]["function"] == {"name": "greet", "arguments": '{"who": "Ada"}'}
+    else:
+        assert (answer["finish_reason"], answer["message"]["content"]) == ("stop", said)
+        assert "tool_calls" not in answer["message"]
+
+
+def test_a_call_cut_short_is_told_by_its_finish_reason(llm: LLM) -> None:
+    (answer,) = post(llm, "/v1/chat/completions", BODY | {"tool_choice": "required", "max_tokens": 5}).json()["choices"]
+    assert answer["finish_reason"] == "length"
+    assert len(answer["message"]["content"]) == 5
