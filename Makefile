@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench openapi clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
@@ -24,6 +24,9 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.run  ## every drafter against plain decoding
 	$(BIN)/headstart bench
+
+openapi: $(VENV)/.run  ## write docs/openapi.json anew
+	$(BIN)/python -m headstart.server.openapi > docs/openapi.json
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'

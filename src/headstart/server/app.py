@@ -1,20 +1,17 @@
-"""The routes of ``headstart serve``."""
+"""The application of ``headstart serve``: its routes, its doors, and how each error is answered."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
-from typing import Any
+from functools import cache
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from headstart.errors import HeadstartError, RequestError
@@ -24,8 +21,9 @@ from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
 from headstart.server.generation import Generator, UnknownModelError
 from headstart.server.lab_page import add_page, page_files
 from headstart.server.lab_routes import add_lab
-from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from headstart.server.openapi import describe
 from headstart.server.replies import Reply
+from headstart.server.routes import Served, router
 from headstart.server.settings import ServerSettings
 
 _log = logging.getLogger(__name__)
@@ -51,12 +49,12 @@ def create_app(
         await asyncio.to_thread(engine.close)
 
     # The pages of FastAPI's documentation load scripts from elsewhere; the document itself stays.
-    app = FastAPI(title="Headstart", version=version("headstart"), lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.engine = engine
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.served = Served(llm, engine, Generator(engine, settings), settings)
+    app.include_router(router)
+    # Made when first asked for, and kept.
+    app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
-    _add_generation(app, Generator(engine, settings))
-    _add_texts(app, llm)
-    _add_state(app, engine, settings)
     add_page(app)
     add_lab(app, engine, settings)
     doors: ASGIApp = Doors(app, settings, {"/health", *page_files()})
@@ -66,86 +64,6 @@ def create_app(
             doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
         )
     return doors
-
-
-def _add_generation(app: FastAPI, generator: Generator) -> None:
-    @app.post("/v1/completions", response_model=None)
-    async def completions(body: CompletionBody, request: Request) -> Response:
-        """Continue texts."""
-        return await generator.complete(body, request)
-
-    @app.post("/v1/chat/completions", response_model=None)
-    async def chat_completions(body: ChatBody, request: Request) -> Response:
-        """Answer a conversation."""
-        return await generator.chat(body, request)
-
-
-def _add_texts(app: FastAPI, llm: LLM) -> None:
-    tokenizer = llm.model.tokenizer
-
-    @app.post("/tokenize", response_model=None)
-    async def tokenize(body: TokenizeBody) -> Response:
-        """Token ids of a text or a conversation."""
-        if (body.prompt is None) == (body.messages is None):
-            raise RequestError("give either prompt or messages.")
-        if body.messages is not None:
-            tokens = (await asyncio.to_thread(llm.encode_chat, body.messages)).token_ids
-        else:
-            tokens = await asyncio.to_thread(tokenizer.encode, str(body.prompt), body.add_special_tokens)
-        return Reply({"tokens": tokens, "count": len(tokens), "max_model_len": llm.engine.limits.max_context})
-
-    @app.post("/detokenize", response_model=None)
-    async def detokenize(body: DetokenizeBody) -> Response:
-        """The text of token ids."""
-        text = await asyncio.to_thread(tokenizer.decode, body.tokens, False)
-        return Reply({"prompt": text})
-
-
-def _add_state(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> None:
-    llm = engine.llm
-    started = int(time.time())
-
-    @app.get("/v1/models", response_model=None)
-    async def models() -> Response:
-        """The one model."""
-        model = {
-            "id": settings.served_name,
-            "object": "model",
-            "created": started,
-            "owned_by": "headstart",
-            "max_model_len": llm.engine.limits.max_context,
-        }
-        return Reply({"object": "list", "data": [model]})
-
-    @app.get("/health", response_model=None)
-    async def health() -> Response:
-        """200 as long as requests are served."""
-        serving = engine.alive and not engine.closing
-        return Reply({"status": "ok" if serving else "closing"}, 200 if serving else 503)
-
-    @app.get("/version", response_model=None)
-    async def server_version() -> Response:
-        """Headstart's version."""
-        return Reply({"version": version("headstart")})
-
-    @app.get("/metrics", response_model=None)
-    async def metrics() -> Response:
-        """Counts for Prometheus."""
-        text = engine.metrics.render(engine.gauges(), settings.served_name)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-
-    @app.get("/stats", response_model=None)
-    async def stats() -> Response:
-        """The same counts as JSON, and what is served."""
-        served: dict[str, Any] = {
-            "model": settings.served_name,
-            "backend": llm.model.backend.name,
-            "drafters": list(llm.engine.drafters.drafters),
-            "default_drafter": llm.engine.drafters.default,
-            "max_context": llm.engine.limits.max_context,
-            "max_sequences": llm.engine.limits.max_sequences,
-        }
-        return Reply(served | {"now": engine.gauges(), "totals": engine.metrics.snapshot()})
 
 
 def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:

@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 class Body(BaseModel):
     """Fields that no model knows are ignored, as OpenAI's clients expect."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", protected_namespaces=(), use_attribute_docstrings=True)
 
 
 class Speculation(Body):

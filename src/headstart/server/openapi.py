@@ -1,0 +1,50 @@
+"""The OpenAPI document: ``python -m headstart.server.openapi`` prints it, ``docs/openapi.json`` keeps it."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from headstart.server.routes import router
+
+_DESCRIPTION = (
+    "The OpenAI API over one model, with lossless speculative decoding. Fields of a request that are not known are "
+    "ignored. Errors have OpenAI's shape. Keys, where the server has any, are bearer tokens."
+)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The document of an application's routes."""
+    document = get_openapi(
+        title="Headstart",
+        version=version("headstart"),
+        summary="An OpenAI-compatible server with speculative decoding",
+        description=_DESCRIPTION,
+        routes=app.routes,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    schemas = document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            # What does not validate is answered with 400 here, in OpenAI's shape.
+            operation["responses"].pop("422", None)
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"key": []}, {}]
+    return document
+
+
+def document() -> dict[str, Any]:
+    """The document of every server, whatever it serves."""
+    app = FastAPI()
+    app.include_router(router)
+    return describe(app)
+
+
+if __name__ == "__main__":
+    print(json.dumps(document(), indent=2))

@@ -1,0 +1,205 @@
+"""The public routes. They find the engine in the application's state, so that they can be described without one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.responses import PlainTextResponse
+
+from headstart.errors import RequestError
+from headstart.llm import LLM
+from headstart.server import schemas
+from headstart.server.engine_thread import EngineThread
+from headstart.server.generation import Generator
+from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from headstart.server.replies import Reply
+from headstart.server.settings import ServerSettings
+
+
+@dataclass(frozen=True)
+class Served:
+    """What one application serves, under ``app.state.served``."""
+
+    llm: LLM
+    engine: EngineThread
+    generator: Generator
+    settings: ServerSettings
+    started: int = field(default_factory=lambda: int(time.time()))
+
+
+def _served(request: Request) -> Served:
+    served: Served = request.app.state.served
+    return served
+
+
+Here = Annotated[Served, Depends(_served)]
+Answers = dict[int | str, dict[str, Any]]
+
+_ERRORS = {
+    400: "The request is wrong, or asks for what cannot be.",
+    401: "A key is asked for, and none or a wrong one was given.",
+    404: "Another model is served here.",
+    413: "The body is too long.",
+    429: "The queue is full; Retry-After says when to ask again.",
+    500: "The model or the server failed.",
+    503: "The server is shutting down.",
+    504: "The request took longer than it may.",
+}
+
+
+def _answers(model: type | None, description: str, *errors: int, stream: bool = False) -> Answers:
+    """What a route may answer; 401 is added, since every route but one asks for a key where there are keys."""
+    good: dict[str, Any] = {"description": description}
+    if model is not None:
+        good["model"] = model
+    if stream:
+        good["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    answers: Answers = {200: good}
+    for status in sorted({*errors, 401}):
+        answers[status] = {"description": _ERRORS[status], "model": schemas.ErrorReply}
+    return answers
+
+
+_GENERATION = (400, 404, 413, 429, 500, 503, 504)
+router = APIRouter()
+
+
+@router.post(
+    "/v1/completions",
+    response_model=None,
+    tags=["generation"],
+    responses=_answers(
+        schemas.CompletionReply,
+        "The texts; with `stream`, server-sent events of the same form, ended by `[DONE]`.",
+        *_GENERATION,
+        stream=True,
+    ),
+)
+async def completions(body: CompletionBody, request: Request, here: Here) -> Response:
+    """Continue texts or lists of token ids."""
+    return await here.generator.complete(body, request)
+
+
+@router.post(
+    "/v1/chat/completions",
+    response_model=None,
+    tags=["generation"],
+    responses=_answers(
+        schemas.ChatReply,
+        "The answers; with `stream`, server-sent events with `delta` instead of `message`, ended by `[DONE]`.",
+        *_GENERATION,
+        stream=True,
+    ),
+)
+async def chat_completions(body: ChatBody, request: Request, here: Here) -> Response:
+    """Answer a conversation through the model's own chat template."""
+    return await here.generator.chat(body, request)
+
+
+@router.post(
+    "/tokenize",
+    response_model=None,
+    tags=["text"],
+    responses=_answers(schemas.TokensReply, "The token ids.", 400, 413),
+)
+async def tokenize(body: TokenizeBody, here: Here) -> Response:
+    """Token ids of a text, or of a conversation as the model reads it."""
+    llm = here.llm
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("give either prompt or messages.")
+    if body.messages is not None:
+        tokens = (await asyncio.to_thread(llm.encode_chat, body.messages)).token_ids
+    else:
+        tokens = await asyncio.to_thread(llm.model.tokenizer.encode, str(body.prompt), body.add_special_tokens)
+    return Reply({"tokens": tokens, "count": len(tokens), "max_model_len": llm.engine.limits.max_context})
+
+
+@router.post(
+    "/detokenize",
+    response_model=None,
+    tags=["text"],
+    responses=_answers(schemas.TextReply, "The text.", 400, 413),
+)
+async def detokenize(body: DetokenizeBody, here: Here) -> Response:
+    """The text of token ids."""
+    text = await asyncio.to_thread(here.llm.model.tokenizer.decode, body.tokens, False)
+    return Reply({"prompt": text})
+
+
+@router.get(
+    "/v1/models", response_model=None, tags=["state"], responses=_answers(schemas.ModelList, "A list of one model.")
+)
+async def models(here: Here) -> Response:
+    """The one model that is served."""
+    model = {
+        "id": here.settings.served_name,
+        "object": "model",
+        "created": here.started,
+        "owned_by": "headstart",
+        "max_model_len": here.llm.engine.limits.max_context,
+    }
+    return Reply({"object": "list", "data": [model]})
+
+
+@router.get(
+    "/health",
+    response_model=None,
+    tags=["state"],
+    responses={
+        200: {"description": "Requests are served.", "model": schemas.HealthReply},
+        503: {"description": "The server is shutting down.", "model": schemas.HealthReply},
+    },
+    openapi_extra={"security": []},
+)
+async def health(here: Here) -> Response:
+    """Whether requests are served; asks for no key."""
+    serving = here.engine.alive and not here.engine.closing
+    return Reply({"status": "ok" if serving else "closing"}, 200 if serving else 503)
+
+
+@router.get(
+    "/version", response_model=None, tags=["state"], responses=_answers(schemas.VersionReply, "Headstart's version.")
+)
+async def server_version() -> Response:
+    """The version of the server."""
+    return Reply({"version": version("headstart")})
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    tags=["state"],
+    responses=_answers(None, "Prometheus' text format, version 0.0.4."),
+)
+async def metrics(here: Here) -> Response:
+    """Counts for Prometheus."""
+    text = here.engine.metrics.render(here.engine.gauges(), here.settings.served_name)
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+
+@router.get(
+    "/stats",
+    response_model=None,
+    tags=["state"],
+    responses=_answers(schemas.StatsReply, "Gauges and counters."),
+)
+async def stats(here: Here) -> Response:
+    """The counts of `/metrics` as JSON, and what is served."""
+    llm, engine = here.llm, here.engine
+    return Reply(
+        {
+            "model": here.settings.served_name,
+            "backend": llm.model.backend.name,
+            "drafters": list(llm.engine.drafters.drafters),
+            "default_drafter": llm.engine.drafters.default,
+            "max_context": llm.engine.limits.max_context,
+            "max_sequences": llm.engine.limits.max_sequences,
+            "now": engine.gauges(),
+            "totals": engine.metrics.snapshot(),
+        }
+    )

@@ -1,0 +1,166 @@
+"""What replies look like, for the OpenAPI document; ``replies.py`` and ``generation.py`` make them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(BaseModel):
+    """Every error, in OpenAI's shape."""
+
+    error: ErrorDetail
+
+
+class SpeculationCounts(BaseModel):
+    """What became of guesses; position 0 is the first guess after the root."""
+
+    drafter: str | None
+    rounds: int
+    drafted: int
+    accepted: int
+    mean_accepted_length: float
+    drafted_per_position: list[int]
+    accepted_per_position: list[int]
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class CompletionTokensDetails(BaseModel):
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+    speculation: SpeculationCounts
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length", "abort"]
+    stop_reason: int | str | None
+
+
+class CompletionReply(BaseModel):
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChosenLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChosenLogprob]
+    refusal: None
+
+
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str = Field(description="JSON text.")
+
+
+class CalledTool(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    tool_calls: list[CalledTool] | None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length", "tool_calls", "abort"]
+    stop_reason: int | str | None
+
+
+class ChatReply(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ServedModel(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ServedModel]
+
+
+class TokensReply(BaseModel):
+    tokens: list[int]
+    count: int
+    max_model_len: int
+
+
+class TextReply(BaseModel):
+    prompt: str
+
+
+class HealthReply(BaseModel):
+    status: Literal["ok", "closing"]
+
+
+class VersionReply(BaseModel):
+    version: str
+
+
+class StatsReply(BaseModel):
+    model: str
+    backend: str
+    drafters: list[str]
+    default_drafter: str
+    max_context: int
+    max_sequences: int
+    now: dict[str, float] = Field(description="Gauges of this moment, by Prometheus name.")
+    totals: dict[str, Any] = Field(description="Counters since the start, by Prometheus name and labels.")
