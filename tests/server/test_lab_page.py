@@ -149,6 +149,11 @@ def test_a_prompt_is_answered_in_coloured_tokens_beside_its_plain_twin(open_page
     shares = page.locator("#positions li").evaluate_all("bars => bars.map(bar => bar.getAttribute('aria-label'))")
     kept = sum(int(re.search(r", (\d+) of", share).group(1)) for share in shares)  # type: ignore[union-attr]
     assert kept == accepted.count()
+    expect(page.locator("#timeline svg")).to_have_attribute(
+        "aria-label", re.compile(rf"speculating: {rounds} passes, [\d.]+ s; plain: 40 passes")
+    )
+    first_round = speculating.locator(".token[data-round='0']").count()
+    assert page.locator("#timeline .stripe").count() == (40 - first_round) + 39
 
 
 def test_a_token_shows_the_round_it_came_from(open_page: OpenPage) -> None:

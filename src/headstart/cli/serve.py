@@ -18,6 +18,8 @@ from headstart.models.aliases import DEFAULT_MODEL
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
+FREE_DRAFTERS = ("ngram", "prompt-lookup", "recycling", "lookahead")
+"""They need no second model and cost nothing until a request names them."""
 
 
 def serve(
@@ -29,7 +31,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--also",
-            help="A further drafter that requests may name; may be repeated.",
+            help=f"A further drafter that requests may name; may be repeated. If left out: {', '.join(FREE_DRAFTERS)}.",
             rich_help_panel=options.SPECULATION,
             metavar="NAME",
         ),
@@ -86,7 +88,7 @@ def serve(
         float, typer.Option(min=0.001, help="Wall time of a request.", rich_help_panel=SERVER)
     ] = 600.0,
 ) -> None:
-    """Serve a model over the OpenAI API, with speculation.
+    """Serve a model over the OpenAI API, with speculation, and a page at / on which it can be watched.
 
     Examples:
 
@@ -118,7 +120,7 @@ def serve(
         max_context=max_context,
         max_batch_size=batch_size,
         cache_tokens=cache_tokens,
-        more_drafters=also or (),
+        more_drafters=FREE_DRAFTERS if also is None else also,
         prefix_caching=prefix_caching,
         max_rows=max_rows,
         tolerant=True,

@@ -21,7 +21,7 @@ from headstart.llm import LLM
 from headstart.request import StreamPiece
 from headstart.server.doors import TENANT
 from headstart.server.engine_thread import Answer, EngineThread
-from headstart.server.protocol import ChatBody, Speculation
+from headstart.server.protocol import Generation, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
 from headstart.text.detokenizer import IncrementalDetokenizer
@@ -41,6 +41,12 @@ _STRANGER = np.array([0.05, 0.12, 0.08, 0.35, 0.10, 0.30])
 _CHECKPOINTS = 48
 
 
+class RunBody(Generation):
+    """``POST /lab/run``: as for ``/v1/chat/completions``, without tools."""
+
+    messages: list[dict[str, Any]]
+
+
 def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> None:
     """The page's routes, below ``/lab/``; all of them ask for a key where the server has keys."""
     llm = engine.llm
@@ -50,8 +56,8 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
         return Reply(_state(llm, settings))
 
     @app.post("/lab/run", include_in_schema=False)
-    async def run(body: ChatBody, request: Request) -> Response:
-        """Answer a conversation as ``/v1/chat/completions`` does, round by round."""
+    async def run(body: RunBody, request: Request) -> Response:
+        """Answer a conversation, round by round."""
         if (body.n or 1) != 1:
             raise RequestError(f"n is {body.n}; the lab shows one sample.")
         params = body.sampling(settings, body.max_tokens, None)

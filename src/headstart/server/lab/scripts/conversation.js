@@ -14,7 +14,7 @@ const EXAMPLES = [
   "Count from one to twenty in words.",
   "Why is the sky blue?",
 ];
-const TREE_EVERY = 250;
+const PICTURE_EVERY = 250;
 
 export class Conversation {
   /** `measured` is called with the point that an answer and its plain twin make. */
@@ -70,17 +70,20 @@ export class Conversation {
   }
 
   async #stream(body, answer, run, beside) {
-    // Tokens are drawn once a frame, the tree a few times a second: what can be seen, and no more of the machine.
+    // Tokens are drawn once a frame, the rest a few times a second: what can be seen, and no more of the machine.
     let waiting = false;
-    let lastTree = 0;
+    let lastPicture = 0;
+    const picture = () => {
+      showMeters(beside ?? run, beside ? run : null);
+      if (!run.plain && this.panel.following && run.rounds.length) this.#show(run, run.rounds.length - 1);
+      else if (this.panel.run === run) this.panel.refresh();
+    };
     const draw = () => {
       waiting = false;
       answer.refresh();
-      showMeters(beside ?? run, beside ? run : null);
-      if (!run.plain && this.panel.following && run.rounds.length && performance.now() - lastTree > TREE_EVERY) {
-        lastTree = performance.now();
-        this.#show(run, run.rounds.length - 1);
-      }
+      if (performance.now() - lastPicture < PICTURE_EVERY) return;
+      lastPicture = performance.now();
+      picture();
     };
     if (!run.plain) this.panel.following = true;
     for await (const event of events("/lab/run", body, this.running.signal)) {
@@ -91,9 +94,8 @@ export class Conversation {
         requestAnimationFrame(draw);
       }
     }
-    draw();
-    if (!run.plain && this.panel.following && run.rounds.length) this.#show(run, run.rounds.length - 1);
-    else if (this.panel.run === run) this.panel.refresh();
+    answer.refresh();
+    picture();
   }
 
   #addTurn(text, run, plain, body) {

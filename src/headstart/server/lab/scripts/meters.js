@@ -2,7 +2,9 @@
 
 import { byId, element, entries } from "./dom.js";
 import { percent, rate, times } from "./format.js";
+import { showTimeline } from "./timeline.js";
 
+/** `plain` is the answer's plain twin, where there is one. */
 export function showMeters(run, plain) {
   byId("meters").hidden = false;
   const known = (value, written) => (value === null ? "–" : written(value));
@@ -17,6 +19,7 @@ export function showMeters(run, plain) {
       ["guesses kept", run.guesses ? percent(accepted / run.guesses) : "–"],
     ]),
   );
+  showTimeline(byId("timeline"), run, plain);
   byId("positions").replaceChildren(...run.positions.map(bar));
 }
 

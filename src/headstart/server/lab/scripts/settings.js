@@ -10,7 +10,7 @@ export function startSettings(state) {
     const { summary } = state.drafters.find(({ name }) => name === drafter.value);
     byId("drafter-note").textContent =
       `${drafter.value}${summary ? ` guesses ${summary}` : " is a drafter of this server"}. ` +
-      "The rule of verification matters where guesses are drawn at random (early-exit at a temperature above 0, for one).";
+      "The rule of verification matters where guesses are drawn at random, as those of draft models are above temperature 0.";
   };
   drafter.addEventListener("change", describe);
   describe();
