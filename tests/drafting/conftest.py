@@ -50,8 +50,9 @@ VARIANTS = [
     Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
     Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
+    Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
-REMEMBERING = {"recycling", "auto", "lookahead"}
+REMEMBERING = {"recycling", "auto", "lookahead", "pass"}
 CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 
 WITHOUT_MODEL = {
@@ -68,7 +69,7 @@ WITHOUT_MODEL = {
     "lookahead",
 }
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
-WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise"}
+WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise", "pass"}
 
 
 def new_drafter_of(case: Case) -> Callable[[], Drafter]:

@@ -57,7 +57,9 @@ def check_tree(tree: DraftTree, budget: DraftBudget, vocab_size: int) -> None:
     assert max(tree.depths.tolist(), default=0) <= budget.depth
     assert all(0 <= token < vocab_size for token in tree.tokens.tolist())
     assert all(ROOT <= parent < node for node, parent in enumerate(tree.parents.tolist()))
-    siblings = list(zip(tree.parents.tolist(), tree.tokens.tolist(), strict=True))
+    other_inputs = set() if tree.inputs is None else set(tree.inputs.rows.tolist())
+    reads = [None if node in other_inputs else token for node, token in enumerate(tree.tokens.tolist())]
+    siblings = list(zip(tree.parents.tolist(), reads, strict=True))
     assert len(siblings) == len(set(siblings)), "equal siblings must be merged"
     if tree.law is TreeLaw.POINT_MASS:
         assert tree.draws is None

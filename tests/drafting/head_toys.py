@@ -17,6 +17,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
@@ -81,7 +82,11 @@ def random_parallel(
 @cache
 def _directory(kind: str, vocab_size: int) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="headstart-head-"))
-    if kind in ("medusa", "blockwise"):
+    if kind == "pass":
+        lookahead = LookaheadEmbeddings(3, HIDDEN)
+        shake(lookahead, 13)
+        save_head(lookahead, directory)
+    elif kind in ("medusa", "blockwise"):
         save_head(random_parallel(vocab_size, kind), directory)  # type: ignore[arg-type]
     else:
         save_head(random_eagle(vocab_size, "eagle3" if kind == "eagle3" else "eagle"), directory)
@@ -120,7 +125,8 @@ def head_context(vocab_size: int) -> DraftContext:
 
 def head_drafter(name: str, vocab_size: int, options: Mapping[str, object], directory: Path | None = None) -> Drafter:
     """A drafter for the contract suite: its head is random, its target's states are made up for it."""
-    given = {"model": str(directory or _directory(name, vocab_size)), "precision": "fp32", **options}
+    precision = {} if name == "pass" else {"precision": "fp32"}
+    given = {"model": str(directory or _directory(name, vocab_size)), **precision, **options}
     return WithTargetStates(create_drafter(name, head_context(vocab_size), **given))
 
 

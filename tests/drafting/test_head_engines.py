@@ -12,6 +12,7 @@ from head_toys import shake
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
 from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
@@ -38,34 +39,37 @@ def plain(target: Model) -> list[list[int]]:
 
 def write_random_head(target: Model, name: str, directory: Path) -> Path:
     config, said = target.config, torch.arange(0, target.config.vocab_size, 2)
-    head: EagleHead | ParallelHeads
-    if name in ("medusa", "blockwise"):
+    head: EagleHead | ParallelHeads | LookaheadEmbeddings
+    if name == "pass":
+        head = LookaheadEmbeddings(3, config.hidden_size)
+    elif name in ("medusa", "blockwise"):
         kind = ParallelConfig(name, config.hidden_size, config.vocab_size, len(said), slots=3)  # type: ignore[arg-type]
         head = ParallelHeads(kind)
     else:
         head = EagleHead(eagle_config(config, "eagle3" if name == "eagle3" else "eagle", len(said)))
     shake(head, 4)
-    if head.config.reduced:
+    if not isinstance(head, LookaheadEmbeddings) and head.config.reduced:
         head.d2t.copy_(said - torch.arange(len(said)))
     save_head(head, directory)
     return directory
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "medusa", "blockwise"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "medusa", "blockwise", "pass"])
 def test_the_text_is_the_targets_own(target: Model, plain: list[list[int]], name: str, tmp_path: Path) -> None:
     directory = write_random_head(target, name, tmp_path)
-    llm = LLM(target, name, draft_model=directory, drafter_options={"precision": "fp32"}, max_batch_size=3)
+    options = {} if name == "pass" else {"precision": "fp32"}
+    llm = LLM(target, name, draft_model=directory, drafter_options=options, max_batch_size=3)
     outputs = llm.generate(PROMPTS, PARAMS)
     assert [output.outputs[0].token_ids for output in outputs] == plain
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "medusa"])
+@pytest.mark.parametrize("name", ["eagle3", "medusa", "pass"])
 def test_chunks_and_preemptions(target: Model, name: str, tmp_path: Path) -> None:
     """Prompts in chunks of a few rows, and a cache that two growing texts do not fit in."""
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70, ignore_eos=True) for each in PARAMS[:2]]
     directory = write_random_head(target, name, tmp_path)
-    options = {"precision": "fp32", "tree_nodes": 6}
+    options: dict[str, object] = {"tree_nodes": 6} | ({} if name == "pass" else {"precision": "fp32"})
     llm = LLM(target, name, draft_model=directory, drafter_options=options, max_context=110, cache_tokens=97)
     llm.engine.limits = replace(llm.engine.limits, max_rows=18, draft_rows=8)
     outputs = llm.generate(prompts, params)

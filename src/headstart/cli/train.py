@@ -28,9 +28,10 @@ class HeadChoice(StrEnum):
     MEDUSA = "medusa"
     BLOCKWISE = "blockwise"
     DRAFT_MODEL = "draft-model"
+    PASS = "pass"
 
 
-_RATES = {HeadChoice.MEDUSA: 2e-3, HeadChoice.BLOCKWISE: 2e-3}
+_RATES = {HeadChoice.MEDUSA: 2e-3, HeadChoice.BLOCKWISE: 2e-3, HeadChoice.PASS: 1e-2}
 """Learning rates that differ from 1e-3."""
 
 
@@ -99,11 +100,13 @@ def train(
         typer.Option(
             min=0,
             help="Tokens that the head can say; 0: all; left out: enough for 97 % of what the target says, or all "
-            "(draft-model).",
+            "(draft-model, pass).",
             rich_help_panel=HEAD,
         ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Future tokens of medusa and blockwise.", rich_help_panel=HEAD)] = 4,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Future tokens of medusa, blockwise and pass.", rich_help_panel=HEAD)
+    ] = 4,
     unroll: Annotated[
         int | None,
         typer.Option(
@@ -139,7 +142,9 @@ def train(
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate; 0.001, or 0.002 for medusa and blockwise.", rich_help_panel=TRAINING),
+        typer.Option(
+            help="Learning rate; 0.001, 0.002 for medusa and blockwise, 0.01 for pass.", rich_help_panel=TRAINING
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Packs of text in a step.", rich_help_panel=TRAINING)] = 16,
     micro_batch: Annotated[

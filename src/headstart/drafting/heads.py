@@ -39,18 +39,18 @@ class HeadOptions:
         return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
 
 
-def open_head(context: DraftContext, options: HeadOptions, kind: type[HeadKind]) -> HeadKind:
-    """The head that the options name.
+def open_head(context: DraftContext, model: str | None, kind: type[HeadKind]) -> HeadKind:
+    """The head in the directory ``model``.
 
     Raises:
         ConfigError: none is named, or one of another kind than the drafter's.
         CheckpointError: its files are missing, damaged, or made for another target.
     """
-    require(bool(options.model), f"model is {options.model!r}; name the directory of a trained head.")
-    head = load_head(options.model or "", context.require_runner().backend.config)
+    require(bool(model), f"model is {model!r}; name the directory of a trained head.")
+    head = load_head(model or "", context.require_runner().backend.config)
     require(
         isinstance(head, kind),
-        f"model {options.model!r} is a {type(head).__name__}, but this drafter runs a {kind.__name__}.",
+        f"model {model!r} is a {type(head).__name__}, but this drafter runs a {kind.__name__}.",
     )
     assert isinstance(head, kind)
     return head

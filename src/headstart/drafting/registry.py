@@ -146,6 +146,12 @@ _BUILT_IN = {
             f"{_HERE}.blockwise:BlockwiseDrafter",
         ),
         DrafterInfo(
+            "pass",
+            "what the target itself expects behind trained look-ahead embeddings, in the pass that verifies",
+            "Monea et al. 2023, PaSS (arXiv:2311.13581)",
+            f"{_HERE}.lookahead_embeddings:PassDrafter",
+        ),
+        DrafterInfo(
             "lookahead",
             "n-grams that the target's own passes find on the side, without any training",
             "Fu et al. 2024, lookahead decoding (arXiv:2402.02057)",

@@ -15,9 +15,11 @@ from headstart.llm import LLM
 from headstart.loading import Model, Precision, load_model
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.tables import TargetTables
 from headstart.models.torch_backend import TorchBackend
+from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.checkpoints import Progress
@@ -25,6 +27,7 @@ from headstart.training.corpus import Corpus, make_packs, split_held_out
 from headstart.training.distributed import Team, join_team
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
+from headstart.training.lookahead_objective import LookaheadObjective
 from headstart.training.losses import LossName
 from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
@@ -34,9 +37,10 @@ from headstart.training.synthesis import read_conversations, write_answers
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
 from headstart.training.vocabulary import choose_draft_vocabulary
 
-HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model"]
-HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model")
-_WHOLE_VOCABULARY = ("draft-model",)
+HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
+_FIRST_SURENESS = 0.1
+HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
+_WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
 
 
@@ -64,10 +68,10 @@ class HeadSettings:
     """The head, and what it is taught."""
 
     draft_vocab: int | None = None
-    """Tokens it can say (a draft model says all, and learns of these); None: enough for 97 % of what the target says,
-    for a draft model all; 0: all."""
+    """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
+    what the target says, or all for those two; 0: all."""
     slots: int = 4
-    """Future tokens (Medusa, blockwise)."""
+    """Future tokens (Medusa, blockwise, PaSS)."""
     unroll: int | None = None
     """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
     decay: float = 0.8
@@ -216,6 +220,11 @@ def _objective(
         layers = choose_layers(first_two_and_last if settings.layers is None else settings.layers, config.num_layers)
         small, its_weights = select_layers(with_ends, weights, layers)
         return DraftModelObjective(small, its_weights, tables, ids.to(device), target.checkpoint, loss=settings.loss)
+    if name == "pass":
+        lookahead = LookaheadEmbeddings(settings.slots, config.hidden_size).to(device)
+        lookahead.begin_like(tables.embedding, config.embedding_scale)
+        frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=device)
+        return LookaheadObjective(lookahead, frozen, tables, ids.to(device), loss=settings.loss, decay=settings.decay)
     if name in ("medusa", "blockwise"):
         heads = ParallelHeads(
             ParallelConfig(
@@ -237,7 +246,9 @@ def _objective(
         with torch.no_grad():
             # What the target's own head makes of its own final norm is the best guess there is.
             eagle.lm_head.weight.copy_(weights.head.weight[ids])
-            eagle.norm.weight.copy_(weights.final_norm.weight + config.norm_offset)
+            # But a head that knows nothing yet must not be sure of it: at full size the first losses are ten times those
+            # of a uniform guess, and acceptance starts later (docs/experiments.md).
+            eagle.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
     if eagle.config.reduced:
         eagle.d2t.copy_(ids - torch.arange(len(ids)))
     unroll = (4 if fused else 1) if settings.unroll is None else settings.unroll

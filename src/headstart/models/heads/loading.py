@@ -13,10 +13,12 @@ from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import read_eagle
 from headstart.models.heads.files import MEDUSA_FILES, read_description, read_tensors
+from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
+from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
 from headstart.models.heads.parallel import ParallelHeads
 from headstart.models.heads.parallel_format import KIND_KEY, read_medusa, read_parallel
 
-Head = EagleHead | ParallelHeads
+Head = EagleHead | ParallelHeads | LookaheadEmbeddings
 HeadFormat = Literal["eagle", "eagle3", "speculators", "medusa", "headstart"]
 
 
@@ -35,6 +37,8 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
     kind = detect_format(path, description, tensors)
     if kind == "medusa":
         return read_medusa(tensors, target, source)
+    if kind == "headstart" and description[KIND_KEY] == LOOKAHEAD_KIND:
+        return read_lookahead(description, tensors, target, source)
     if kind == "headstart":
         return read_parallel(description, tensors, target, source)
     return read_eagle(kind, description, tensors, target, source)

@@ -14,7 +14,10 @@ from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
 from headstart.models.heads.files import write_description, write_head
 from headstart.models.heads.loading import Head, HeadFormat
-from headstart.models.heads.parallel_format import describe_medusa, describe_parallel, medusa_tensors
+from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
+from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, describe_lookahead
+from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.parallel_format import KIND_KEY, describe_medusa, describe_parallel, medusa_tensors
 from headstart.models.heads.tables import TargetTables
 
 RECORD_KEY = "headstart"
@@ -30,9 +33,12 @@ def save_head(
         record: what is to be known of its training, as JSON values.
         dtype: of the matrices; None: as they are.
     """
+    description: dict[str, Any]
     if isinstance(head, EagleHead):
         kind = head.config.variant
         description, tensors = describe_eagle(head, kind), eagle_tensors(head, kind)
+    elif isinstance(head, LookaheadEmbeddings):
+        description, tensors = {KIND_KEY: LOOKAHEAD_KIND, **describe_lookahead(head)}, head.state_dict()
     else:
         description, tensors = describe_parallel(head), head.state_dict()
     if record is not None:
@@ -51,7 +57,7 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
     Raises:
         CheckpointError: the head is of a kind that the format does not hold.
     """
-    if format_name == "medusa" and not isinstance(head, EagleHead):
+    if format_name == "medusa" and isinstance(head, ParallelHeads):
         tensors = medusa_tensors(head, tables.head)
         directory.mkdir(parents=True, exist_ok=True)
         torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "medusa_lm_head.pt")
@@ -62,7 +68,9 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
         embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return
-    name = head.config.variant if isinstance(head, EagleHead) else head.config.kind
+    name = LOOKAHEAD_KIND
+    if not isinstance(head, LookaheadEmbeddings):
+        name = head.config.variant if isinstance(head, EagleHead) else head.config.kind
     raise CheckpointError(f"a head of kind {name!r} has no form in the format {format_name!r}.")
 
 
