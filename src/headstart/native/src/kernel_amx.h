@@ -48,7 +48,7 @@ static void multiply_linear_bf16(const PackedLinear &linear, int, const char *we
   const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
   const size_t stride = a.row_bytes / sizeof(Bf16);
   const int count = linear.padded_inputs / 32;
-  const Prefetch ask = Prefetch::of_block(prefetch, linear.pair_bytes, 0, 1);
+  const Prefetch ask = Prefetch::of_block(weights, prefetch, linear.pair_bytes, 0, 1);
   if (rows <= 16)
     multiply_tile_rows<1>(x, stride, tiles, count, out, kColumns, false, ask);
   else
@@ -61,15 +61,16 @@ static void store_row_bf16(const Activations &to, int row, const float *x, int p
 
 // One row tile against one pair, all planes: high bytes signed, low bytes unsigned.
 template <int kPlanes>
-static inline void multiply_int8_tile(const char *high, size_t row_bytes, size_t plane_bytes, const char *weights,
-                                      int count, int32_t *sums, Prefetch prefetch) {
+static inline void multiply_int8_tile(const char *high, size_t tile_bytes, const char *weights, int count,
+                                      int32_t *sums, Prefetch prefetch) {
+  constexpr int row_bytes = kPlanes * kPlaneBytes;
   TILE_ZERO(0);
   TILE_ZERO(1);
   if constexpr (kPlanes == 2) {
     TILE_ZERO(2);
     TILE_ZERO(3);
   }
-  for (int tile = 0; tile < count; ++tile, weights += 2048, high += 64) {
+  for (int tile = 0; tile < count; ++tile, weights += 2048, high += tile_bytes) {
     for (int line = 0; line < 16; ++line) prefetch.ask(weights + line * kLine);
     TILE_LOAD(4, high, row_bytes);
     TILE_LOAD(6, weights, 128);
@@ -77,7 +78,7 @@ static inline void multiply_int8_tile(const char *high, size_t row_bytes, size_t
     TILE_S8_S8(0, 4, 6);
     TILE_S8_S8(1, 4, 7);
     if constexpr (kPlanes == 2) {
-      TILE_LOAD(5, high + plane_bytes, row_bytes);
+      TILE_LOAD(5, high + kPlaneBytes, row_bytes);
       TILE_U8_S8(2, 5, 6);
       TILE_U8_S8(3, 5, 7);
     }
@@ -96,8 +97,8 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   alignas(64) int32_t sums[kPlanes * 512];
   for (int first = 0; first < rows; first += 16) {
     const char *high = a.row(row + first);
-    multiply_int8_tile<kPlanes>(high, a.row_bytes, a.plane_bytes, weights, linear.padded_inputs / 64, sums,
-                                Prefetch::of_block(prefetch, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
+    multiply_int8_tile<kPlanes>(high, a.tile_bytes, weights, linear.padded_inputs / 64, sums,
+                                Prefetch::of_block(weights, prefetch, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
     const int count = rows - first < 16 ? rows - first : 16;
     for (int half = 0; half < 2; ++half) {
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);

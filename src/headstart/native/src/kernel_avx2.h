@@ -6,17 +6,17 @@
 // Sixteen int8 columns against one row, all planes. Bytes are widened to 16 bits and multiplied in pairs; a lane of a
 // sum holds half of a column's four products a step, neighbours are added at the end.
 template <int kPlanes>
-static inline void multiply_int8_half(const char *high, size_t plane_bytes, const char *weights, int count,
+static inline void multiply_int8_half(const char *high, size_t tile_bytes, const char *weights, int count,
                                       int32_t *sums, Prefetch prefetch) {
   __m256i sum[kPlanes][4];
   for (int p = 0; p < kPlanes; ++p)
     for (int i = 0; i < 4; ++i) sum[p][i] = _mm256_setzero_si256();
-  for (int tile = 0; tile < count; ++tile, weights += 2048, high += 64) {
+  for (int tile = 0; tile < count; ++tile, weights += 2048, high += tile_bytes) {
     for (int step = 0; step < 16; ++step) {
       prefetch.ask(weights + step * kLine);
       int32_t four[2] = {};
       std::memcpy(&four[0], high + step * 4, 4);
-      if (kPlanes == 2) std::memcpy(&four[1], high + plane_bytes + step * 4, 4);
+      if (kPlanes == 2) std::memcpy(&four[1], high + kPlaneBytes + step * 4, 4);
       const __m256i signed_bytes = _mm256_cvtepi8_epi16(_mm_set1_epi32(four[0]));
       const __m256i unsigned_bytes = _mm256_cvtepu8_epi16(_mm_set1_epi32(four[1]));
 #pragma GCC unroll 4
@@ -44,8 +44,8 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   const int count = linear.padded_inputs / 64;
   for (int r = 0; r < rows; ++r)
     for (int half = 0; half < 2; ++half) {
-      multiply_int8_half<kPlanes>(a.row(row + r), a.plane_bytes, weights + half * 64, count, sums,
-                                  Prefetch::of_block(prefetch, linear.pair_bytes, 2 * r + half, 2 * rows));
+      multiply_int8_half<kPlanes>(a.row(row + r), a.tile_bytes, weights + half * 64, count, sums,
+                                  Prefetch::of_block(weights, prefetch, linear.pair_bytes, 2 * r + half, 2 * rows));
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
       const float unit = a.scales[row + r];
       store(out + r * kColumns + half * 16,

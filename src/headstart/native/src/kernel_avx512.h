@@ -23,8 +23,9 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
     for (int p = 0; p < kPlanes; ++p) sum[r][p][0] = sum[r][p][1] = Sums{};
+  constexpr int row_bytes = kPlanes * kPlaneBytes;
   const char *bytes = a.row(row);
-  for (int tile = 0; tile < linear.padded_inputs / 64; ++tile, weights += 2048) {
+  for (int tile = 0; tile < linear.padded_inputs / 64; ++tile, weights += 2048, bytes += a.tile_bytes) {
     for (int step = 0; step < 16; ++step) {
       prefetch.ask(weights + step * kLine);
       const __m512i left = _mm512_load_si512(weights + step * kLine);
@@ -34,7 +35,7 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
 #pragma GCC unroll 2
         for (int p = 0; p < kPlanes; ++p) {
           int32_t four;
-          std::memcpy(&four, bytes + r * a.row_bytes + p * a.plane_bytes + tile * 64 + step * 4, 4);
+          std::memcpy(&four, bytes + r * row_bytes + p * kPlaneBytes + step * 4, 4);
           const __m512i x = _mm512_set1_epi32(four);
           sum[r][p][0] = dot(sum[r][p][0], x, left);
           sum[r][p][1] = dot(sum[r][p][1], x, right);
@@ -64,7 +65,7 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
   const int blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
-    const Prefetch ask = Prefetch::of_block(prefetch, linear.pair_bytes, block, blocks);
+    const Prefetch ask = Prefetch::of_block(weights, prefetch, linear.pair_bytes, block, blocks);
 #define HEADSTART_ROWS(R)                                                                      \
   case R:                                                                                      \
     if constexpr (R <= most) multiply_vnni_rows<R, kPlanes>(linear, pair, weights, a, row, out, ask); \

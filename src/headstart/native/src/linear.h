@@ -8,15 +8,18 @@
 
 enum class Precision { bf16, int8, int8_fast, fp32 };
 
-// The rows that a linear layer reads: Bf16 or float elements, or 8-bit planes with one scale a row.
+// The rows that a linear layer reads: Bf16 or float elements by row, or 8-bit planes with one scale a row, laid out
+// [tile of 64 inputs][row][plane][64]. There the distance of two rows is known to the compiler: twelve of them in
+// registers would leave too few.
 struct Activations {
   char *data = nullptr;
   size_t row_bytes = 0;
-  size_t plane_bytes = 0;  // from the plane of high bytes to that of low bytes (int8)
+  size_t tile_bytes = 0;  // 8 bits: from one tile to the next
   float *scales = nullptr;
 
   char *row(int r) const { return data + r * row_bytes; }
 };
+constexpr int kPlaneBytes = 64;  // of one row in one tile
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.
@@ -142,13 +145,14 @@ static void store_row_int8(const Activations &to, int row, const float *x, int p
   const float top = std::fmax(reduce_max(largest), 1e-20f);
   to.scales[row] = top / limit;
   const Lanes factor = splat(limit / top);
-  auto *high = reinterpret_cast<uint8_t *>(to.row(row));
-  for (int k = 0; k < padded_inputs; k += 16) {
-    if (kPlanes == 2)
-      store_two_planes(high + k, high + to.plane_bytes + k, load(x + k) * factor, kHighOffset);
-    else
-      store_one_plane(high + k, load(x + k) * factor, kHighOffset);
-  }
+  auto *tile = reinterpret_cast<uint8_t *>(to.row(row));
+  for (int first = 0; first < padded_inputs; first += kPlaneBytes, tile += to.tile_bytes)
+    for (int k = 0; k < kPlaneBytes; k += 16) {
+      if (kPlanes == 2)
+        store_two_planes(tile + k, tile + kPlaneBytes + k, load(x + first + k) * factor, kHighOffset);
+      else
+        store_one_plane(tile + k, load(x + first + k) * factor, kHighOffset);
+    }
 }
 
 // From integer sums to floats: out = (256 * high + low) * column scale * row scale.

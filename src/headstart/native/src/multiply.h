@@ -28,34 +28,45 @@ static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
   for (int i = 0; i < bytes; i += 64) _mm_prefetch(line + i, _MM_HINT_T1);
 }
 
+constexpr int kLine = 128;             // bytes of weights in a step of a pair
 constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
 constexpr int kNearBytes = 2048;
 
-// What to ask for while a pair of columns is multiplied, a step (kLine bytes) at a time: from memory into L2 far ahead,
-// from L2 into L1 shortly before use.
-struct Prefetch {
-  size_t distance = 0;  // 0: nothing from memory
-  bool near = false;
+// What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1
+// shortly before use.
+class Prefetch {
+ public:
+  Prefetch() = default;
 
-  // Only the first row block of a pair asks memory. Where other blocks follow, it asks for the pair after this one:
-  // what lies nearer it has asked for before.
-  static Prefetch of_block(bool wanted, size_t pair_bytes, int block, int blocks) {
-    const size_t far = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
-    return {wanted && block == 0 ? far : 0, true};
+  // Where several row blocks multiply a pair, each asks for its share of what lies a pair ahead: memory works all the
+  // time, not only during the first block. `from_memory` is false where other rows have asked already.
+  static Prefetch of_block(const void *weights, bool from_memory, size_t pair_bytes, int block, int blocks) {
+    Prefetch p;
+    p.near_ = true;
+    if (!from_memory) return p;
+    const size_t distance = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
+    p.far_ = static_cast<const char *>(weights) + distance + pair_bytes * block / blocks;
+    p.pace_ = (kLine + blocks - 1) / blocks;
+    return p;
   }
-  HEADSTART_PREFETCHES void ask(const void *line) const {
+  HEADSTART_PREFETCHES void ask(const void *line) {
     const char *at = static_cast<const char *>(line);
-    if (distance) {
-      _mm_prefetch(at + distance, _MM_HINT_T1);
-      _mm_prefetch(at + distance + 64, _MM_HINT_T1);
+    if (pace_) {
+      _mm_prefetch(far_, _MM_HINT_T1);
+      if (pace_ > 64) _mm_prefetch(far_ + 64, _MM_HINT_T1);
+      far_ += pace_;
     }
-    if (near) {
+    if (near_) {
       _mm_prefetch(at + kNearBytes, _MM_HINT_T0);
       _mm_prefetch(at + kNearBytes + 64, _MM_HINT_T0);
     }
   }
+
+ private:
+  const char *far_ = nullptr;
+  int pace_ = 0;  // bytes a step to ask memory for
+  bool near_ = false;
 };
-constexpr int kLine = 128;
 
 // The product in float fused multiply-adds. Faster than the bf16 dot instruction of AVX-512 (half rate on the server
 // cores it was measured on) above one row, and the same speed as memory at one.
@@ -112,12 +123,11 @@ constexpr int kFmaRows = 12;  // 24 of 32 registers hold sums
 constexpr int kFmaRows = 2;
 #endif
 
-// Splits `rows` into blocks of `most` and a rest; a rest of less than a third of `most`, which would keep the
-// arithmetic units waiting for each other, takes rows from the block before. The size of block `index`.
+// Rows of block `index` where `rows` are cut into as few blocks of up to `most` as will do, all of about one size: small
+// blocks share the loads of weights badly and keep the arithmetic units waiting for each other.
 static inline int block_rows(int rows, int most, int index) {
-  const int blocks = ceil_div(rows, most), rest = rows - most * (blocks - 1);
-  const int taken = blocks > 1 && rest < most / 3 ? most / 3 - rest : 0;
-  return index + 1 == blocks ? rest + taken : index + 2 == blocks ? most - taken : most;
+  const int blocks = ceil_div(rows, most);
+  return rows * (index + 1) / blocks - rows * index / blocks;
 }
 
 template <class Cell, class Tiles>
@@ -127,7 +137,7 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, kFmaRows, block);
     const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
-    const Prefetch ask = streamed ? Prefetch::of_block(prefetch, bytes, block, blocks) : Prefetch{};
+    const Prefetch ask = streamed ? Prefetch::of_block(tiles(0), prefetch, bytes, block, blocks) : Prefetch{};
 #define HEADSTART_ROWS(R)                                                                                \
   case R:                                                                                                \
     multiply_fma_rows<Cell, R>(a, a_stride, tiles, count, c, c_stride, accumulate, ask); \

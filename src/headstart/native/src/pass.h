@@ -12,19 +12,17 @@ constexpr int kPanelRows = 256;
 class PassRunner {
  public:
   explicit PassRunner(Decoder &model) : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
-    const int widest = std::max({m_.hidden, m_.attention, m_.mlp});
-    const size_t row_bytes = widest * sizeof(float) + 64;  // 64: rows must not share cache sets
     x_ = floats(m_.hidden, x_stride_);
     qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
-    input_ = activations(kPanelRows, row_bytes);
-    mlp_input_ = m_.shape.parallel_residual ? activations(kPanelRows, row_bytes) : input_;
-    attended_ = activations(kPanelRows, row_bytes);
-    middle_ = activations(kPanelRows, row_bytes);
+    input_ = packed(kPanelRows);
+    mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
+    attended_ = elements(kPanelRows);
+    middle_ = elements(kPanelRows);
     branch_ = floats(m_.hidden, branch_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
-      private_input_.push_back(activations(kRowBlock, row_bytes));
-      private_mlp_input_.push_back(m_.shape.parallel_residual ? activations(kRowBlock, row_bytes) : private_input_[t]);
-      row_.push_back(memory_.emplace_back(2 * row_bytes).as<float>());
+      private_input_.push_back(packed(kRowBlock));
+      private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
+      row_.push_back(memory_.emplace_back(2 * widest() * sizeof(float)).as<float>());
     }
   }
 
@@ -38,11 +36,23 @@ class PassRunner {
     stride = columns + 16;
     return memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>();
   }
-  Activations activations(int rows, size_t row_bytes) {
+  size_t widest() const { return std::max({m_.hidden, m_.attention, m_.mlp}); }
+
+  // Rows of floating-point elements.
+  Activations elements(int rows) {
     Activations a;
-    a.row_bytes = row_bytes;
-    a.plane_bytes = row_bytes / 2 / 64 * 64;
-    a.data = memory_.emplace_back(rows * row_bytes).data();
+    a.row_bytes = widest() * sizeof(float) + 64;  // 64: rows must not share cache sets
+    a.data = memory_.emplace_back(rows * a.row_bytes).data();
+    return a;
+  }
+
+  // Rows as the linear layers read them.
+  Activations packed(int rows) {
+    if (!is_quantised(m_.precision)) return elements(rows);
+    Activations a;
+    a.row_bytes = (m_.precision == Precision::int8 ? 2 : 1) * kPlaneBytes;
+    a.tile_bytes = (rows + 16) * a.row_bytes + 64;  // more than its rows: tiles must not share cache sets
+    a.data = memory_.emplace_back(widest() / kPlaneBytes * a.tile_bytes).data();
     a.scales = memory_.emplace_back(rows * sizeof(float)).as<float>();
     return a;
   }
