@@ -15,7 +15,9 @@ from headstart.cli import prompts
 from headstart.cli.main import app
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
-QUICK = [["--help"], ["--version"], ["drafters"], *([name, "--help"] for name in COMMANDS)]
+COMMANDS.append("bench")
+CALLS = [(), *((name,) for name in COMMANDS), ("bench", "serve")]
+QUICK = [["--version"], ["drafters"], *([*call, "--help"] for call in CALLS)]
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -108,7 +110,7 @@ def test_the_manual_names_only_options_that_exist() -> None:
     named = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", manual))
     known = {
         option
-        for command in ((), *((name,) for name in COMMANDS))
+        for command in CALLS
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]*", headstart(*command, "--help").stdout)
     }
     assert named <= known

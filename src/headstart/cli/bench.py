@@ -41,6 +41,7 @@ Out = Annotated[
 
 
 def bench(
+    context: typer.Context,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
@@ -73,6 +74,8 @@ def bench(
 
         headstart bench --prompts spec_bench.jsonl --per-group 6 --repeats 3 --out results
     """
+    if context.invoked_subcommand is not None:
+        return
     from headstart.analysis.bench.prompts import choose, read_prompts
     from headstart.analysis.bench.report import exhibits, to_json
     from headstart.analysis.bench.run import Sitting

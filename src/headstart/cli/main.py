@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from headstart.cli.acceptance import acceptance
 from headstart.cli.audit import audit
 from headstart.cli.bench import bench
+from headstart.cli.bench_serve import bench_serve
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.export import export
@@ -77,11 +78,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+benches = typer.Typer(rich_markup_mode="markdown")
+benches.callback(invoke_without_command=True)(bench)
+benches.command("serve")(bench_serve)
 app.command()(generate)
 app.command()(drafters)
 app.command()(serve)
 app.command()(derive)
-app.command()(bench)
+app.add_typer(benches, name="bench")
 app.command()(acceptance)
 app.command()(audit)
 app.command()(plan)

@@ -1,0 +1,230 @@
+"""``headstart bench serve``: a server under load, with speculation and without, in one sitting."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.options import OUTPUT, PrecisionChoice
+from headstart.drafting import DEFAULT_DRAFTER
+from headstart.errors import ConfigError, HeadstartError
+from headstart.models.aliases import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from headstart.llm import LLM
+
+LOAD = "Load"
+
+
+def bench_serve(
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    drafter: options.Drafter = DEFAULT_DRAFTER,
+    draft_model: options.DraftModel = None,
+    draft_tokens: options.DraftTokens = None,
+    batch_size: options.BatchSize = 16,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure the Headstart server that listens there, instead of one made for it here; what it serves is "
+            "then its own choice, except --drafter.",
+            metavar="URL",
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file whose first line is that server's API key.", metavar="FILE")
+    ] = None,
+    concurrency: Annotated[
+        str,
+        typer.Option(
+            help="Closed loop: so many users, each asks again when answered; empty for none.",
+            rich_help_panel=LOAD,
+            metavar="C,C,...",
+        ),
+    ] = "1,2,4,8,16",
+    rates: Annotated[
+        str,
+        typer.Option(
+            help="Open loop: requests per second, at random moments (Poisson).",
+            rich_help_panel=LOAD,
+            metavar="R,R,...",
+        ),
+    ] = "",
+    requests: Annotated[int, typer.Option(min=1, help="Requests of each run.", rich_help_panel=LOAD)] = 32,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Times that everything is measured; figures are medians over them.")
+    ] = 1,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prompts in Spec-Bench's form, of which the first turns are asked; those of the package if left out.",
+            rich_help_panel=LOAD,
+            metavar="FILE.jsonl",
+        ),
+    ] = None,
+    max_tokens: options.MaxTokens = 64,
+    ignore_eos: options.IgnoreEos = False,
+    temperature: options.Temperature = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, and of requests that sample.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the result as JSON and HTML into this directory.", rich_help_panel=OUTPUT, metavar="DIR"
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure a server under load against itself with speculation off: throughput, time to the first token,
+    inter-token latency.
+
+    The same requests are sent under each load with speculation and without, one right after the other, and in turns
+    first, so what else the machine does hits both alike: trust the ratios. Neither mode finds anything in the prefix
+    cache or in what a drafter has learnt, but from its own run.
+
+    Examples:
+
+        headstart bench serve
+
+        headstart bench serve --concurrency 1,4,16 --requests 64 --repeats 3 --out results
+
+        headstart bench serve --concurrency "" --rates 0.5,1,2
+
+        headstart bench serve --url http://127.0.0.1:8000 --drafter ngram
+    """
+    from headstart.analysis.bench.load import Client, Load
+    from headstart.analysis.bench.load_report import exhibits, summarise, to_json
+    from headstart.analysis.bench.load_run import OFF, LoadSitting
+    from headstart.analysis.bench.prompts import read_prompts
+    from headstart.analysis.provenance import finished, provenance
+    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.progress import Activity
+
+    loads = [Load(users=int(users)) for users in _numbers("--concurrency", concurrency, whole=True)]
+    loads += [Load(rate=rate) for rate in _numbers("--rates", rates)]
+    if not loads:
+        raise ConfigError("--concurrency and --rates are both empty; name a load.")
+    if drafter in ("none", OFF):
+        raise ConfigError(f"--drafter is {drafter!r}; name one that guesses, to compare with none.")
+    key = None if api_key_file is None else _first_key(api_key_file)
+    questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
+    fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
+    where = provenance()
+
+    def load_model() -> LLM:
+        from headstart.llm import LLM
+
+        return LLM(
+            model,
+            drafter,
+            draft_model=draft_model,
+            draft_tokens=draft_tokens,
+            precision=precision.value,
+            max_batch_size=batch_size,
+            prefix_caching=True,
+            tolerant=True,
+            revision=revision,
+        )
+
+    with Activity(shown=not quiet) as activity:
+        activity.show("Starting the server" if url is None else f"Asking {url}")
+        with _serving(load_model(), max_waiting=requests) if url is None else nullcontext(url) as address:
+            client = Client(address, key)
+            stats = client.get("/stats")
+            sitting = LoadSitting(client, questions, drafter, requests, fields, seed)
+            sitting.warm_up()
+            activity.show("Measuring", repeats * len(loads) * len(sitting.modes) * requests)
+            runs = sitting.run(loads, repeats, lambda answered: activity.advance(1, answered.tokens))
+
+    known = ("model", "backend", "max_context", "max_sequences")
+    record = {
+        "provenance": finished(where),
+        "server": {name: stats[name] for name in known if name in stats} | {"made_here": url is None},
+        "settings": {
+            "drafter": drafter,
+            "draft_tokens": draft_tokens,
+            "requests": requests,
+            "repeats": repeats,
+            **fields,
+            "prompts": "package" if prompts is None else prompts.name,
+        },
+    }
+    summaries = summarise(runs)
+    result, shown = to_json(runs, summaries, record), exhibits(summaries, record)
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(shown)
+    if out is not None:
+        write_report(out, "bench-serve", result, f"{record['server'].get('model', 'A server')} under load", shown)
+
+
+def _numbers(option: str, text: str, whole: bool = False) -> list[float]:
+    """Positive numbers with commas between them.
+
+    Raises:
+        ConfigError: one of them is none.
+    """
+    numbers = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            numbers.append(float(int(part) if whole else part))
+        except ValueError:
+            numbers.append(0.0)
+        if not 0 < numbers[-1] <= 10_000:
+            kind = "whole numbers" if whole else "numbers"
+            raise ConfigError(f"{option} holds {part!r}; give {kind} above 0 (up to 10000), by commas.")
+    return numbers
+
+
+def _first_key(path: Path) -> str:
+    from headstart.server.doors import read_keys
+
+    try:
+        keys = read_keys(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file is {path}, which cannot be read: {error}.") from error
+    if not keys:
+        raise ConfigError(f"--api-key-file is {path}, which holds no key.")
+    return keys[0]
+
+
+@contextmanager
+def _serving(llm: LLM, max_waiting: int) -> Iterator[str]:
+    """A server of this process on a free port: its address.
+
+    Raises:
+        ConfigError: what serving needs is not installed.
+        HeadstartError: it does not start.
+    """
+    try:
+        import uvicorn
+
+        from headstart.server.app import create_app
+        from headstart.server.settings import ServerSettings
+    except ImportError as error:
+        raise ConfigError(
+            f"serving needs {error.name}; install headstart with its extra: headstart[server]."
+        ) from error
+    app = create_app(llm, ServerSettings(Path(llm.model.name).name), max_waiting=max_waiting)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run, name="headstart-server", daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise HeadstartError("the server did not start.")
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
