@@ -39,7 +39,11 @@ def get(llm: LLM, path: str, settings: ServerSettings = SETTINGS) -> httpx.Respo
 
 
 def run(llm: LLM, body: dict[str, Any]) -> list[dict[str, Any]]:
-    response = post(llm, "/lab/run", body)
+    return told(post(llm, "/lab/run", body))
+
+
+def told(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a run."""
     assert response.headers["content-type"].startswith("text/event-stream")
     return [json.loads(part.removeprefix("data: ")) for part in response.text.split("\n\n") if part]
 
@@ -111,11 +115,21 @@ def test_plain_decoding_is_shown_as_such(llm: LLM) -> None:
 
 def test_runs_share_nothing(llm: LLM) -> None:
     """Neither cached prefixes nor what a drafter has learnt from the first run may flatter the second."""
-    long = GREEDY | {"messages": [{"role": "user", "content": "abcdefgh " * 20}]}
-    (_, *first, _), (_, *second, _) = run(llm, long), run(llm, long)
-    shape = [[(node["label"], node["parent"]) for node in event["nodes"]] for event in first]
-    assert shape == [[(node["label"], node["parent"]) for node in event["nodes"]] for event in second]
-    assert llm.engine.runner.cache.prefixes is not None
+    body = GREEDY | {
+        "messages": [{"role": "user", "content": "abcdefgh " * 20}],
+        "speculation": {"drafter": "recycling"},
+    }
+
+    async def work(client: httpx.AsyncClient) -> tuple[list[list[dict[str, Any]]], dict[str, Any]]:
+        runs = [told(await client.post("/lab/run", json=body)) for _ in range(2)]
+        return runs, (await client.get("/stats")).json()["totals"]
+
+    (first, second), totals = ask(llm, work)
+    shapes = [[[node["label"] for node in event["nodes"]] for event in run[1:-1]] for run in (first, second)]
+    assert shapes[0] == shapes[1]
+    assert any(shapes[0])
+    assert totals["vllm:prefix_cache_queries_total"] > 300
+    assert totals["vllm:prefix_cache_hits_total"] == 0
 
 
 def test_wishes_are_checked_like_the_apis(llm: LLM) -> None:
