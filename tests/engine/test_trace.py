@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import time
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
+import torch
+from torch import Tensor
 
 from headstart import LLM, SamplingParams
-from headstart.draft_tree import ROOT
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import SpeculationParams
-from headstart.engine.outputs import TokenOrigin
+from headstart.engine.law import TargetLaw
+from headstart.engine.outputs import TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
 from headstart.loading import Model, load_model
 from headstart.request import Job
-from headstart.verification.base import VerifyRule
+from headstart.verification.base import Verdict, VerifyRule
 
 PROMPT = "abc abc abc ab"
 
@@ -100,6 +105,30 @@ def test_drawn_guesses_carry_the_drafts_probability(model: Model) -> None:
         guesses = [node for seen in rounds for node in seen.nodes]
         assert guesses
         assert all(node.draft_prob == expected for node in guesses)
+
+
+class SlowLaw:
+    """A law whose reading takes five seconds of a made-up clock."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def probs(self, node: int) -> Tensor:
+        self.now += 5
+        return torch.tensor([0.25, 0.75], dtype=torch.float64)
+
+    def logprobs(self, node: int, token: int, count: int) -> TokenLogprobs:
+        return TokenLogprobs(token, math.log(0.5), {})
+
+
+def test_recording_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    law, trace = SlowLaw(), Trace()
+    monkeypatch.setattr(time, "perf_counter", lambda: law.now)
+    for _ in range(3):
+        law.now += 2
+        trace.record(0, DraftTree.chain([1, 1]), Verdict((0,), 1), cast(TargetLaw, law), started=100.0)
+    assert [seen.seconds for seen in trace.rounds] == [2, 4, 6]
+    assert trace.cost == 3 * 2 * 5  # the root and the first node have children; each law is read once
 
 
 def test_recording_changes_nothing_and_is_off_unless_asked_for(model: Model) -> None:

@@ -28,7 +28,8 @@ HEADERS = {
 @cache
 def page_files() -> Mapping[str, Path]:
     """URL path -> file. These need no key: the page has a field for it, and everything it shows asks for one."""
-    found = {f"/lab/{path.relative_to(_FOLDER).as_posix()}": path for path in _FOLDER.rglob("*.*")}
+    files = (path for path in _FOLDER.rglob("*") if path.suffix in _MEDIA_TYPES)
+    found = {f"/lab/{path.relative_to(_FOLDER).as_posix()}": path for path in files}
     return MappingProxyType({"/": found.pop("/lab/index.html"), **found})
 
 
