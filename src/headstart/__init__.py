@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headstart.engine.outputs import Completion, FinishReason, RequestOutput, SequenceStats, TokenOrigin
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
     from headstart.llm import LLM
-    from headstart.request import StreamPiece
+    from headstart.request import EncodedPrompt, StreamPiece
     from headstart.sampling.params import SamplingParams
     from headstart.sampling.structured import StructuredOutputsParams
     from headstart.verification.base import VerifyRule
@@ -30,6 +30,7 @@ _HOMES = {
     "ConfigError": "errors",
     "DraftTree": "draft_tree",
     "Drafter": "drafting.base",
+    "EncodedPrompt": "request",
     "FinishReason": "engine.outputs",
     "HeadstartError": "errors",
     "LLM": "llm",
@@ -54,6 +55,7 @@ __all__ = [
     "ConfigError",
     "DraftTree",
     "Drafter",
+    "EncodedPrompt",
     "FinishReason",
     "HeadstartError",
     "RequestError",

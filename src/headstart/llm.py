@@ -13,7 +13,6 @@ from typing import Any, cast
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SequenceView, SpeculationParams
-from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.options import parse_options
 from headstart.drafting.registry import create_drafter, drafter_name, drafter_options
 from headstart.engine.engine import Engine
@@ -21,12 +20,9 @@ from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
-from headstart.loading import Model, Precision, create_backend, load_model, parse_precision
+from headstart.lending import draft_context
+from headstart.loading import Model, Precision, load_model, parse_precision
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.models.backend import Backend
-from headstart.models.heads.tables import TargetTables
-from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import select_layers
 from headstart.request import EncodedPrompt, Job, StreamPiece
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
@@ -90,7 +86,6 @@ class LLM:
     ) -> None:
         options = _drafter_options(drafter, draft_model, draft_tokens, drafter_options)
         self.model: Model = model if isinstance(model, Model) else load_model(model, precision, revision)
-        self._draft_precision = self.model.precision if draft_precision is None else parse_precision(draft_precision)
         config = self.model.config
         context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
         if not 2 <= context <= config.max_positions:
@@ -114,15 +109,8 @@ class LLM:
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
-        surroundings = DraftContext(
-            vocab_size=config.vocab_size,
-            runner=runner,
-            tokenizer=self.model.tokenizer,
-            load_model=self._load_draft,
-            lend_layers=self._lend_layers,
-            lend_tables=self._lend_tables,
-            scope_of=_cache_salt,
-        )
+        draft = None if draft_precision is None else parse_precision(draft_precision)
+        surroundings = draft_context(self.model, runner, draft, _cache_salt)
         drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
         for name in more_drafters:
             if name not in drafters:
@@ -278,18 +266,6 @@ class LLM:
     def _grammars(self) -> GrammarCompiler:
         model = self.model
         return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
-
-    def _load_draft(self, name: str) -> LoadedModel:
-        draft = load_model(name, self._draft_precision)
-        return LoadedModel(draft.backend, draft.tokenizer)
-
-    def _lend_layers(self, layers: Sequence[int]) -> Backend:
-        precision = self._draft_precision
-        return create_backend(*select_layers(*load_decoder(self.model.checkpoint, precision.dtype), layers), precision)
-
-    def _lend_tables(self) -> TargetTables:
-        _, weights = load_decoder(self.model.checkpoint, self.model.precision.dtype)
-        return TargetTables(weights.embedding, weights.head.weight)
 
     def _run(
         self,

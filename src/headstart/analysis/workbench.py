@@ -12,7 +12,7 @@ from typing import Literal
 from torch import Tensor
 
 from headstart.drafting.base import Drafter, SpeculationParams
-from headstart.drafting.context import DraftContext, LoadedModel, TextEncoder
+from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import available_drafters, create_drafter
 from headstart.drafting.second_model import common_prefix
 from headstart.engine.engine import Engine
@@ -21,10 +21,9 @@ from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.engine.sequence import StopRules
 from headstart.errors import ConfigError, RequestError
-from headstart.loading import Model, create_backend, load_model
+from headstart.lending import draft_context
+from headstart.loading import Model
 from headstart.models.backend import Backend
-from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import select_layers
 from headstart.runner import ModelRunner, Span, SpanOutput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -106,9 +105,7 @@ class Workbench:
 
     Args:
         backend: the target.
-        tokenizer: of the target, for drafters that compare it with their own model's.
-        load_draft: loads a draft model by name.
-        lend_layers: makes a model of some of the target's layers.
+        surroundings: of drafters, on this workbench's runner; None: they get the runner alone.
         eos_token_ids: what ends a sequence.
         max_context: prompt and output tokens of a sequence.
         max_sequences: sequences that decode together.
@@ -118,9 +115,7 @@ class Workbench:
         self,
         backend: Backend,
         *,
-        tokenizer: TextEncoder | None = None,
-        load_draft: Callable[[str], LoadedModel] | None = None,
-        lend_layers: Callable[[Sequence[int]], Backend] | None = None,
+        surroundings: Callable[[ModelRunner], DraftContext] | None = None,
         eos_token_ids: tuple[int, ...] = (),
         max_context: int = 2048,
         max_sequences: int = 1,
@@ -132,32 +127,16 @@ class Workbench:
             max_sequences=max_sequences, draft_rows=Limits.draft_rows * max_sequences, max_context=max_context
         )
         self.runner = WatchedRunner(backend, max_sequences * max_context + self.limits.draft_rows)
-        self._context = DraftContext(
-            vocab_size=backend.config.vocab_size,
-            runner=self.runner,
-            tokenizer=tokenizer,
-            load_model=load_draft,
-            lend_layers=lend_layers,
-        )
+        bare = DraftContext(backend.config.vocab_size, self.runner)
+        self._context = bare if surroundings is None else surroundings(self.runner)
         self._ids = count()
 
     @classmethod
     def of_model(cls, model: Model, max_sequences: int = 1, max_context: int = 4096) -> Workbench:
         """A workbench for a loaded model. Draft models are computed in the target's precision."""
-        precision = model.precision
-
-        def load_draft(name: str) -> LoadedModel:
-            draft = load_model(name, precision)
-            return LoadedModel(draft.backend, draft.tokenizer)
-
-        def lend_layers(layers: Sequence[int]) -> Backend:
-            return create_backend(*select_layers(*load_decoder(model.checkpoint, precision.dtype), layers), precision)
-
         return cls(
             model.backend,
-            tokenizer=model.tokenizer,
-            load_draft=load_draft,
-            lend_layers=lend_layers,
+            surroundings=lambda runner: draft_context(model, runner),
             eos_token_ids=model.eos_token_ids,
             max_context=min(model.config.max_positions, max_context),
             max_sequences=max_sequences,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from headstart.errors import ConfigError
@@ -56,6 +57,8 @@ class DraftContext:
     """A model of these layers of the target, in this order, with its embedding, final norm and head."""
     lend_tables: Callable[[], TargetTables] | None = None
     """The target's embedding and output head, for drafters with a trained head."""
+    find_head: Callable[[str], Path | None] | None = None
+    """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
     scope_of: Callable[[SequenceView], Hashable] = one_scope
     """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""

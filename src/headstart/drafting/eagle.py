@@ -77,7 +77,7 @@ class HeadDrafter(ABC):
     variant: str
 
     def __init__(self, context: DraftContext, options: HeadOptions) -> None:
-        head = open_head(context, options.model, EagleHead)
+        head = open_head(context, options.model, self.variant, EagleHead)
         require(
             head.config.variant == self.variant,
             f"model {options.model!r} is an {head.config.variant} head; choose the drafter of that name.",

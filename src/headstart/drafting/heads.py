@@ -19,8 +19,8 @@ class HeadOptions:
     """What every drafter with a trained head may be told."""
 
     model: str | None = None
-    """Directory of the head, which must be named: one that ``headstart train`` wrote, or an EAGLE, speculators or
-    Medusa checkpoint."""
+    """Directory of the head: one that ``headstart train`` wrote, or an EAGLE, speculators or Medusa checkpoint; None:
+    the head that comes with Headstart for the target."""
     draft_tokens: int = 5
     """Depth of a draft at most."""
     tree_nodes: int = 15
@@ -39,14 +39,23 @@ class HeadOptions:
         return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
 
 
-def open_head(context: DraftContext, model: str | None, kind: type[HeadKind]) -> HeadKind:
-    """The head in the directory ``model``.
+def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:
+    """The head in the directory ``model``, or the one that comes with Headstart.
+
+    Args:
+        name: what the head is called where it is trained: ``headstart train NAME``.
 
     Raises:
-        ConfigError: none is named, or one of another kind than the drafter's.
+        ConfigError: none is named and none comes with Headstart, or one of another kind than the drafter's.
         CheckpointError: its files are missing, damaged, or made for another target.
     """
-    require(bool(model), f"model is {model!r}; name the directory of a trained head.")
+    if model is None and context.find_head is not None and (found := context.find_head(name)) is not None:
+        model = str(found)
+    require(
+        bool(model),
+        f"model is {model!r}, and no {name} head comes with Headstart for this target; "
+        f"name the directory of a trained head (headstart train {name} makes one).",
+    )
     head = load_head(model or "", context.require_runner().backend.config)
     require(
         isinstance(head, kind),

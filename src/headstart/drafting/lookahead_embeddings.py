@@ -45,7 +45,7 @@ class PassDrafter:
     needs = TargetSignals(top_ids=1)
 
     def __init__(self, context: DraftContext, options: PassOptions) -> None:
-        head = open_head(context, options.model, LookaheadEmbeddings)
+        head = open_head(context, options.model, "pass", LookaheadEmbeddings)
         self._embeddings = head.embeddings.detach()
         self._slots = min(options.draft_tokens, head.slots)
         self._tree_nodes = options.tree_nodes

@@ -33,7 +33,7 @@ class ParallelHeadsDrafter:
     needs = TargetSignals(taps=(FINAL_TAP,))
 
     def __init__(self, context: DraftContext, options: HeadOptions, kind: ParallelKind, template: TreeTemplate) -> None:
-        heads = open_head(context, options.model, ParallelHeads)
+        heads = open_head(context, options.model, kind, ParallelHeads)
         require(
             heads.config.kind == kind,
             f"model {options.model!r} holds {heads.config.kind} heads; choose the drafter of that name.",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.heads.saving import RECORD_KEY
+from headstart.models.heads.files import RECORD_KEY
 from headstart.models.heads.tables import TargetTables
 from headstart.models.saving import check_writable, save_model
 from headstart.models.trainable import TrainableDecoder, attend_masked

@@ -39,6 +39,8 @@ from headstart.training.vocabulary import choose_draft_vocabulary
 
 HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
 _FIRST_SURENESS = 0.1
+_MOST_HELD_OUT = 32
+"""Packs: some ten thousand guesses tell acceptance to a hundredth."""
 HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
 _WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
@@ -162,7 +164,7 @@ def train_head(
             objective,
             TargetStates(_states_backend(target, weights, place), tables.head, taps, int(cache_gb * 2**30), place),
             make_packs([corpus[index] for index in train], length),
-            make_packs([corpus[index] for index in held_out], length),
+            make_packs([corpus[index] for index in held_out], length)[:_MOST_HELD_OUT],
             settings,
             out,
             record=record,
@@ -246,8 +248,8 @@ def _objective(
         with torch.no_grad():
             # What the target's own head makes of its own final norm is the best guess there is.
             eagle.lm_head.weight.copy_(weights.head.weight[ids])
-            # But a head that knows nothing yet must not be sure of it: at full size the first losses are ten times those
-            # of a uniform guess, and acceptance starts later (docs/experiments.md).
+            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
+            # (docs/experiments.md).
             eagle.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
     if eagle.config.reduced:
         eagle.d2t.copy_(ids - torch.arange(len(ids)))

@@ -15,6 +15,8 @@ from headstart.errors import CheckpointError
 from headstart.models.files import read_json
 from headstart.models.safetensors_files import SINGLE_FILE, SafetensorsFiles
 
+RECORD_KEY = "headstart"
+"""Entry of ``config.json`` that says how a head came to be; other readers pass over it."""
 MEDUSA_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 PICKLED_FILE = "pytorch_model.bin"
 CONFIG_FILE = "config.json"

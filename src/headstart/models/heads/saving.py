@@ -12,16 +12,13 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
-from headstart.models.heads.files import write_description, write_head
+from headstart.models.heads.files import RECORD_KEY, write_description, write_head
 from headstart.models.heads.loading import Head, HeadFormat
 from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, describe_lookahead
 from headstart.models.heads.parallel import ParallelHeads
 from headstart.models.heads.parallel_format import KIND_KEY, describe_medusa, describe_parallel, medusa_tensors
 from headstart.models.heads.tables import TargetTables
-
-RECORD_KEY = "headstart"
-"""Entry of ``config.json`` that says how a head came to be; other readers pass over it."""
 
 
 def save_head(

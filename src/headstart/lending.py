@@ -1,0 +1,57 @@
+"""What a loaded target lends its drafters: other models, some of its own layers, its tables, heads made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+
+from headstart.drafting.base import SequenceView
+from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.loading import Model, Precision, create_backend, load_model
+from headstart.models.backend import Backend
+from headstart.models.heads.shipped import shipped_head
+from headstart.models.heads.tables import TargetTables
+from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import select_layers
+from headstart.runner import ModelRunner
+
+
+def draft_context(
+    model: Model,
+    runner: ModelRunner,
+    draft_precision: Precision | None = None,
+    scope_of: Callable[[SequenceView], Hashable] = one_scope,
+) -> DraftContext:
+    """The surroundings of drafters for ``model``; what they do not ask for is not loaded.
+
+    Args:
+        runner: of the model's backend.
+        draft_precision: of models and layers that drafters run; None: the target's.
+        scope_of: which requests learn from each other.
+    """
+    precision = model.precision if draft_precision is None else draft_precision
+
+    def load(name: str) -> LoadedModel:
+        draft = load_model(name, precision)
+        return LoadedModel(draft.backend, draft.tokenizer)
+
+    def layers(chosen: Sequence[int]) -> Backend:
+        return create_backend(*select_layers(*load_decoder(model.checkpoint, precision.dtype), chosen), precision)
+
+    def tables() -> TargetTables:
+        _, weights = load_decoder(model.checkpoint, model.precision.dtype)
+        return TargetTables(weights.embedding, weights.head.weight)
+
+    def head(kind: str) -> Path | None:
+        return shipped_head(kind, model.checkpoint.digest())
+
+    return DraftContext(
+        vocab_size=model.config.vocab_size,
+        runner=runner,
+        tokenizer=model.tokenizer,
+        load_model=load,
+        lend_layers=layers,
+        lend_tables=tables,
+        find_head=head,
+        scope_of=scope_of,
+    )

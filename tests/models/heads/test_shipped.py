@@ -1,0 +1,21 @@
+"""Heads that come with Headstart are found by kind and target."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from headstart.models.heads.shipped import shipped_head
+
+
+def test_a_head_is_found_by_what_it_was_trained_for(tmp_path: Path) -> None:
+    for name, kind, digest in (("a", "eagle3", "1"), ("b", "medusa", "1"), ("c", "eagle3", "2")):
+        (tmp_path / name).mkdir()
+        record = {"headstart": {"head": kind, "target_digest": digest}}
+        (tmp_path / name / "config.json").write_text(json.dumps(record))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "config.json").write_text("{}")
+    assert shipped_head("eagle3", "2", tmp_path) == tmp_path / "c"
+    assert shipped_head("medusa", "1", tmp_path) == tmp_path / "b"
+    assert shipped_head("medusa", "2", tmp_path) is None
+    assert shipped_head("eagle3", "2", tmp_path / "nothing") is None
