@@ -10,7 +10,7 @@ from head_toys import head_drafter, random_parallel, random_tables, state_after,
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
-from headstart.drafting.medusa import MedusaOptions, greedy_paths
+from headstart.drafting.medusa import MedusaOptions
 from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads
@@ -86,18 +86,6 @@ def test_a_shape_of_ones_own() -> None:
 def test_senseless_shapes_are_refused(shape: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(ConfigError, match="shape has"):
         MedusaOptions(model="x", shape=shape)
-
-
-def test_the_greedy_tree_is_the_likeliest_of_its_size() -> None:
-    accuracy = ((0.6, 0.2, 0.1), (0.5, 0.2, 0.1))
-    every = {(i,): accuracy[0][i] for i in range(3)} | {
-        (i, j): accuracy[0][i] * accuracy[1][j] for i in range(3) for j in range(3)
-    }
-    for size in range(1, 13):
-        paths = greedy_paths(accuracy, size)
-        best = sorted(every.values(), reverse=True)[:size]
-        assert sum(every[path] for path in paths) == pytest.approx(sum(best))
-        assert all(path[:-1] in [(), *paths[:i]] for i, path in enumerate(paths))
 
 
 def test_with_states_pairs_rows_and_paths() -> None:

@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 from drafting_toys import ToySequence, accepted_share, play, second_order_target
@@ -17,8 +14,8 @@ from headstart.drafting.recycling import (
     RANK_PROBABILITIES,
     RecyclingDrafter,
     RecyclingOptions,
-    rank_tree,
 )
+from headstart.drafting.tree_templates import rank_tree
 from headstart.errors import ConfigError
 
 VOCAB = 30
@@ -37,16 +34,6 @@ def test_the_template_has_the_papers_levels() -> None:
     paths = paths_of(template.parents, template.ranks)
     assert len(set(paths)) == 80
     assert [len(path) for path in paths] == template.depths.tolist()
-
-
-@pytest.mark.parametrize("nodes", [1, 2, 5, 9])
-def test_each_prefix_of_the_template_is_the_likeliest_tree_of_its_size(nodes: int) -> None:
-    probabilities = (0.5, 0.2, 0.1)
-    template = rank_tree((3, 9, 27), probabilities)
-    every_path = [path for depth in (1, 2, 3) for path in itertools.product(range(3), repeat=depth)]
-    values = sorted((math.prod(probabilities[rank] for rank in path) for path in every_path), reverse=True)
-    chosen = paths_of(template.parents, template.ranks)[:nodes]
-    assert [math.prod(probabilities[rank] for rank in path) for path in chosen] == pytest.approx(values[:nodes])
 
 
 def verified(sequence: ToySequence, tokens: list[int], top_ids: list[list[int]]) -> RoundOutcome:

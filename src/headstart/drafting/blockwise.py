@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.heads import HeadOptions
-from headstart.drafting.medusa import path_template
 from headstart.drafting.parallel_heads import ParallelHeadsDrafter
+from headstart.drafting.tree_templates import path_template
 
 MAX_SLOTS = 64
 

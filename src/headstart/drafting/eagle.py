@@ -20,7 +20,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, TemplateTrees
 from headstart.drafting.heads import HeadOptions, open_head
 from headstart.drafting.options import require
-from headstart.drafting.recycling import rank_tree
+from headstart.drafting.tree_templates import rank_tree
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import DraftCache, DraftRows, EaglePass
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget
-from headstart.drafting.recycling import TreeTemplate
+from headstart.drafting.tree_templates import TreeTemplate
 
 _IMPOSSIBLE = -1e30
 _CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])

@@ -17,7 +17,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees import TemplateTrees
 from headstart.drafting.heads import HeadOptions, open_head
 from headstart.drafting.options import require
-from headstart.drafting.recycling import TreeTemplate
+from headstart.drafting.tree_templates import TreeTemplate
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
 
