@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,6 +85,24 @@ def test_states_are_the_same_kept_or_not() -> None:
     first, second = kept.batch(members[::-1]), not_kept.batch(members[::-1])
     assert torch.equal(first.features, second.features)
     assert torch.equal(first.final, second.final)
+
+
+def test_states_in_files_serve_other_runs_and_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def states(taps: tuple[int, ...]) -> TargetStates:
+        return TargetStates(target().backend, tables().head, taps, 1 << 20, directory=tmp_path)
+
+    members = packs()[:3]
+    first = states((0, 1)).batch(members)
+    states((1,)).batch(packs()[3:4])
+    monkeypatch.setattr(type(target().backend), "forward", None)
+    again = states((0, 1)).batch(members)
+    assert torch.equal(first.features, again.features)
+    assert torch.equal(first.favourites, again.favourites)
+    fewer = states((FINAL_TAP,)).batch(members)
+    assert torch.equal(fewer.features, first.final)
+    # What another head left out must be computed.
+    with pytest.raises(TypeError):
+        states((0,)).batch(packs()[3:4])
 
 
 def test_packs_of_different_text_are_not_taken_for_each_other() -> None:

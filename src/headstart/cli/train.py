@@ -162,7 +162,9 @@ def train(
     cache_gb: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Memory for the target's states; beyond it they are recomputed.", rich_help_panel=TRAINING
+            min=0.0,
+            help="Memory, and files beside the text, for the target's states; beyond it they are recomputed.",
+            rich_help_panel=TRAINING,
         ),
     ] = 4.0,
     device: Annotated[

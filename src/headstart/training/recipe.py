@@ -127,7 +127,7 @@ def train_head(
     Args:
         length: tokens of a pack.
         minutes: budget of the training itself; the text is written before.
-        cache_gb: memory for the target's states, which are computed anew beyond it.
+        cache_gb: memory, and files beside the text, for the target's states, which are computed anew beyond it.
         device: "cpu" or "cuda"; None: a GPU where there is one.
         precision: of the target, as it will be served: a head learns its very states.
 
@@ -162,7 +162,14 @@ def train_head(
         }
         trainer = Trainer(
             objective,
-            TargetStates(_states_backend(target, weights, place), tables.head, taps, int(cache_gb * 2**30), place),
+            TargetStates(
+                _states_backend(target, weights, place),
+                tables.head,
+                taps,
+                int(cache_gb * 2**30),
+                place,
+                corpus.directory / f"states-{target.backend.name}-{place.type}",
+            ),
             make_packs([corpus[index] for index in train], length),
             make_packs([corpus[index] for index in held_out], length)[:_MOST_HELD_OUT],
             settings,

@@ -1,13 +1,17 @@
-"""What the target shows while it reads the training text: computed on the fly, kept in memory up to a limit."""
+"""What the target shows while it reads the training text: computed once, kept in files and memory up to a limit."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -15,6 +19,7 @@ from headstart.models.backend import FINAL_TAP, Backend
 from headstart.runner import BLOCK_SIZE, ModelRunner, Span
 from headstart.training.corpus import Pack
 
+_FAVOURITES = "favourites"
 _ROWS = 1024
 """States whose logits are held at a time."""
 
@@ -69,8 +74,9 @@ class TargetStates:
         backend: the target.
         head: [vocab, hidden] its language model head.
         taps: layers whose inputs a head reads.
-        cache_bytes: states kept in memory at most.
+        cache_bytes: states kept at most, in memory or in files.
         device: where batches go.
+        directory: where states are kept for later runs and other heads on the same text; None: in memory alone.
     """
 
     def __init__(
@@ -80,7 +86,9 @@ class TargetStates:
         taps: Sequence[int],
         cache_bytes: int,
         device: torch.device | str = "cpu",
+        directory: Path | None = None,
     ) -> None:
+        self._directory = directory
         self._runner = ModelRunner(backend, BLOCK_SIZE)
         self._head = head
         self._taps = tuple(taps)
@@ -120,13 +128,47 @@ class TargetStates:
         known = self._kept.get(pack)
         if known is not None:
             return known
-        states = self._states(pack)
-        favourites = self._favourites(states[:, self._wanted.index(FINAL_TAP) * self._head.shape[1] :])
-        size = states.nbytes + favourites.nbytes
+        read = self._read(pack)
+        if read is None:
+            states = self._states(pack)
+            read = states, self._favourites(states[:, self._wanted.index(FINAL_TAP) * self._head.shape[1] :])
+            self._write(pack, *read)
+        size = read[0].nbytes + read[1].nbytes
         if size <= self._room:
             self._room -= size
-            self._kept[pack] = states, favourites
-        return states, favourites
+            self._kept[pack] = read
+        return read
+
+    def _read(self, pack: Pack) -> tuple[Tensor, Tensor] | None:
+        """From its file, if that has all layers that are wanted."""
+        path = self._path(pack)
+        if path is None or not path.is_file():
+            return None
+        kept = load_file(path)
+        if not all(_name(tap) in kept for tap in self._wanted):
+            return None
+        return torch.cat([kept[_name(tap)] for tap in self._wanted], dim=-1), kept[_FAVOURITES]
+
+    def _write(self, pack: Pack, states: Tensor, favourites: Tensor) -> None:
+        path = self._path(pack)
+        if path is None or states.nbytes > self._room:
+            return
+        parts = states.chunk(len(self._wanted), dim=-1)
+        tables = {_name(tap): part.contiguous() for tap, part in zip(self._wanted, parts, strict=True)}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Written aside and renamed: a file that exists is whole.
+        partial = path.with_suffix(f".{os.getpid()}")
+        save_file({**tables, _FAVOURITES: favourites}, partial)
+        partial.replace(path)
+
+    def _path(self, pack: Pack) -> Path | None:
+        if self._directory is None:
+            return None
+        digest = hashlib.sha256()
+        for document in pack.documents:
+            digest.update(len(document.tokens).to_bytes(8, "little"))
+            digest.update(np.ascontiguousarray(document.tokens).tobytes())
+        return self._directory / f"{digest.hexdigest()[:32]}.safetensors"
 
     @torch.no_grad()
     def _favourites(self, states: Tensor) -> Tensor:
@@ -151,3 +193,7 @@ class TargetStates:
                 cache.remove(span.sequence_id)
         states = torch.cat([torch.cat([output.hidden[tap] for tap in self._wanted], dim=-1) for output in outputs])
         return states.to(torch.bfloat16).clone()
+
+
+def _name(tap: int) -> str:
+    return "final" if tap == FINAL_TAP else f"layer_{tap}"
