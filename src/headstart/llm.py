@@ -22,6 +22,7 @@ from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context
 from headstart.loading import Model, Precision, load_model, parse_precision
+from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.request import EncodedPrompt, Job, StreamPiece
 from headstart.runner import BLOCK_SIZE, ModelRunner
@@ -104,6 +105,11 @@ class LLM:
                 max(_CACHE_BYTES // _cache_bytes_per_token(self.model), context), max_batch_size * context
             )
         prefixes = PrefixIndex(f"{self.model.name}/{self.model.backend.name}") if prefix_caching else None
+        require_room(
+            cache_tokens * _cache_bytes_per_token(self.model),
+            f"a cache of {cache_tokens} tokens",
+            "give a smaller max_context, max_batch_size or cache_tokens",
+        )
         runner = ModelRunner(self.model.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
         self.speculation = speculation or SpeculationParams()
         if draft_tokens is not None:
@@ -117,6 +123,12 @@ class LLM:
                 drafters[name] = create_drafter(name, surroundings)
         self.engine = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What the weights and caches of target and drafters take."""
+        runner, pool = self.engine.runner, self.engine.drafters
+        return MemoryUse(self.model.backend.nbytes, runner.cache.storage.nbytes, pool.nbytes)
 
     def generate(
         self,

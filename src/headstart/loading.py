@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import cast
 import torch
 
 from headstart.errors import ConfigError
+from headstart.memory import require_room
 from headstart.models.backend import Backend
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
@@ -71,6 +73,9 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
     """
     wanted = parse_precision(precision)
     checkpoint = open_checkpoint(name, revision)
+    require_room(
+        _weight_bytes(checkpoint, wanted), f"{name} in {wanted.value}", "choose a smaller model, or precision int8"
+    )
     config, weights = load_decoder(checkpoint, wanted.dtype)
     return Model(
         name=str(name),
@@ -81,6 +86,12 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
         tokenizer=Tokenizer.from_checkpoint(checkpoint),
         chat_template=ChatTemplate.from_checkpoint(checkpoint),
     )
+
+
+def _weight_bytes(checkpoint: Checkpoint, precision: Precision) -> int:
+    """Of the weights as they will be kept. Less than loading needs for a while: what is refused never fits."""
+    each = {Precision.FP32: 4, Precision.INT8: 1, Precision.INT8_FAST: 1}.get(precision, 2)
+    return each * sum(math.prod(shape) for shape in checkpoint.shapes().values())
 
 
 def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO) -> Backend:

@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
+from headstart.drafting.base import (
+    DraftBudget,
+    Drafter,
+    RoundOutcome,
+    SequenceView,
+    SpeculationParams,
+    TargetSignals,
+    bytes_of,
+)
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.merged import Guesses, GuessRates, MergedGuesses, merge
 from headstart.drafting.options import require
@@ -146,6 +154,10 @@ class AutoDrafter:
         self._declined = False
         self._rest = self._resting = 0
         self._silent, self._patience = 0, _PATIENCE
+
+    @property
+    def nbytes(self) -> int:
+        return sum(bytes_of(member.drafter) for member in self._members)
 
     def begin(self, sequence: SequenceView) -> None:
         view, scope = CoupledSequence.of(sequence), self._scope_of(sequence)

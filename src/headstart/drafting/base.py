@@ -128,7 +128,8 @@ class Drafter(Protocol):
     """Guesses what the target will say. The registry gives it its name.
 
     One drafter object serves every sequence of an engine; calls come from one thread. After ``observe`` its own
-    cache, if it has one, holds no more tokens of a sequence than the target's does.
+    cache, if it has one, holds no more tokens of a sequence than the target's does. One that holds weights or a cache
+    says how many bytes in a property ``nbytes``.
     """
 
     needs: TargetSignals
@@ -148,3 +149,8 @@ class Drafter(Protocol):
     def end(self, sequence_id: int) -> None:
         """The sequence is finished, aborted or preempted; forget it. Unknown ids are ignored."""
         ...
+
+
+def bytes_of(drafter: Drafter) -> int:
+    """Of the weights and caches that a drafter holds."""
+    return int(getattr(drafter, "nbytes", 0))

@@ -26,6 +26,10 @@ class DraftModelDrafter:
         self._laws = DraftLaws(context, options)
         self._model = open_second_model(context, options)
 
+    @property
+    def nbytes(self) -> int:
+        return self._model.nbytes
+
     def begin(self, sequence: SequenceView) -> None:
         pass
 

@@ -98,6 +98,10 @@ class HeadDrafter(ABC):
     def ranks(self) -> int:
         """Children of a node at most."""
 
+    @property
+    def nbytes(self) -> int:
+        return self._pass.nbytes
+
     def begin(self, sequence: SequenceView) -> None:
         self._readings[sequence.id] = Reading(self._pass.new_cache())
 

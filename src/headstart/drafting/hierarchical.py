@@ -103,6 +103,10 @@ class HierarchicalDrafter:
         )
         self._views: dict[int, DraftedSequence] = {}
 
+    @property
+    def nbytes(self) -> int:
+        return self._model.nbytes
+
     def begin(self, sequence: SequenceView) -> None:
         pass
 

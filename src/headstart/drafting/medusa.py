@@ -1,6 +1,6 @@
 """Medusa (Cai et al. 2024, arXiv:2401.10774): a sparse tree over the guesses of several heads, verified exactly.
 
-The paper's typical acceptance is left out: it changes what is said.
+The paper's typical acceptance changes what is said: it is an opt-in, for any drafter (``verification.typical``).
 """
 
 from __future__ import annotations

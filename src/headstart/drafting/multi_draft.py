@@ -73,6 +73,10 @@ class MultiDraftDrafter:
         else:
             self._models = [open_second_model(context, options)]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(model.nbytes for model in self._models)
+
     def begin(self, sequence: SequenceView) -> None:
         pass
 

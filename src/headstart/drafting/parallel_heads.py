@@ -45,6 +45,10 @@ class ParallelHeadsDrafter:
         self._states: dict[int, tuple[int, Tensor]] = {}
         """id -> position, and the target's state there [hidden]."""
 
+    @property
+    def nbytes(self) -> int:
+        return self._pass.nbytes
+
     def begin(self, sequence: SequenceView) -> None:
         pass
 

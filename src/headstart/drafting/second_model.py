@@ -34,6 +34,11 @@ class SecondModel:
         self._tokens: OrderedDict[int, list[int]] = OrderedDict()
         """id -> the tokens in the cache; the sequence used last stands last."""
 
+    @property
+    def nbytes(self) -> int:
+        """Of weights and cache."""
+        return self.runner.backend.nbytes + self._cache.storage.nbytes
+
     def cached(self, sequence_id: int) -> int:
         """Tokens of the sequence in the cache."""
         return len(self._tokens.get(sequence_id, ()))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, bytes_of
 from headstart.errors import RequestError
 
 MAX_FAULTS = 3
@@ -35,6 +35,11 @@ class DrafterPool:
         self.faults = dict.fromkeys(self.drafters, 0)
         """name -> exceptions so far."""
         self._names: dict[int, str] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights and caches that the drafters hold."""
+        return sum(bytes_of(drafter) for drafter in self.drafters.values())
 
     def name_for(self, sequence: SequenceView) -> str | None:
         """The drafter that a sequence asks for, None for plain decoding.

@@ -8,8 +8,9 @@ Slot i (from 0) of the state at position t says token t + 2 + i; the target's ow
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Literal, cast
 
 import torch
@@ -139,6 +140,12 @@ class ParallelPass:
             self._heads = [linear(LinearWeights(weight)) for weight in head.own_outputs()]
         else:
             self._heads = [linear(LinearWeights(tables.head[head.target_ids.to(tables.head.device)]))]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the matrices that a round reads."""
+        blocks = [self._wide, self._narrow] if self.config.kind != "medusa" else reduce(operator.iadd, self._layers, [])
+        return sum(part.nbytes for part in (*blocks, *self._heads))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

@@ -1,0 +1,67 @@
+"""Memory: what a target with its drafters takes, and a refusal in one sentence where that cannot fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headstart.errors import ConfigError
+
+_SYSTEM = Path("/proc/meminfo")
+_CONTROL_GROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
+)
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes, as they are allocated when an engine starts."""
+
+    weights: int
+    """Of the target."""
+    cache: int
+    """The target's keys and values."""
+    drafters: int
+    """Weights and caches of drafters that have any."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.cache + self.drafters
+
+    def __str__(self) -> str:
+        parts = {"weights": self.weights, "cache": self.cache, "drafters": self.drafters}
+        named = ", ".join(f"{name} {readable(size)}" for name, size in parts.items() if size)
+        return f"{readable(self.total)} ({named})"
+
+
+def readable(size: float) -> str:
+    """Bytes as a person reads them: 269 MB, 1.1 GB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def free_bytes() -> int | None:
+    """Memory that can still be had, by the system and by the container's limit; None: this system does not say."""
+    found = []
+    try:
+        lines = dict(line.split(":") for line in _SYSTEM.read_text(encoding="ascii").splitlines())
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    for limit, used in _CONTROL_GROUPS:
+        try:
+            found.append(max(int(limit.read_text()) - int(used.read_text()), 0))
+        except (OSError, ValueError):
+            continue
+    return min(found, default=None)
+
+
+def require_room(size: int, what: str, mend: str) -> None:
+    """See to it that ``size`` bytes can be had.
+
+    Raises:
+        ConfigError: they cannot; ``mend`` says what would help.
+    """
+    free = free_bytes()
+    if free is not None and size > free:
+        raise ConfigError(f"{what} takes {readable(size)}, but {readable(free)} of memory is free; {mend}.")

@@ -1,0 +1,57 @@
+"""Memory is reported at start, and what cannot fit is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import headstart.memory as memory
+from headstart.errors import ConfigError
+from headstart.llm import LLM
+from headstart.memory import MemoryUse, free_bytes, readable, require_room
+
+GB = 10**9
+
+
+def test_sizes_are_read_by_people() -> None:
+    assert [readable(size) for size in (0, 269_000_000, 1_100_000_000)] == ["0 MB", "269 MB", "1.1 GB"]
+    assert str(MemoryUse(269_000_000, GB, 0)) == "1.3 GB (weights 269 MB, cache 1.0 GB)"
+
+
+def test_this_system_says_what_is_free() -> None:
+    free = free_bytes()
+    assert free is None or free > 0
+
+
+def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: GB)
+    require_room(GB, "a model", "choose another")
+    monkeypatch.setattr(memory, "free_bytes", lambda: None)
+    require_room(1000 * GB, "a model", "choose another")
+
+
+def test_a_model_without_room_is_refused_before_it_is_read(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10)
+    with pytest.raises(ConfigError, match=r"takes .* MB, but 0 MB of memory is free; choose a smaller model"):
+        LLM(tiny_model_dir, "none")
+
+
+def test_a_cache_without_room_is_refused(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: GB)
+    with pytest.raises(ConfigError, match=r"a cache of 1000000000 tokens takes .* GB, but 1.0 GB of memory is free"):
+        LLM(tiny_model_dir, "none", cache_tokens=10**9)
+
+
+def test_an_engine_says_what_it_holds(tiny_model_dir: Path) -> None:
+    plain = LLM(tiny_model_dir, "none").memory
+    assert plain.weights > 0
+    assert plain.cache > 0
+    assert plain.drafters == 0
+    drafted = LLM(tiny_model_dir, "draft-model", draft_model=tiny_model_dir).memory
+    assert drafted.weights == plain.weights
+    assert drafted.drafters > plain.weights
+    both = LLM(tiny_model_dir, "auto", drafter_options={"drafters": "ngram"}, more_drafters=["suffix"]).memory
+    assert both.drafters == 0
