@@ -8,9 +8,8 @@ Slot i (from 0) of the state at position t says token t + 2 + i; the target's ow
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -144,8 +143,9 @@ class ParallelPass:
     @property
     def nbytes(self) -> int:
         """Of the matrices that a round reads."""
-        blocks = [self._wide, self._narrow] if self.config.kind != "medusa" else reduce(operator.iadd, self._layers, [])
-        return sum(part.nbytes for part in (*blocks, *self._heads))
+        medusa = self.config.kind == "medusa"
+        layers = self._layers if medusa else [[self._wide, self._narrow]]
+        return sum(part.nbytes for group in (*layers, self._heads) for part in group)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
