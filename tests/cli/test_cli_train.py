@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
 from headstart.cli import main as command
+from headstart.training.checkpoints import Progress
+from headstart.training.recipe import TrainedHead
 from tiny_checkpoint import write_tiny_model
 
 
@@ -40,6 +43,41 @@ def test_train_then_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", str(exported), "-m", str(model))
     assert code == 1
     assert "no form in the format 'medusa'" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "layers", "lr"),
+    [
+        (["draft-model"], None, 1e-3),
+        (["draft-model", "--layers", "0,2", "--lr", "0.5"], (0, 2), 0.5),
+        (["draft-model", "--layers", "2"], 2, 1e-3),
+        (["pass"], None, 1e-2),
+    ],
+)
+def test_layers_and_rates_arrive(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    layers: object,
+    lr: float,
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def train_head(name: str, model: str, out: Path, **settings: Any) -> TrainedHead:
+        seen.update(settings, name=name)
+        return TrainedHead(out, Progress(), 1.0, leads=False)
+
+    monkeypatch.setattr("headstart.training.recipe.train_head", train_head)
+    code, _, err = run(capsys, "train", *arguments, "--out", str(tmp_path), "-q")
+    assert (code, err) == (0, "")
+    assert (seen["name"], seen["head"].layers, seen["settings"].lr) == (arguments[0], layers, lr)
+
+
+def test_layers_that_are_no_numbers_are_misuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "train", "draft-model", "--layers", "few", "--out", str(tmp_path), "-q")
+    assert code == 2
+    assert "'few'" in err
 
 
 def test_what_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
