@@ -9,6 +9,7 @@ from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence, StopRules
 from headstart.engine.trace import RoundTrace, Trace
+from headstart.errors import RequestError
 from headstart.loading import Model
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -85,6 +86,10 @@ class Job:
         trace: bool = False,
         constraint: TokenConstraint | None = None,
     ) -> None:
+        vocab_size = model.config.vocab_size
+        for token in prompt.token_ids:
+            if not 0 <= token < vocab_size:
+                raise RequestError(f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.")
         self.prompt_index = prompt_index
         self.sample = sample
         self._text = IncrementalDetokenizer(
@@ -95,7 +100,7 @@ class Job:
             tokens=list(prompt.token_ids),
             prompt_length=len(prompt.token_ids),
             params=params,
-            transforms=Transforms(params, model.config.vocab_size, model.eos_token_ids),
+            transforms=Transforms(params, vocab_size, model.eos_token_ids),
             noise=SequenceNoise(seed, sample),
             stops=StopRules(
                 end_tokens=frozenset() if params.ignore_eos else frozenset(model.eos_token_ids),

@@ -17,9 +17,9 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
 class Body(BaseModel):
-    """Fields that no model knows are ignored, as OpenAI's clients expect."""
+    """Fields that no model knows are ignored, as OpenAI's clients expect. Values must have the type that is named."""
 
-    model_config = ConfigDict(extra="ignore", protected_namespaces=(), use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=(), use_attribute_docstrings=True)
 
 
 class Speculation(Body):
@@ -28,7 +28,7 @@ class Speculation(Body):
     drafter: str | None = Field(default=None, max_length=100)
     draft_tokens: Count | None = None
     tree_nodes: Count | None = None
-    verify: VerifyRule | None = None
+    verify: Annotated[VerifyRule, Field(strict=False)] | None = None
     off: bool = False
 
     def params(self, otherwise: SpeculationParams) -> SpeculationParams:
