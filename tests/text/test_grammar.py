@@ -95,6 +95,7 @@ def test_whatever_ends_belongs_to_the_language(name: str) -> None:
     for seed in range(40):
         said = walk(COMPILER.constraint(wanted), random.Random(seed), 60)
         assert not TOKENIZER.special_ids & set(said[:-1])
+        assert max(said) < TOKENIZER.vocab_size
         if said[-1] == END:
             ended += 1
             text = TOKENIZER.decode(said[:-1])
