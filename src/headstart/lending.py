@@ -9,7 +9,7 @@ from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
 from headstart.loading import Model, Precision, create_backend, load_model
 from headstart.models.backend import Backend
-from headstart.models.heads.shipped import shipped_head
+from headstart.models.heads.shipped import shipped_heads
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers
@@ -43,7 +43,7 @@ def draft_context(
         return TargetTables(weights.embedding, weights.head.weight)
 
     def head(kind: str) -> Path | None:
-        return shipped_head(kind, model.checkpoint.digest())
+        return shipped_heads(model.checkpoint.digest()).get(kind)
 
     return DraftContext(
         vocab_size=model.config.vocab_size,

@@ -31,7 +31,8 @@ def serve(
         list[str] | None,
         typer.Option(
             "--also",
-            help=f"A further drafter that requests may name; may be repeated. If left out: {', '.join(FREE_DRAFTERS)}.",
+            help=f"A further drafter that requests may name; may be repeated. If left out: {', '.join(FREE_DRAFTERS)}, "
+            "and those with a trained head that comes with Headstart.",
             rich_help_panel=options.SPECULATION,
             metavar="NAME",
         ),
@@ -108,23 +109,26 @@ def serve(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."
         ) from error
     from headstart.llm import LLM
+    from headstart.loading import load_model
+    from headstart.models.heads.shipped import shipped_heads
 
     keys = _keys(api_key_file)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
+    target = load_model(model, precision.value, revision)
+    if also is None:
+        also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]
     llm = LLM(
-        model,
+        target,
         drafter,
         draft_model=draft_model,
         draft_tokens=draft_tokens,
-        precision=precision.value,
         max_context=max_context,
         max_batch_size=batch_size,
         cache_tokens=cache_tokens,
-        more_drafters=FREE_DRAFTERS if also is None else also,
+        more_drafters=also,
         prefix_caching=prefix_caching,
         max_rows=max_rows,
         tolerant=True,
-        revision=revision,
     )
     settings = ServerSettings(
         served_name or model,

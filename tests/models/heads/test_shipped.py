@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headstart.models.heads.shipped import shipped_head
+from headstart.models.heads.shipped import shipped_heads
 
 
 def test_a_head_is_found_by_what_it_was_trained_for(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_a_head_is_found_by_what_it_was_trained_for(tmp_path: Path) -> None:
         (tmp_path / name / "config.json").write_text(json.dumps(record))
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "config.json").write_text("{}")
-    assert shipped_head("eagle3", "2", tmp_path) == tmp_path / "c"
-    assert shipped_head("medusa", "1", tmp_path) == tmp_path / "b"
-    assert shipped_head("medusa", "2", tmp_path) is None
-    assert shipped_head("eagle3", "2", tmp_path / "nothing") is None
+    assert shipped_heads("1", tmp_path) == {"eagle3": tmp_path / "a", "medusa": tmp_path / "b"}
+    assert shipped_heads("2", tmp_path) == {"eagle3": tmp_path / "c"}
+    assert shipped_heads("3", tmp_path) == {}
+    assert shipped_heads("2", tmp_path / "nothing") == {}

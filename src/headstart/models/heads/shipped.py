@@ -11,10 +11,11 @@ SHIPPED = Path(__file__).parent / "weights"
 """A directory for each head."""
 
 
-def shipped_head(kind: str, target_digest: str, directory: Path = SHIPPED) -> Path | None:
-    """Directory of the head of this kind for a target with this digest (``Checkpoint.digest``); None: there is none."""
+def shipped_heads(target_digest: str, directory: Path = SHIPPED) -> dict[str, Path]:
+    """Kind -> directory of each head for a target with this digest (``Checkpoint.digest``)."""
+    found = {}
     for path in sorted(directory.glob("*/config.json")):
         record = json.loads(path.read_text(encoding="utf-8")).get(RECORD_KEY, {})
-        if (record.get("head"), record.get("target_digest")) == (kind, target_digest):
-            return path.parent
-    return None
+        if record.get("target_digest") == target_digest:
+            found[str(record["head"])] = path.parent
+    return found
