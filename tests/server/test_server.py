@@ -151,7 +151,7 @@ def test_concurrent_answers_are_those_of_one_at_a_time(model: Model, plain: LLM)
         max_batch_size=6,
         max_rows=48,
         max_context=300,
-        cache_tokens=416,
+        cache_tokens=320,
     )
     drafters = ["suffix", "ngram", "random"]
 
