@@ -18,7 +18,7 @@ from headstart.models.aliases import DEFAULT_MODEL
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
-FREE_DRAFTERS = ("ngram", "prompt-lookup", "recycling", "lookahead")
+FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
 """They need no second model and cost nothing until a request names them."""
 
 
