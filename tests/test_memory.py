@@ -10,6 +10,7 @@ import headstart.memory as memory
 from headstart.errors import ConfigError
 from headstart.llm import LLM
 from headstart.memory import MemoryUse, free_bytes, readable, require_room
+from headstart.models.heads.shipped import SHIPPED
 
 GB = 10**9
 
@@ -43,6 +44,15 @@ def test_a_cache_without_room_is_refused(tiny_model_dir: Path, monkeypatch: pyte
     monkeypatch.setattr(memory, "free_bytes", lambda: GB)
     with pytest.raises(ConfigError, match=r"a cache of 1000000000 tokens takes .* GB, but 1.0 GB of memory is free"):
         LLM(tiny_model_dir, "none", cache_tokens=10**9)
+
+
+@pytest.mark.model
+def test_a_trained_head_counts_with_its_tables() -> None:
+    llm = LLM("smollm2", "eagle3", max_context=128)
+    size = sum(path.stat().st_size for path in SHIPPED.glob("*-eagle3/*.safetensors"))
+    config = llm.model.config
+    # At least its own weights and the embedding that it reads, in bfloat16.
+    assert llm.memory.drafters >= size + 2 * config.vocab_size * config.hidden_size - 100_000
 
 
 def test_an_engine_says_what_it_holds(tiny_model_dir: Path) -> None:

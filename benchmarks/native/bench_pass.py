@@ -117,7 +117,8 @@ def main() -> None:
     backend.forward(chain(tokens[: options.context], 0, blocks, 1), storage)
 
     cases = [(f"{rows} rows", chain(tokens[:rows], options.context, blocks, rows)) for rows in options.rows]
-    cases.append((f"prefill {options.prefill}", chain(tokens[: options.prefill], 0, blocks, 1)))
+    if options.prefill:
+        cases.append((f"prefill {options.prefill}", chain(tokens[: options.prefill], 0, blocks, 1)))
     for name, batch in cases:
         repeats = options.repeats if batch.num_rows <= 64 else 3
         passes, reads = interleaved(lambda b=batch: backend.forward(b, storage), backend.read_seconds, clock, repeats)

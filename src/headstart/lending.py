@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import cache
 from pathlib import Path
 
 from headstart.drafting.base import SequenceView
@@ -38,6 +39,8 @@ def draft_context(
     def layers(chosen: Sequence[int]) -> Backend:
         return create_backend(*select_layers(*load_decoder(model.checkpoint, precision.dtype), chosen), precision)
 
+    # Several heads may ask, and each reading goes through the whole checkpoint.
+    @cache
     def tables() -> TargetTables:
         _, weights = load_decoder(model.checkpoint, model.precision.dtype)
         return TargetTables(weights.embedding, weights.head.weight)

@@ -128,8 +128,8 @@ class Drafter(Protocol):
     """Guesses what the target will say. The registry gives it its name.
 
     One drafter object serves every sequence of an engine; calls come from one thread. After ``observe`` its own
-    cache, if it has one, holds no more tokens of a sequence than the target's does. One that holds weights or a cache
-    says how many bytes in a property ``nbytes``.
+    cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
+    cache when it is built says how many bytes in a property ``nbytes``.
     """
 
     needs: TargetSignals

@@ -89,8 +89,9 @@ class EaglePass:
 
     @property
     def nbytes(self) -> int:
-        """Of the matrices that a step reads."""
-        return sum(part.nbytes for part in (self._qkv, self._output, self._up, self._down, self._head))
+        """Of its matrices and its copy of the embedding."""
+        parts = (self._qkv, self._output, self._up, self._down, self._fc, self._head, self._embedding)
+        return sum(part.nbytes for part in parts)
 
     def new_cache(self) -> DraftCache:
         return DraftCache(self.config.num_kv_heads, self.config.head_dim, self.dtype, self.device)

@@ -142,7 +142,7 @@ class ParallelPass:
 
     @property
     def nbytes(self) -> int:
-        """Of the matrices that a round reads."""
+        """Of its matrices."""
         medusa = self.config.kind == "medusa"
         layers = self._layers if medusa else [[self._wide, self._narrow]]
         return sum(part.nbytes for group in (*layers, self._heads) for part in group)
