@@ -1,32 +1,37 @@
-"""One pass of the native backend against one read of its weights, interleaved: ratios, medians and best times.
+"""One pass of the native backend against one read of its weights, interleaved: ratios, their medians and spread.
 
-    python benchmarks/native/bench_pass.py [--precision bf16] [--threads 2] [--context 300] [--rows 1 4 16]
+    python benchmarks/native/bench_pass.py [--precision bf16 int8] [--threads 2] [--context 300] [--rows 1 4 16]
+    python benchmarks/native/bench_pass.py --shape llama-3.2-1b --precision bf16 int8 int8-fast --rows 1 16 --prefill 0
 
-Weights are random: cost does not depend on their values. ``--cpu-time`` counts processor time instead of wall-clock
-time, for one thread on a busy machine.
+Weights are random: cost does not depend on their values. All layers are packed from one, so a model takes little more
+memory than its packed weights. ``--cpu-time`` counts processor time instead of wall-clock time, for one thread on a
+busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.analysis.provenance import finished, provenance
 from headstart.models.backend import PassBatch
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
 from headstart.native.backend import NativeBackend
 
+FORMAT = "headstart-pass/1"
 SHAPES = {
     "smollm2-135m": dict(hidden=576, heads=9, kv_heads=3, head_dim=64, mlp=1536, layers=30, vocab=49152),
     "llama-3.2-1b": dict(hidden=2048, heads=32, kv_heads=8, head_dim=64, mlp=8192, layers=16, vocab=128256),
+    "llama-3.2-3b": dict(hidden=3072, heads=24, kv_heads=8, head_dim=128, mlp=8192, layers=28, vocab=128256),
 }
 
 
@@ -50,19 +55,16 @@ def random_model(
         return LinearWeights(torch.empty(outputs, inputs, dtype=torch.bfloat16).normal_(0, inputs**-0.5))
 
     norm = NormWeights(torch.ones(hidden))
-    parts = tuple(
-        LayerWeights(
-            attention_norm=norm,
-            qkv=linear((heads + 2 * kv_heads) * head_dim, hidden),
-            output=linear(hidden, heads * head_dim),
-            mlp_norm=norm,
-            up=linear(2 * mlp, hidden),
-            down=linear(hidden, mlp),
-        )
-        for _ in range(layers)
+    layer = LayerWeights(
+        attention_norm=norm,
+        qkv=linear((heads + 2 * kv_heads) * head_dim, hidden),
+        output=linear(hidden, heads * head_dim),
+        mlp_norm=norm,
+        up=linear(2 * mlp, hidden),
+        down=linear(hidden, mlp),
     )
     head = linear(vocab, hidden)
-    return config, DecoderWeights(embedding=head.weight, layers=parts, final_norm=norm, head=head)
+    return config, DecoderWeights(embedding=head.weight, layers=(layer,) * layers, final_norm=norm, head=head)
 
 
 def chain(tokens: Tensor, cached: int, blocks: int, wanted: int) -> PassBatch:
@@ -92,60 +94,89 @@ def interleaved(
     return times
 
 
+def measured(passes: Sequence[float], reads: Sequence[float]) -> dict[str, float]:
+    """Medians and best times, and the ratios of neighbours: their median and the half that lies around it."""
+    ratios = [work / read for work, read in zip(passes, reads, strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+    return {
+        "median_ms": round(statistics.median(passes), 3),
+        "best_ms": round(min(passes), 3),
+        "floor_median_ms": round(statistics.median(reads), 3),
+        "floor_best_ms": round(min(reads), 3),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_low": round(low, 3),
+        "ratio_high": round(high, 3),
+        "ratio_of_best": round(min(passes) / min(reads), 3),
+        "repeats": len(ratios),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", default="bf16", choices=["bf16", "int8", "int8-fast", "fp32"])
+    parser.add_argument("--precision", default=["bf16"], nargs="+", choices=["bf16", "int8", "int8-fast", "fp32"])
     parser.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--context", type=int, default=300)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--prefill", type=int, default=512)
+    parser.add_argument("--prefill", type=int, default=512, help="tokens; 0: none")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--out", type=Path, help="also write all cases, with their provenance, to this JSON file")
     options = parser.parse_args()
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    where = provenance()
     config, weights = random_model(**SHAPES[options.shape])
-    backend = NativeBackend(config, weights, options.precision, options.threads, options.isa)
+    results = []
+    for precision in options.precision:
+        for result in measure(NativeBackend(config, weights, precision, options.threads, options.isa), options):
+            results.append(result)
+            show(result, options.json)
+    if options.out:
+        settings = {name: value for name, value in vars(options).items() if name not in ("json", "out")}
+        record = {"format": FORMAT, "provenance": finished(where), "settings": settings, "cases": results}
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(backend: NativeBackend, options: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Each case of one backend."""
     clock = time.process_time if options.cpu_time else time.perf_counter
     blocks = (max(options.context + max(options.rows), options.prefill) + 31) // 32
     storage = backend.allocate_cache(blocks)
-    tokens = torch.randint(0, config.vocab_size, (max(options.context, options.prefill, *options.rows),))
+    tokens = torch.randint(0, backend.config.vocab_size, (max(options.context, options.prefill, *options.rows),))
     backend.forward(chain(tokens[: options.context], 0, blocks, 1), storage)
-
     cases = [(f"{rows} rows", chain(tokens[:rows], options.context, blocks, rows)) for rows in options.rows]
     if options.prefill:
         cases.append((f"prefill {options.prefill}", chain(tokens[: options.prefill], 0, blocks, 1)))
     for name, batch in cases:
         repeats = options.repeats if batch.num_rows <= 64 else 3
+        backend.forward(batch, storage)
         passes, reads = interleaved(lambda b=batch: backend.forward(b, storage), backend.read_seconds, clock, repeats)
-        result = {
+        times = measured(passes, reads)
+        yield {
             "case": name,
             "backend": backend.name,
             "shape": options.shape,
             "threads": options.threads,
             "context": options.context,
-            "machine": platform.processor() or platform.machine(),
-            "median_ms": round(statistics.median(passes), 2),
-            "best_ms": round(min(passes), 2),
-            "floor_median_ms": round(statistics.median(reads), 2),
-            "floor_best_ms": round(min(reads), 2),
-            "ratio_of_medians": round(statistics.median(passes) / statistics.median(reads), 2),
-            "ratio_of_best": round(min(passes) / min(reads), 2),
-            "rows_per_second": round(batch.num_rows / statistics.median(passes) * 1e3),
+            "weight_bytes": backend.nbytes,
+            **times,
+            "rows_per_second": round(batch.num_rows / times["median_ms"] * 1e3),
         }
-        if options.json:
-            print(json.dumps(result), flush=True)
-        else:
-            print(
-                f"{backend.name} {name:>12}: {result['median_ms']:8.2f} ms, floor {result['floor_median_ms']:6.2f}, "
-                f"ratio {result['ratio_of_medians']:5.2f} (best {result['ratio_of_best']:5.2f}), "
-                f"{result['rows_per_second']} rows/s",
-                flush=True,
-            )
+
+
+def show(result: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result), flush=True)
+        return
+    print(
+        "{backend} {shape} {case:>12}: {median_ms:8.2f} ms, floor {floor_median_ms:6.2f}, ratio {ratio:5.2f} "
+        "({ratio_low:.2f} to {ratio_high:.2f}; best {ratio_of_best:.2f}), {rows_per_second} rows/s".format_map(result),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
