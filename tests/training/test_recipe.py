@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from training_toys import target
 
 from headstart.errors import ConfigError
 from headstart.llm import LLM
+from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.loading import load_head
+from headstart.models.heads.parallel import ParallelHeads
 from headstart.sampling.params import SamplingParams
 from headstart.training.corpus import Corpus
 from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, TextSettings, train_head
-from headstart.training.synthesis import answer, ask, read_conversations, task, write_answers
+from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers
 from headstart.training.trainer import TrainSettings
 
 TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6)
@@ -72,11 +75,12 @@ def test_the_target_asks_and_answers_itself(tmp_path: Path) -> None:
     questions = ask(llm, 3, seed=5)
     assert len(questions) == 3
     assert questions != ask(llm, 3, seed=6)
-    documents = answer(llm, questions, (0.0, 0.9), 8, 0)
-    prompt = llm.encode_chat(questions[0]).token_ids
+    asked = [llm.encode_chat(question) for question in questions]
+    documents = answer(llm, asked, (0.0, 0.9), 8, 0)
+    prompt = asked[0].token_ids
     assert documents[0].tokens[: len(prompt)].tolist() == prompt
     assert documents[0].answers.tolist() == [False] * len(prompt) + [True] * (len(documents[0].tokens) - len(prompt))
-    other_seed = answer(llm, questions, (0.0, 0.9), 8, 1)
+    other_seed = answer(llm, asked, (0.0, 0.9), 8, 1)
     assert [one.tokens.tolist() == other.tokens.tolist() for one, other in zip(documents, other_seed, strict=True)] == [
         True,
         False,
@@ -89,16 +93,16 @@ def test_prompts_own_questions_and_tasks_take_turns_and_a_cut_off_text_is_contin
     given = [[{"role": "user", "content": f"Say {i}."}] for i in range(3)]
     told: list[tuple[int, int]] = []
     one = Corpus(tmp_path / "one", {})
-    # Four conversations are queued for each of the two places of a batch: twenty-four documents are all three sources.
-    write_answers(llm, one, 150, prompts=given, answer_tokens=8, batch_size=2, progress=lambda *done: told.append(done))
-    assert one.num_answer_tokens >= 150
-    assert len(one) >= 24
+    # Four conversations are queued for each of the two places of a batch: thirty-two documents are all sources.
+    write_answers(llm, one, 220, prompts=given, answer_tokens=8, batch_size=2, progress=lambda *done: told.append(done))
+    assert one.num_answer_tokens >= 220
+    assert len(one) >= 32
     assert sum(documents for documents, _ in told) == len(one)
     for document, conversation in zip(one, given, strict=False):
         prompt = llm.encode_chat(conversation).token_ids
         assert document.tokens[: len(prompt)].tolist() == prompt
     two = Corpus(tmp_path / "two", {})
-    for tokens in (10, 80, 150):
+    for tokens in (10, 80, 220):
         write_answers(llm, two, tokens, prompts=given, answer_tokens=8, batch_size=2)
     assert [each.tokens.tolist() for each in two] == [each.tokens.tolist() for each in one]
 
@@ -107,11 +111,58 @@ def test_tasks_are_about_what_the_target_wrote(tmp_path: Path) -> None:
     llm = LLM(target(), "none", max_batch_size=4)
     corpus = Corpus(tmp_path, {})
     assert task(llm, corpus, 3, seed=0) == []
-    corpus.extend(answer(llm, ask(llm, 1, seed=5), (0.9,), 8, 0))
+    corpus.extend(answer(llm, [llm.encode_chat(each) for each in ask(llm, 1, seed=5)], (0.9,), 8, 0))
     written = llm.model.tokenizer.decode(corpus[0].tokens[corpus[0].answers].tolist()).strip()
     tasks = [message["content"] for (message,) in task(llm, corpus, 12, seed=0)]
     assert all(written in content for content in tasks)
     assert len(set(tasks)) > 3
+
+
+def test_a_second_question_stands_behind_a_whole_conversation(tmp_path: Path) -> None:
+    llm = LLM(target(), "none", max_batch_size=4)
+    corpus = Corpus(tmp_path, {})
+    first = llm.encode_chat([{"role": "user", "content": "Say one."}])
+    corpus.extend(answer(llm, [first], (0.9,), 8, 0))
+    whole = corpus[0].tokens.tolist()
+    said = whole[:-1] if whole[-1] in target().eos_token_ids else whole
+    second = follow_up(llm, corpus, 6, seed=0)
+    assert all(each.token_ids[: len(said)] == said for each in second)
+    tails = {tuple(each.token_ids[len(said) :]) for each in second}
+    assert len(tails) > 2
+    assert all(llm.model.tokenizer.decode(list(tail)).strip() for tail in tails)
+
+
+@pytest.mark.parametrize(("name", "vocabulary"), [("eagle3", 300), ("eagle3", 200), ("eagle", 200), ("medusa", 150)])
+def test_a_training_may_begin_from_a_head(name: HeadName, vocabulary: int, tmp_path: Path, corpus: Path) -> None:
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    train_head(name, target().name, tmp_path / "a", text=text, head=HeadSettings(200, 2), settings=SETTINGS, length=320)
+    unmoved = replace(SETTINGS, steps=1, lr=1e-12)
+    again = HeadSettings(vocabulary, 2, init=tmp_path / "a")
+    train_head(name, target().name, tmp_path / "b", text=text, head=again, settings=unmoved, length=320)
+    one, two = (load_head(tmp_path / each, target().config) for each in "ab")
+    assert isinstance(one, EagleHead | ParallelHeads)
+    assert isinstance(two, EagleHead | ParallelHeads)
+    theirs = dict(two.named_parameters())
+    shared = sorted(set(one.target_ids.tolist()) & set(two.target_ids.tolist()))
+    assert len(shared) >= min(200, vocabulary) or name == "eagle"
+    for key, parameter in one.named_parameters():
+        if key == "lm_head.weight":
+            rows = [torch.searchsorted(head.target_ids, torch.tensor(shared)) for head in (one, two)]
+            assert torch.allclose(parameter[rows[0]], theirs[key][rows[1]], rtol=0, atol=1e-9)
+        else:
+            assert torch.allclose(parameter, theirs[key], rtol=0, atol=1e-9)
+
+
+def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    train_head(
+        "medusa", target().name, tmp_path / "a", text=text, head=HeadSettings(200, 2), settings=SETTINGS, length=320
+    )
+    others: list[tuple[HeadName, int, str]] = [("eagle3", 2, "kind"), ("medusa", 3, "shape")]
+    for name, slots, reason in others:
+        other = HeadSettings(200, slots, init=tmp_path / "a")
+        with pytest.raises(ConfigError, match=reason):
+            train_head(name, target().name, tmp_path / "b", text=text, head=other, settings=SETTINGS, length=320)
 
 
 def test_questions_from_files(tmp_path: Path) -> None:

@@ -124,6 +124,15 @@ def train(
             rich_help_panel=HEAD,
         ),
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of a head to begin from, yours or another's, of the same kind (eagle3, eagle, medusa, "
+            "blockwise); its draft vocabulary may differ.",
+            metavar="DIR",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
     loss: Annotated[
         LossChoice,
         typer.Option(
@@ -186,6 +195,8 @@ def train(
 
         headstart train eagle3 --out heads/code --prompts mbpp.jsonl --temperature 0
 
+        headstart train eagle3 --out heads/mine --init heads/eagle3 --prompts my_documents.jsonl --lr 5e-4
+
         headstart train draft-model --layers 0,1,29 --out small
 
         headstart generate --chat "Name ten rivers." --drafter eagle3 --draft-model heads/eagle3 --compare
@@ -216,6 +227,7 @@ def train(
                 unroll,
                 loss=loss.value,
                 layers=None if layers is None else options.layer_choice(layers),
+                init=init,
             ),
             settings=TrainSettings(
                 epochs=epochs,

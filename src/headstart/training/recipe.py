@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from headstart.models.torch_backend import TorchBackend
 from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
+from headstart.training.beginning import begin_from
 from headstart.training.checkpoints import Progress
 from headstart.training.corpus import Corpus, make_packs, split_held_out
 from headstart.training.distributed import Team, join_team
@@ -82,6 +84,8 @@ class HeadSettings:
     layers: int | tuple[int, ...] | None = None
     """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
     last."""
+    init: Path | None = None
+    """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,8 @@ def train_head(
         torch.manual_seed(settings.seed)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
         objective = _objective(name, target, weights, ids, head, tables)
+        if head.init is not None:
+            begin_from(objective.head, head.init, target.config)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
         record = {
             "head": name,
@@ -158,7 +164,12 @@ def train_head(
             "target_precision": target.backend.name,
             "text": {"documents": len(corpus), "answer_tokens": corpus.num_answer_tokens, **corpus.about},
             "coverage": coverage,
-            "settings": {**asdict(settings), **asdict(head), "length": length},
+            "settings": {
+                **asdict(settings),
+                **asdict(head),
+                "init": None if head.init is None else head.init.name,
+                "length": length,
+            },
         }
         trainer = Trainer(
             objective,
@@ -189,7 +200,9 @@ def _corpus(
     model: str | Path, target: Model, text: TextSettings, out: Path, seed: int, team: Team, told: Progressing
 ) -> Corpus:
     """The text, written by the leader."""
-    conversations = [conversation for path in text.prompts for conversation in read_conversations(path)]
+    # Files take turns, so that the short ones are read whole and the long ones do not hide them.
+    files = zip_longest(*(read_conversations(path) for path in text.prompts))
+    conversations = [conversation for each in files for conversation in each if conversation is not None]
     about = {
         "target_digest": target.checkpoint.digest(),
         "temperatures": list(text.temperatures),

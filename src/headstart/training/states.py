@@ -41,7 +41,7 @@ class Batch:
     final: Tensor
     """float32 [..., hidden] states after the final norm."""
     favourites: Tensor
-    """int64 the likeliest of all tokens after this one, by the target; -1 in padding."""
+    """int64 the likeliest of all tokens after this one, by the target, where it says the next one; else -1."""
 
     def said_ahead(self, distance: int) -> Tensor:
         """bool: whether the token so many places on is in the same document, and the target said it."""
@@ -131,7 +131,9 @@ class TargetStates:
         read = self._read(pack)
         if read is None:
             states = self._states(pack)
-            read = states, self._favourites(states[:, self._wanted.index(FINAL_TAP) * self._head.shape[1] :])
+            final = states[:, self._wanted.index(FINAL_TAP) * self._head.shape[1] :]
+            said = np.concatenate([np.append(document.answers[1:], False) for document in pack.documents])
+            read = states, self._favourites(final, torch.from_numpy(said))
             self._write(pack, *read)
         size = read[0].nbytes + read[1].nbytes
         if size <= self._room:
@@ -171,10 +173,14 @@ class TargetStates:
         return self._directory / f"{digest.hexdigest()[:32]}.safetensors"
 
     @torch.no_grad()
-    def _favourites(self, states: Tensor) -> Tensor:
-        """``states`` begins with those after the final norm."""
-        final = states[:, : self._head.shape[1]].to(self._head.device, self._head.dtype)
-        return torch.cat([F.linear(rows, self._head).argmax(-1) for rows in torch.split(final, _ROWS)]).cpu()
+    def _favourites(self, states: Tensor, wanted: Tensor) -> Tensor:
+        """``states`` begins with those after the final norm; -1 where nothing is wanted, bool [token]."""
+        final = states[wanted, : self._head.shape[1]].to(self._head.device, self._head.dtype)
+        favourites = torch.full_like(wanted, -1, dtype=torch.int64)
+        if len(final):
+            best = [F.linear(rows, self._head).argmax(-1) for rows in torch.split(final, _ROWS)]
+            favourites[wanted] = torch.cat(best).cpu()
+        return favourites
 
     def _states(self, pack: Pack) -> Tensor:
         # Each document of a pack begins a block of its own.

@@ -25,6 +25,7 @@ Progress = Callable[[int, int], None]
 
 _QUESTION_TOKENS = 128
 _MARK = "question"
+_ANSWER_MARK = "<the answer>"
 _ROUNDS_QUEUED = 4
 """Conversations that wait for each place of a batch, so that it stays full while answers end."""
 _PASSAGE_TOKENS = 240
@@ -40,6 +41,35 @@ _TASKS = (
     "Extract the names, places and numbers from this text as a list: {passage}",
 )
 _LANGUAGES = ("German", "French", "Spanish", "English", "Italian")
+_OPENINGS = (
+    "",
+    "",
+    "",
+    "Who ",
+    "When did ",
+    "Where ",
+    "What is ",
+    "Why ",
+    "How many ",
+    "How do ",
+    "Write ",
+    "Explain ",
+)
+"""Left to itself a model asks few kinds of questions, and hardly a short one."""
+_FOLLOW_UPS = (
+    "Can you say that again in simpler words?",
+    "Rewrite your answer in half as many words.",
+    "Give an example.",
+    "Turn your answer into a list.",
+    "What did you take for granted, and is it true?",
+    "Explain it again as if I were five.",
+    "Check your answer and correct what is wrong.",
+    "Write it again as JSON.",
+    "Start every sentence with the same letter.",
+    "Why does it matter?",
+    "What would change if the opposite were true?",
+    "Go on.",
+)
 
 
 def write_answers(
@@ -56,9 +86,10 @@ def write_answers(
 ) -> None:
     """Let the target write until the corpus holds ``num_tokens`` of its answers.
 
-    Three sources take turns: conversations of ``prompts``, each once; questions that the target asks itself; tasks on
-    passages that it wrote before (summaries, translations, questions on documents), so that long prompts are learnt
-    as well. Temperatures take turns from answer to answer. A corpus that was cut off is continued where it ends.
+    Sources take turns: conversations of ``prompts``, each once; questions that the target asks itself; prompts again;
+    and what follows from what it wrote before, tasks on passages (summaries, translations, questions on documents) and
+    second turns, so that long prompts and conversations are learnt as well. Temperatures take turns from answer to
+    answer. A corpus that was cut off is continued where it ends.
 
     Raises:
         ConfigError: the target has no chat template (nothing can be asked).
@@ -67,22 +98,25 @@ def write_answers(
     size = batch_size * _ROUNDS_QUEUED
     while corpus.num_answer_tokens < num_tokens:
         done = len(corpus)
-        turn, source = divmod(done // size, 3)
-        conversations: Sequence[Sequence[Mapping[str, Any]]] = ()
-        if source == 0:
-            conversations = prompts[turn * size : (turn + 1) * size]
-        elif source == 1:
-            conversations = task(llm, corpus, size, seed + done)
+        turn, source = divmod(done // size, 4)
+        questions: list[EncodedPrompt] = []
+        if source in (0, 2):
+            begin = (2 * turn + source // 2) * size
+            questions = [llm.encode_chat(conversation) for conversation in prompts[begin : begin + size]]
+        elif source == 3 and done:
+            questions = [*follow_up(llm, corpus, size // 2, seed + done)]
+            questions += [llm.encode_chat(each) for each in task(llm, corpus, size - len(questions), seed + done)]
         # What a source lacks the target asks itself: every turn writes ``size`` documents.
-        conversations = [*conversations, *ask(llm, size - len(conversations), seed + done)]
-        documents = answer(llm, conversations, temperatures, answer_tokens, seed + done)
+        questions += [llm.encode_chat(each) for each in ask(llm, size - len(questions), seed + done)]
+        documents = answer(llm, questions, temperatures, answer_tokens, seed + done)
         corpus.extend(documents)
         if progress is not None:
             progress(len(documents), sum(int(document.answers.sum()) for document in documents))
 
 
 def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
-    """Questions that the target itself asks, each as a conversation of one message.
+    """Questions that the target itself asks, each as a conversation of one message; most begin with a word or two that
+    it is given.
 
     Raises:
         ConfigError: it has no chat template, or one in which a message cannot be told from its header.
@@ -95,11 +129,39 @@ def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
     header, found, _ = text.rpartition(_MARK)
     if not found:
         raise ConfigError(f"the chat template of {llm.model.name!r} hides the user's message; give it prompts instead.")
-    prompt = EncodedPrompt(header, llm.model.tokenizer.encode(header, add_special_tokens=False))
+    openings = [_OPENINGS[i % len(_OPENINGS)] for i in range(count)]
+    prompts = [
+        EncodedPrompt(begun, llm.model.tokenizer.encode(begun, add_special_tokens=False))
+        for begun in (header + opening for opening in openings)
+    ]
     # A question is worth more where it differs from the others.
-    params = SamplingParams(temperature=1.0, max_tokens=_QUESTION_TOKENS, seed=seed, n=count)
-    questions = [completion.text.strip() for completion in llm.generate(prompt, params)[0].outputs]
+    params = [SamplingParams(temperature=1.0, max_tokens=_QUESTION_TOKENS, seed=seed + i) for i in range(count)]
+    said = [output.outputs[0].text for output in llm.generate(prompts, params)]
+    questions = [(opening + text).strip() for opening, text in zip(openings, said, strict=True)]
     return [[{"role": "user", "content": question or _MARK}] for question in questions]
+
+
+def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[EncodedPrompt]:
+    """Conversations of the corpus with a second question; none where the template does not show answers."""
+    random = np.random.default_rng([seed, count, 1])
+    ends = set(llm.model.eos_token_ids)
+    prompts = []
+    for _ in range(count):
+        document = corpus[int(random.integers(len(corpus)))]
+        said = document.tokens.tolist()
+        if said[-1] in ends:
+            said.pop()
+        messages = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": _ANSWER_MARK},
+            {"role": "user", "content": _FOLLOW_UPS[random.integers(len(_FOLLOW_UPS))]},
+        ]
+        _, shown, tail = llm.model.chat_template.render(messages).rpartition(_ANSWER_MARK)
+        if not shown:
+            return []
+        tokens = [*said, *llm.model.tokenizer.encode(tail, add_special_tokens=False)]
+        prompts.append(EncodedPrompt(llm.model.tokenizer.decode(tokens), tokens))
+    return prompts
 
 
 def task(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[list[dict[str, str]]]:
@@ -121,13 +183,12 @@ def task(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[list[dict[str,
 
 def answer(
     llm: LLM,
-    conversations: Sequence[Sequence[Mapping[str, Any]]],
+    prompts: Sequence[EncodedPrompt],
     temperatures: Sequence[float],
     max_tokens: int,
     seed: int,
 ) -> list[Document]:
     """The target's answers with what it was asked; of a conversation that it cannot hold, the question alone."""
-    prompts = [llm.encode_chat(conversation) for conversation in conversations]
     params = [
         SamplingParams(temperature=temperatures[i % len(temperatures)], max_tokens=max_tokens, seed=seed + i)
         for i in range(len(prompts))
