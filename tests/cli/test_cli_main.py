@@ -46,6 +46,11 @@ def test_help_names_every_command_and_is_shown_without_arguments() -> None:
     assert {"generate", "drafters", "derive", "theory"} <= set(COMMANDS)
 
 
+def test_the_package_runs_as_a_module() -> None:
+    run = [sys.executable, "-m", "headstart", "--version"]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == headstart("--version").stdout
+
+
 def test_version() -> None:
     result = headstart("--version")
     assert result.exit_code == 0
