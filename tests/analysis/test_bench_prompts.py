@@ -32,9 +32,17 @@ def test_mt_benchs_math_is_chat_and_math_reasoning_is_math():
 
 def test_a_file_is_read_in_its_order(tmp_path):
     file = tmp_path / "prompts.jsonl"
-    rows = [{"id": 7, "category": "qa", "turns": ["Who?"]}, {"id": "x", "category": "rag", "turns": ["A", "B"]}]
+    rows = [
+        {"id": 7, "category": "qa", "turns": ["Who?"]},
+        {"id": "x", "category": "rag", "turns": ["A", "B"]},
+        {"id": 8, "category": "qa", "question": "When?"},
+    ]
     file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
-    assert read_prompts(file) == [BenchPrompt("7", "qa", ("Who?",)), BenchPrompt("x", "rag", ("A", "B"))]
+    assert read_prompts(file) == [
+        BenchPrompt("7", "qa", ("Who?",)),
+        BenchPrompt("x", "rag", ("A", "B")),
+        BenchPrompt("8", "qa", ("When?",)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +54,8 @@ def test_a_file_is_read_in_its_order(tmp_path):
         ('{"id": 1, "category": "qa", "turns": [""]}', "needs an id"),
         ('{"id": 1, "category": "qa", "turns": "Who?"}', "needs an id"),
         ('{"category": "qa", "turns": ["Who?"]}', "needs an id"),
-        ("[1]", "needs an id"),
+        ("[1]", "line 1 .* is a list"),
+        ('{"id": 1, "category": "qa", "prompt": 5}', "needs an id"),
         (
             '{"id": 1, "category": "a", "turns": ["x"]}\n{"id": "1", "category": "b", "turns": ["y"]}',
             "id '1' more than",

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headstart.errors import ConfigError, RequestError
+from headstart.errors import RequestError
+from headstart.text.prompt_lines import FORMS, PromptLine, parse_lines, read_lines
 
 if TYPE_CHECKING:
     from headstart.llm import LLM
     from headstart.request import EncodedPrompt
 
 STDIN = "-"
-FORMS = ("prompt", "messages", "turns")
 LABELS = ("id", "category")
 """Fields of a line that come back with its answers."""
 
@@ -75,64 +74,39 @@ def one_prompt(prompt: str, chat: bool, system: str | None) -> Conversation:
 def read_prompts(path: str, chat: bool, system: str | None) -> list[Conversation]:
     """Every line of a prompts file ("-": of stdin); a bad line is a conversation with an error.
 
-    A line is a JSON object with ``prompt`` (a text; with ``chat`` a user's message), ``messages`` (a chat, as the
-    OpenAI API has them) or ``turns`` (texts that a user says one after the other). Empty lines are passed over.
+    A line (``text.prompt_lines``) asks in exactly one form: ``prompt`` or ``question`` is a text (with ``chat`` a
+    user's message), ``messages`` a chat, and each of ``turns`` is answered before the next.
 
     Raises:
         ConfigError: the file cannot be read, or has no line.
     """
-    name = "stdin" if path == STDIN else path
-    try:
-        content = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the prompts file {name} cannot be read: {error.strerror}.") from error
-    lines = enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1)
-    conversations = [_from_line(number, line, chat, system) for number, line in lines if line.strip()]
-    if not conversations:
-        raise ConfigError(f"the prompts file {name} is empty; give one JSON object a line.")
-    return conversations
+    lines = parse_lines(sys.stdin.buffer.read(), "the prompts file stdin") if path == STDIN else read_lines(Path(path))
+    return [_from_line(line, chat, system) for line in lines]
 
 
-def _from_line(number: int, line: bytes, chat: bool, system: str | None) -> Conversation:
-    labels: dict[str, Any] = {}
+def _from_line(line: PromptLine, chat: bool, system: str | None) -> Conversation:
     try:
-        value = _json(line)
-        if not isinstance(value, dict):
-            raise RequestError(f"is {_kind(value)}; give an object with prompt, messages or turns.")
-        labels = {name: value[name] for name in LABELS if name in value}
-        conversation = _from_object(value, chat, system)
+        if line.error is not None:
+            raise RequestError(line.error)
+        conversation = _conversation(line, chat, system)
     except RequestError as error:
-        conversation = Conversation(error=f"line {number} {error}")
-    conversation.line, conversation.labels = number, labels
+        conversation = Conversation(error=f"line {line.number} {error}")
+    conversation.line = line.number
+    conversation.labels = {name: line.fields[name] for name in LABELS if name in line.fields}
     return conversation
 
 
-def _json(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise RequestError(f"is not JSON ({reason}); give one JSON object a line.") from error
-
-
-def _from_object(value: dict[str, Any], chat: bool, system: str | None) -> Conversation:
-    forms = [form for form in FORMS if form in value]
-    if len(forms) != 1:
-        raise RequestError(f"has {' and '.join(forms) or 'nothing to answer'}; give one of {', '.join(FORMS)}.")
-    form = forms[0]
-    given = value[form]
-    if form == "prompt":
-        if not isinstance(given, str):
-            raise RequestError(f"has a prompt that is {_kind(given)}; give a text.")
-        return _from_prompt(given, chat, system)
-    if not isinstance(given, list) or not given:
-        raise RequestError(f"has {form} that are {_kind(given)}; give a list of at least one.")
-    if form == "messages":
+def _conversation(line: PromptLine, chat: bool, system: str | None) -> Conversation:
+    if len(line.forms) != 1:
+        raise RequestError(f"has {' and '.join(line.forms) or 'nothing to answer'}; give one of {', '.join(FORMS)}.")
+    if line.forms == ["messages"]:
+        given = line.messages()
         has_system = isinstance(given[0], dict) and given[0].get("role") == "system"
         return Conversation(messages=[*([] if has_system else _system(system)), *given])
-    if not all(isinstance(turn, str) for turn in given):
-        raise RequestError("has a turn that is no text; give a list of texts.")
-    return Conversation(messages=_system(system), turns=given)
+    texts = line.texts()
+    if line.forms == ["turns"]:
+        return Conversation(messages=_system(system), turns=texts)
+    return _from_prompt(texts[0], chat, system)
 
 
 def _from_prompt(prompt: str, chat: bool, system: str | None) -> Conversation:
@@ -143,8 +117,3 @@ def _from_prompt(prompt: str, chat: bool, system: str | None) -> Conversation:
 
 def _system(text: str | None) -> list[dict[str, Any]]:
     return [] if text is None else [{"role": "system", "content": text}]
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    return "an empty list" if value == [] else names.get(type(value), "a number")

@@ -1,20 +1,20 @@
 """Prompts in Spec-Bench's form, and how they become tokens.
 
 A line is ``{"id": ..., "category": ..., "turns": [...]}`` (Xia et al. 2024, Spec-Bench, arXiv:2401.07851): what a user
-says one after the other. MT-bench's eight categories are one group, as in Spec-Bench's tables.
+says one after the other; a single ``prompt`` or ``question`` stands for one turn. MT-bench's eight categories are one
+group, as in Spec-Bench's tables.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, RequestError
 from headstart.loading import Model
+from headstart.text.prompt_lines import PromptLine, parse_lines, read_lines
 
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 GROUPS = {**dict.fromkeys(CHAT, "chat"), "math_reasoning": "math"}
@@ -42,17 +42,11 @@ def read_prompts(path: Path | None = None) -> list[BenchPrompt]:
         ConfigError: the file cannot be read, has no line, or a line is not in Spec-Bench's form.
     """
     if path is None:
-        text, name = (files(__package__) / "prompts.jsonl").read_text(encoding="utf-8"), "the prompts of the package"
+        name = "the prompts of the package"
+        lines = parse_lines((files(__package__) / "prompts.jsonl").read_bytes(), name)
     else:
-        name = f"prompts file {path}"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{name} cannot be read as UTF-8 text: {error}.") from error
-    lines = enumerate(text.split("\n"), start=1)
-    prompts = [_prompt(line, f"line {number} of {name}") for number, line in lines if line.strip()]
-    if not prompts:
-        raise ConfigError(f"{name} is empty; give one JSON object a line.")
+        name, lines = f"prompts file {path}", read_lines(path)
+    prompts = [_prompt(line, name) for line in lines]
     repeated = {prompt.id for prompt in prompts if sum(prompt.id == other.id for other in prompts) > 1}
     if repeated:
         raise ConfigError(f"{name} uses id {min(repeated)!r} more than once; give each prompt its own.")
@@ -91,14 +85,15 @@ def encode_turns(model: Model, turns: Sequence[str], answers: Sequence[str]) -> 
     return model.tokenizer.encode(model.chat_template.render(messages), add_special_tokens=False)
 
 
-def _prompt(line: str, where: str) -> BenchPrompt:
+def _prompt(line: PromptLine, name: str) -> BenchPrompt:
+    where = f"line {line.number} of {name}"
+    if line.error is not None:
+        raise ConfigError(f"{where} {line.error}")
     try:
-        value: Any = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{where} is not JSON ({error}); give one JSON object a line.") from error
-    match value:
-        case {"id": str() | int() as name, "category": str(category), "turns": [_, *_] as turns} if all(
-            isinstance(turn, str) and turn for turn in turns
-        ):
-            return BenchPrompt(str(name), category, tuple(turns))
-    raise ConfigError(f"{where} needs an id, a category and turns (a list of texts, at least one).")
+        turns = line.texts()
+    except RequestError:
+        turns = []
+    match line.fields:
+        case {"id": str() | int() as prompt_id, "category": str(category)} if turns and all(turns):
+            return BenchPrompt(str(prompt_id), category, tuple(turns))
+    raise ConfigError(f"{where} needs an id, a category and turns (a list of texts, at least one), prompt or question.")
