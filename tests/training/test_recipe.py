@@ -144,7 +144,7 @@ def test_a_training_may_begin_from_a_head(name: HeadName, vocabulary: int, tmp_p
     assert isinstance(two, EagleHead | ParallelHeads)
     theirs = dict(two.named_parameters())
     shared = sorted(set(one.target_ids.tolist()) & set(two.target_ids.tolist()))
-    assert len(shared) >= min(200, vocabulary) or name == "eagle"
+    assert len(shared) == min(len(head.target_ids) for head in (one, two))
     for key, parameter in one.named_parameters():
         if key == "lm_head.weight":
             rows = [torch.searchsorted(head.target_ids, torch.tensor(shared)) for head in (one, two)]
@@ -158,6 +158,11 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
     train_head(
         "medusa", target().name, tmp_path / "a", text=text, head=HeadSettings(200, 2), settings=SETTINGS, length=320
     )
+    train_head(
+        "pass", target().name, tmp_path / "pass", text=text, head=HeadSettings(200, 2), settings=SETTINGS, length=320
+    )
+    with pytest.raises(ConfigError, match="nothing that a training can begin from"):
+        train_head("eagle3", target().name, tmp_path / "b", text=text, head=HeadSettings(init=tmp_path / "pass"))
     others: list[tuple[HeadName, int, str]] = [("eagle3", 2, "kind"), ("medusa", 3, "shape")]
     for name, slots, reason in others:
         other = HeadSettings(200, slots, init=tmp_path / "a")

@@ -23,7 +23,7 @@ from headstart.models.torch_backend import TorchBackend
 from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
-from headstart.training.beginning import begin_from
+from headstart.training.beginning import begin_from, load_known
 from headstart.training.checkpoints import Progress
 from headstart.training.corpus import Corpus, make_packs, split_held_out
 from headstart.training.distributed import Team, join_team
@@ -150,12 +150,15 @@ def train_head(
         counts = corpus.counts(target.config.vocab_size, train)
         all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in _WHOLE_VOCABULARY)
         wanted = target.config.vocab_size if all_tokens else head.draft_vocab
-        ids, coverage = choose_draft_vocabulary(counts, wanted, target.eos_token_ids)
+        known = None if head.init is None else load_known(head.init, target.config)
+        # What a head can say already it goes on saying.
+        required = target.eos_token_ids if known is None else (*target.eos_token_ids, *known.target_ids.tolist())
+        ids, coverage = choose_draft_vocabulary(counts, wanted, required)
         torch.manual_seed(settings.seed)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
         objective = _objective(name, target, weights, ids, head, tables)
-        if head.init is not None:
-            begin_from(objective.head, head.init, target.config)
+        if known is not None:
+            begin_from(objective.head, known)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
         record = {
             "head": name,
