@@ -64,6 +64,6 @@ def _shape(head: KnownHead) -> EagleConfig | ParallelConfig:
 def _shared(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     """int64 rows, in both, of the tokens that both say."""
     row = {token: index for index, token in enumerate(theirs.tolist())}
-    pairs = [(index, row[token]) for index, token in enumerate(head.tolist()) if token in row]
+    pairs = [(index, row[token]) for index, token in enumerate(mine.tolist()) if token in row]
     to, of = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)
     return to, of
