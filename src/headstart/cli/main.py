@@ -19,6 +19,7 @@ from headstart.cli.drafters import drafters
 from headstart.cli.export import export
 from headstart.cli.generate import generate
 from headstart.cli.plan import plan
+from headstart.cli.quality import quality
 from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.cli.train import train
@@ -88,6 +89,7 @@ app.command()(derive)
 app.add_typer(benches, name="bench")
 app.command()(acceptance)
 app.command()(audit)
+app.command()(quality)
 app.command()(plan)
 app.command()(theory)
 app.command()(train)

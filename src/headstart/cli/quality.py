@@ -1,0 +1,162 @@
+"""``headstart quality``: what does a precision cost?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.options import PrecisionChoice
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from headstart.analysis.quality.run import Quality
+    from headstart.analysis.workbench import Workbench
+    from headstart.loading import Model, Precision
+
+ALL = "all"
+
+
+def quality(
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precisions: Annotated[
+        str,
+        typer.Option(
+            help="What to judge, with commas between them: fp32, bf16, int8, int8-fast; all that this machine has.",
+            rich_help_panel=options.MODEL,
+            metavar="A,B,...",
+        ),
+    ] = ALL,
+    reference: Annotated[
+        PrecisionChoice, typer.Option(help="What they are held against.", rich_help_panel=options.MODEL)
+    ] = PrecisionChoice.BF16,
+    text: Annotated[
+        Path | None,
+        typer.Option(
+            help="What both read: a text file, or JSONL with a text (or a prompt) a line; some pages of the "
+            "package's own if left out.",
+            metavar="FILE",
+        ),
+    ] = None,
+    context: Annotated[int, typer.Option(min=2, help="Tokens that are read in one piece.")] = 512,
+    prompts: Prompts = None,
+    per_group: PerGroup = 2,
+    max_tokens: options.MaxTokens = 64,
+    out: Out = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure what a precision costs in quality: the model in int8, say, against itself in bf16.
+
+    Both read the same text: perplexity, how far their laws are apart at each token (KL), how often they find the same
+    token best. Then both answer prompts greedily: how far do they say the same? One line for each precision sums it
+    up. A precision is a target of its own: speculation keeps its law to the last bit, whatever this command says.
+
+    Examples:
+
+        headstart quality
+
+        headstart quality --precisions int8-fast --text my-notes.txt
+
+        headstart quality --model ./my-model --reference fp32 --precisions bf16,int8 --prompts my.jsonl --out results
+    """
+    from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
+    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.quality.passages import read_passages, windows
+    from headstart.analysis.quality.report import exhibits, to_json
+    from headstart.analysis.quality.run import GreedyPair, Quality, answer_greedily, read_texts
+    from headstart.analysis.workbench import Workbench
+    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.progress import Activity
+    from headstart.loading import load_model
+
+    against = _named("--reference", reference.value)
+    wanted = _wanted(precisions, against)
+    passages, chosen = read_passages(text), choose(read_prompts(prompts), per_group)
+    where = provenance()
+    results: list[Quality] = []
+    skipped: dict[str, str] = {}
+    with Activity(shown=not quiet) as activity:
+
+        def load(precision: Precision) -> tuple[Model, Workbench]:
+            activity.show(f"Loading {model} in {precision.value}")
+            loaded = load_model(model, precision, revision)
+            return loaded, Workbench.of_model(loaded)
+
+        def answers(precision: Precision, bench: Workbench) -> list[list[int]]:
+            activity.show(f"Answering in {precision.value}", len(asked))
+            return list(answer_greedily(bench, [*asked.values()], max_tokens, lambda n: activity.advance(1, n)))
+
+        def judge(precision: Precision) -> Quality:
+            other, bench = load(precision)
+            activity.show(f"Reading in {precision.value}", len(pieces))
+            figures = read_texts(base_bench, bench, pieces, lambda n: activity.advance(1, n))
+            pairs = map(GreedyPair.of, asked, base_answers, answers(precision, bench))
+            names, backend = (precision.value, against.value), other.backend
+            return Quality(*names, backend.name, backend.nbytes, figures, tuple(pairs))
+
+        base, base_bench = load(against)
+        tokens = [base.tokenizer.encode(passage) for passage in passages]
+        pieces = windows(tokens, min(context, base_bench.limits.max_context))
+        if not pieces:
+            raise ConfigError(f"--text is {text}, which is too short; give some hundred words.")
+        encoded = {prompt.id: encode_turns(base, prompt.turns[:1], []) for prompt in chosen}
+        asked = {name: ids for name, ids in encoded.items() if base_bench.fits(ids, max_tokens)}
+        base_answers = answers(against, base_bench)
+        for precision in wanted:
+            try:
+                results.append(judge(precision))
+            except ConfigError as error:
+                if precisions != ALL:
+                    raise
+                skipped[precision.value] = str(error)
+
+    record = {
+        "provenance": finished(where),
+        "model": model_record(base),
+        "settings": {
+            "reference": against.value,
+            "text": "package" if text is None else text.name,
+            "texts": len(passages),
+            "context": context,
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": list(asked),
+            "max_tokens": max_tokens,
+        },
+    }
+    result, shown = to_json(results, record, skipped), exhibits(results, record, skipped)
+    verdicts = [each.verdict for each in results]
+    if out is not None:
+        title = f"Quality of {Path(model).name} by precision"
+        write_report(out, "quality", result, title, shown, " ".join(verdicts))
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(shown)
+        for verdict in verdicts:
+            typer.echo(verdict)
+
+
+def _wanted(precisions: str, against: Precision) -> list[Precision]:
+    from headstart.loading import Precision
+
+    if precisions == ALL:
+        return [each for each in Precision if each not in (Precision.AUTO, against)]
+    names = [name.strip() for name in precisions.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(f"--precisions is {precisions!r}; give names with commas between them, or {ALL}.")
+    return [_named("--precisions", name) for name in dict.fromkeys(names)]
+
+
+def _named(option: str, name: str) -> Precision:
+    from headstart.loading import Precision, parse_precision
+
+    precision = parse_precision(name)
+    if precision is Precision.AUTO:
+        raise ConfigError(f"{option} is auto, which stands for different precisions; name one, like bf16.")
+    return precision
