@@ -25,7 +25,7 @@ from headstart.training.eagle_objective import EagleObjective
 from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import TargetStates
-from headstart.training.trainer import StepReport, Trainer, TrainSettings, learning_rate
+from headstart.training.trainer import StepReport, Trainer, TrainSettings, learning_rate, steps_within
 
 VOCAB = 259
 SETTINGS = TrainSettings(steps=6, batch=4, micro_batch=2, evaluate_every=3, save_every=2, lr=2e-3)
@@ -149,6 +149,15 @@ def test_minutes_bound_the_steps(tmp_path: Path) -> None:
     assert progress.paced
     assert progress.step == progress.total_steps < 10
     assert trainer(tmp_path, eagle(), settings, minutes=5.0).run().step == progress.step
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unread", "steps"),
+    # A step takes 2 seconds, 3 more on text that is read for the first time.
+    [(0, 4, 0), (20, 4, 4), (19, 4, 3), (30, 4, 9), (30, 0, 15), (30, None, 6)],
+)
+def test_minutes_allow_for_a_first_reading(seconds: float, unread: int | None, steps: int) -> None:
+    assert steps_within(seconds, 2.0, 3.0, unread) == steps
 
 
 @pytest.mark.parametrize(("field", "value"), [("batch", 0), ("lr", -1.0), ("steps", 0), ("save_every", 0)])

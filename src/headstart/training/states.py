@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,14 @@ class TargetStates:
         self._wanted = tuple(dict.fromkeys((*taps, FINAL_TAP)))
         self._room = cache_bytes
         self._kept: dict[Pack, tuple[Tensor, Tensor]] = {}
+        self.computing_seconds = 0.0
+        """Spent on states that were nowhere kept."""
         self._device = torch.device(device)
+
+    def keeps(self, packs: Sequence[Pack]) -> bool:
+        """Whether there is room for the states of all of these, none of them kept yet."""
+        width = self._head.shape[1] * len(self._wanted) * torch.bfloat16.itemsize + torch.int64.itemsize
+        return sum(map(len, packs)) * width <= self._room
 
     def batch(self, packs: Sequence[Pack]) -> Batch:
         """Packs with the target's states."""
@@ -130,11 +138,13 @@ class TargetStates:
             return known
         read = self._read(pack)
         if read is None:
+            began = time.perf_counter()
             states = self._states(pack)
             final = states[:, self._wanted.index(FINAL_TAP) * self._head.shape[1] :]
             said = np.concatenate([np.append(document.answers[1:], False) for document in pack.documents])
             read = states, self._favourites(final, torch.from_numpy(said))
             self._write(pack, *read)
+            self.computing_seconds += time.perf_counter() - began
         size = read[0].nbytes + read[1].nbytes
         if size <= self._room:
             self._room -= size

@@ -117,6 +117,8 @@ class Trainer:
         """Train to the end; ``on_step`` is told of every step by the leader."""
         progress, settings = self.progress, self._settings
         since, timed = 0, 0.0
+        keeps = self._states.keeps([*self._packs, *self._held_out])
+        computing = 0.0
         recent: list[float] = []
         measuring = 0.0
         if progress.step == 0:
@@ -124,15 +126,22 @@ class Trainer:
             self._evaluate()
             measuring = time.perf_counter() - began
             progress.seconds += measuring
+            measuring -= self._states.computing_seconds if keeps else 0
         while progress.step < progress.total_steps:
             began = time.perf_counter()
             recent.append(self._step())
             progress.step += 1
             since += 1
-            timed += time.perf_counter() - began if since > 1 else 0
+            if since > 1:
+                timed += time.perf_counter() - began
+            else:
+                computing = self._states.computing_seconds
             # Before anything asks whether this step is the last: the plan may make it so.
             if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
-                self._plan(self._minutes, timed / _TIMED_STEPS + measuring / settings.evaluate_every)
+                computing = (self._states.computing_seconds - computing) / _TIMED_STEPS
+                step = timed / _TIMED_STEPS - computing + measuring / settings.evaluate_every
+                unread = max(len(self._packs) // settings.batch - progress.step, 0) if keeps else None
+                self._plan(self._minutes, step, computing, unread)
             last = progress.step == progress.total_steps
             if last or progress.step % settings.evaluate_every == 0:
                 progress.losses.append((progress.step, sum(recent) / len(recent)))
@@ -206,14 +215,14 @@ class Trainer:
             known = {**self._record, "step": progress.step, "held_out_accepted_length": progress.best}
             self._objective.save(self._out, known)
 
-    def _plan(self, minutes: float, seconds: float) -> None:
-        """Fix the number of steps by the pace so far, ``seconds`` a step with its share of measuring.
-
-        It goes into the checkpoint, so a later run keeps to it.
-        """
+    def _plan(self, minutes: float, step: float, computing: float, unread: int | None) -> None:
+        """Fix the number of steps by the pace so far (``steps_within``). It goes into the checkpoint, so a later run
+        keeps to it."""
         progress = self.progress
-        fitting = progress.step + int(self._team.agree(max(minutes * 60 - progress.seconds, 0) / seconds))
-        progress.total_steps = max(min(progress.total_steps, fitting), progress.step)
+        fitting = steps_within(max(minutes * 60 - progress.seconds, 0.0), step, computing, unread)
+        progress.total_steps = max(
+            min(progress.total_steps, progress.step + int(self._team.agree(fitting))), progress.step
+        )
         progress.paced = True
 
     def _save(self) -> None:
@@ -228,6 +237,20 @@ class Trainer:
         if self._settings.precision == "fp32":
             return nullcontext()
         return torch.autocast(self._parameters[0].device.type, torch.bfloat16)
+
+
+def steps_within(seconds: float, step: float, computing: float, unread: int | None) -> int:
+    """Steps that fit into ``seconds``.
+
+    Args:
+        step: seconds of a step on text of which the target's states are kept.
+        computing: seconds besides, where they are not.
+        unread: coming steps on text that has not been read yet; None: states are computed at every visit.
+    """
+    fitting = seconds / (step + computing)
+    if unread is not None and fitting > unread:
+        fitting = (seconds - unread * computing) / step
+    return int(fitting)
 
 
 def learning_rate(step: int, total: int, warm_up: float) -> float:
