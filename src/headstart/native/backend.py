@@ -20,6 +20,8 @@ from headstart.models.rotary import inverse_frequencies
 from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
+from headstart.native.sampling import NativeRows
+from headstart.sampling import kernels
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +147,7 @@ class NativeBackend:
         self.name = f"native-{library.isa}-{precision}"
         self.threads = threads or torch.get_num_threads()
         self._library = library
+        kernels.use(NativeRows(library))
         self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         handle = library.create(ctypes.byref(_shape(config, precision, self.threads)))
         if not handle:

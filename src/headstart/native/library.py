@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
 
 
 class Shape(Structure):
@@ -29,6 +29,12 @@ class Pass(Structure):
     )
 
 
+class Noise(Structure):
+    """``HeadstartNoise``."""
+
+    _fields_ = (("key", c_uint32 * 2), ("counter", c_uint32 * 3))
+
+
 _SIGNATURES = {
     "enable": (c_int, ()),
     "create": (c_void_p, (POINTER(Shape),)),
@@ -46,6 +52,10 @@ _SIGNATURES = {
     "cache_move": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "forward": (c_char_p, (c_void_p, c_void_p, POINTER(Pass))),
+    "noise_words": (None, (POINTER(Noise), c_void_p, c_int64, c_void_p)),
+    "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
+    "ranked": (c_float, (c_void_p, c_int64, c_int64)),
+    "mass": (c_double, (c_void_p, c_int64, c_float, c_double)),
     "read_seconds": (c_double, (c_void_p,)),
 }
 

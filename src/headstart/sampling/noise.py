@@ -27,6 +27,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.sampling import kernels
+from headstart.sampling.kernels import NoiseKey
+
 MAX_VOCAB = 2**32
 MAX_INDEX = 2**24
 MAX_LEVELS = 8
@@ -39,6 +42,7 @@ _ROUNDS = 10
 _SCALAR = 1 << 31
 
 UInt64Array = NDArray[np.uint64]
+UInt32Array = NDArray[np.uint32]
 IdArray = NDArray[np.int64]
 """[id] token ids."""
 
@@ -142,6 +146,21 @@ class SequenceNoise:
         first = ratios.argpartition(count - 1)[:count] if count < len(ratios) else np.arange(len(ratios))
         return [int(token) for token in support[first[ratios[first].argsort()]]]
 
+    def contenders(self, position: int, row: NDArray[np.float32], temperature: float, floor: float) -> IdArray | None:
+        """Tokens, ascending, among which the coupled draw of the token at ``position`` falls, where compiled code
+        can tell: p proportional to exp(logit / temperature) where logit >= floor.
+
+        ``row``: logits, float32 [vocab].
+
+        Raises:
+            ValueError: outside the limits of the packing.
+        """
+        compiled = kernels.current()
+        if compiled is None:
+            return None
+        found = compiled.contenders(row, temperature, floor, self._key_of(Stream.TARGET, position, 0))
+        return found if len(found) else None
+
     def draw_at(self, position: int, vocab_size: int, weights: NDArray[np.float64], ids: IdArray | None = None) -> int:
         """The coupled draw of the token at ``position``: argmin of E / weights (methods-exact A5, A6).
 
@@ -162,17 +181,22 @@ class SequenceNoise:
     def _row(
         self, stream: Stream, position: int, index: int, vocab_size: int, ids: IdArray | None
     ) -> NDArray[np.float64]:
-        _checked("position", position, _WORD)
         if not 0 < vocab_size <= MAX_VOCAB:
             raise ValueError(f"vocab_size is {vocab_size}; it must lie in [1, {MAX_VOCAB}]")
+        noise = self._key_of(stream, position, index)
+        compiled = kernels.current()
+        if compiled is not None:
+            return _exponentials(compiled.noise_words(noise, vocab_size, ids))
         blocks = -(-vocab_size // 4)
-        rest = (position, self.sample, self._tag(stream, index))
         if ids is None or len(ids) >= blocks:
-            words = philox4x32_array((np.arange(blocks, dtype=np.uint64), *rest), self._key)
+            words = philox4x32_array((np.arange(blocks, dtype=np.uint64), *noise.counter), noise.key)
             row = _exponentials(words).reshape(-1)[:vocab_size]
             return row if ids is None else row[ids]
-        words = philox4x32_array(((ids >> 2).astype(np.uint64), *rest), self._key)
+        words = philox4x32_array(((ids >> 2).astype(np.uint64), *noise.counter), noise.key)
         return _exponentials(words[np.arange(len(ids)), ids & 3])
+
+    def _key_of(self, stream: Stream, position: int, index: int) -> NoiseKey:
+        return NoiseKey(self._key, (_checked("position", position, _WORD), self.sample, self._tag(stream, index)))
 
 
 def fresh_seed() -> int:
@@ -216,7 +240,7 @@ def philox4x32_array(counter: Sequence[UInt64Array | int], key: Sequence[UInt64A
     return np.stack((c0, c1, c2, c3), axis=-1)
 
 
-def _exponentials(words: UInt64Array) -> NDArray[np.float64]:
+def _exponentials(words: UInt64Array | UInt32Array) -> NDArray[np.float64]:
     # NumPy's logarithm gives an element the same bits wherever it stands; torch's need not (vector tails).
     uniform = words.astype(np.float64)
     uniform += 0.5

@@ -16,14 +16,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import LogitsError, RequestError
+from headstart.sampling import kernels
 from headstart.sampling.noise import IdArray, SequenceNoise
 from headstart.sampling.params import SamplingParams
 
 Row = NDArray[np.float32]
 Weights = NDArray[np.float64]
 
-_NUCLEUS_HEADS = (256, 4096)
+_NUCLEUS_HEADS = (128, 1024, 4096)
 """Sizes of the head in which top-p looks first: sorting a whole vocabulary costs milliseconds."""
+
+
+_SELECTED_AT_MOST = 1024
+"""The rank up to which compiled code finds a logit sooner than NumPy does."""
 
 
 class TokenHistory:
@@ -137,7 +142,7 @@ class Transforms:
         if self.greedy:
             law[_argmax(row)] = 1.0
             return torch.from_numpy(law)
-        ids, weights = self._weights(row)
+        ids, weights = self._weights(row, _peak(row))
         weights /= weights.sum()
         if ids is None:
             return torch.from_numpy(weights)
@@ -156,7 +161,15 @@ class Transforms:
         row = self._processed(logits, history)
         if self.greedy:
             return _argmax(row)
-        ids, weights = self._weights(row)
+        peak = _peak(row)
+        if self.params.top_p == 1:
+            # Who might win is known without weights; hardly ever is there anything left to decide.
+            ids = noise.contenders(position, row, self.params.temperature, self._floor(row, peak))
+            if ids is not None and len(ids) == 1:
+                return int(ids[0])
+            if ids is not None:
+                return noise.draw_at(position, self.vocab_size, self._relative(row[ids], peak), ids)
+        ids, weights = self._weights(row, peak)
         return noise.draw_at(position, self.vocab_size, weights, ids)
 
     def peak_ratio(self, logits: Tensor, token: int, history: PathHistory | None = None) -> float:
@@ -204,28 +217,61 @@ class Transforms:
             scores -= np.float32(params.presence_penalty) * (counts > 0)
         row[ids] = scores
 
-    def _weights(self, row: Row) -> tuple[IdArray | None, Weights]:
+    def _weights(self, row: Row, peak: float) -> tuple[IdArray | None, Weights]:
         """Tokens that may be drawn, ascending (None: all), and their probabilities up to a common factor."""
+        floor, top_p = self._floor(row, peak), self.params.top_p
+        ids = np.flatnonzero(row >= _float32_from(floor)) if floor > -math.inf else None
+        if top_p < 1 and ids is None:
+            head = self._nucleus_head(row, peak)
+            if head is not None:
+                return head
+        weights = self._relative(row if ids is None else row[ids], peak)
+        if top_p < 1:
+            kept = _nucleus(weights, top_p)
+            ids, weights = kept if ids is None else ids[kept], weights[kept]
+        return ids, weights
+
+    def _relative(self, logits: Row, peak: float) -> Weights:
+        """Probabilities as multiples of the highest."""
+        weights = logits.astype(np.float64)
+        weights -= peak
+        with np.errstate(over="ignore"):
+            weights /= self.params.temperature
+        return np.exp(weights, out=weights)
+
+    def _floor(self, row: Row, peak: float) -> float:
+        """What min-p and top-k keep: logits from here on, in either order of the two. -inf: all."""
         params = self.params
-        peak = float(row.max())
-        _check_peak(peak)
-        # Min-p and top-k both keep what lies above a threshold, so one pass serves them in either order.
         floor = -math.inf
         if params.min_p > 0:
             floor = peak + params.temperature * math.log(params.min_p)
         if 0 < params.top_k < self.vocab_size:
-            kth = self.vocab_size - params.top_k
-            floor = max(floor, float(np.partition(row, kth)[kth]))
-        ids = np.flatnonzero(row >= np.float64(floor)) if floor > -math.inf else None
-        weights = (row if ids is None else row[ids]).astype(np.float64)
-        weights -= peak
-        with np.errstate(over="ignore"):
-            weights /= params.temperature
-        np.exp(weights, out=weights)
-        if params.top_p < 1:
-            kept = _nucleus(weights, params.top_p)
-            ids, weights = kept if ids is None else ids[kept], weights[kept]
-        return ids, weights
+            floor = max(floor, _ranked(row, params.top_k))
+        return floor
+
+    def _nucleus_head(self, row: Row, peak: float) -> tuple[IdArray, Weights] | None:
+        """Top-p of a whole row without all its weights; None where that would be too close to call."""
+        compiled = kernels.current()
+        if compiled is None or len(row) <= _NUCLEUS_HEADS[0]:
+            return None
+        wanted = self.params.top_p * compiled.mass(row, peak, self.params.temperature)
+        least, most = wanted * (1 - 2 * kernels.MASS_ERROR), wanted * (1 + 2 * kernels.MASS_ERROR)
+        for size in _NUCLEUS_HEADS:
+            if size >= len(row):
+                break
+            head = np.flatnonzero(row >= np.float32(_ranked(row, size)))
+            weights = self._relative(row[head], peak)
+            ranking = np.argsort(-weights, kind="stable")
+            mass = np.cumsum(weights[ranking])
+            if mass[-1] < most:
+                continue
+            last, other = np.searchsorted(mass, (least, most)).tolist()
+            # Equal weights may go on behind the head's last one.
+            if last != other or weights[ranking[last]] == weights[ranking[-1]]:
+                return None
+            kept = np.sort(ranking[: last + 1])
+            return head[kept], weights[kept]
+        return None
 
 
 def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, float]]:
@@ -261,6 +307,28 @@ def _nucleus(weights: Weights, top_p: float) -> IdArray:
         if mass[-1] >= wanted or cut <= 0:
             break
     return np.sort(ranking[: int(np.searchsorted(mass, wanted)) + 1])
+
+
+def _peak(row: Row) -> float:
+    peak = float(row.max())
+    _check_peak(peak)
+    return peak
+
+
+def _float32_from(floor: float) -> np.float32:
+    """The lowest float32 that is not below ``floor``: comparing a row with it does not widen the row."""
+    with np.errstate(over="ignore"):
+        nearest = np.float32(floor)
+    return nearest if nearest >= floor else np.nextafter(nearest, np.float32(math.inf))
+
+
+def _ranked(row: Row, rank: int) -> float:
+    """The rank-th highest logit, from 1."""
+    compiled = kernels.current()
+    if compiled is not None and rank <= _SELECTED_AT_MOST:
+        return compiled.ranked(row, rank)
+    place = len(row) - rank
+    return float(np.partition(row, place)[place])
 
 
 _NOT_A_NUMBER = "the model's logits hold a value that is not a finite number; nothing can be sampled from them."

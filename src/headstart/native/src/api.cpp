@@ -6,6 +6,7 @@
 #include <new>
 
 #include "pass.h"
+#include "sampling.h"
 
 namespace {
 
@@ -84,6 +85,20 @@ HEADSTART_API const char *headstart_forward(void *model, const void *cache, cons
   } catch (const std::bad_alloc &) {
     return "no memory for the pass";
   }
+}
+
+HEADSTART_API void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count, uint32_t *words) {
+  ids ? chosen_words(words, ids, count, *noise) : row_words(words, count, *noise);
+}
+HEADSTART_API int headstart_contenders(const float *logits, int64_t count, double temperature, double floor,
+                                       const HeadstartNoise *noise, int64_t *ids, int capacity) {
+  return Contest(logits, count, temperature, floor, *noise).run(ids, capacity);
+}
+HEADSTART_API float headstart_ranked(const float *logits, int64_t count, int64_t rank) {
+  return ranked(logits, count, rank);
+}
+HEADSTART_API double headstart_mass(const float *logits, int64_t count, float peak, double temperature) {
+  return mass_of(logits, count, peak, temperature);
 }
 
 HEADSTART_API double headstart_read_seconds(const void *model) {

@@ -23,6 +23,11 @@ struct HeadstartPass {
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
 };
 
+// The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
+struct HeadstartNoise {
+  uint32_t key[2], counter[3];
+};
+
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
@@ -51,6 +56,17 @@ void headstart_cache_copy(const void *cache, const int32_t *source, const int32_
 
 // Null on success, else what is wrong with the pass, as a sentence. Nothing has been written then.
 const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass);
+
+// The 32-bit noise words of tokens 0..count - 1, or of `ids`, where given.
+void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count, uint32_t *words);
+// Tokens, ascending, among which the argmin of E / p is: E the row's noise, p proportional to exp(logit / temperature)
+// where logit >= floor. 0 where that cannot be told in short: logits without a finite highest, or more than `capacity`.
+int headstart_contenders(const float *logits, int64_t count, double temperature, double floor,
+                         const HeadstartNoise *noise, int64_t *ids, int capacity);
+// The rank-th highest logit, from 1.
+float headstart_ranked(const float *logits, int64_t count, int64_t rank);
+// The sum of exp((logit - peak) / temperature), to within 1e-5 of itself.
+double headstart_mass(const float *logits, int64_t count, float peak, double temperature);
 
 // Seconds one read of the weights takes with the team of a pass: the floor that a pass is measured against.
 double headstart_read_seconds(const void *model);

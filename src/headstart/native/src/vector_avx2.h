@@ -138,3 +138,38 @@ static inline void gather_halves(uint32_t *out, const uint32_t *first, bool firs
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + i), _mm256_or_si256(low, high));
   }
 }
+
+struct Words {
+  __m256i lo, hi;
+};
+
+static inline Words load_words(const uint32_t *p) {
+  const __m256i *source = reinterpret_cast<const __m256i *>(p);
+  return {_mm256_loadu_si256(source), _mm256_loadu_si256(source + 1)};
+}
+static inline void store_words(uint32_t *p, Words a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p) + 1, a.hi);
+}
+static inline Words splat_words(uint32_t x) {
+  const __m256i all = _mm256_set1_epi32(static_cast<int>(x));
+  return {all, all};
+}
+static inline Words operator^(Words a, Words b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+static inline void multiply8(__m256i a, __m256i b, __m256i &high, __m256i &low) {
+  const __m256i even = _mm256_mul_epu32(a, b);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), b);
+  high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+static inline void multiply(Words a, Words b, Words &high, Words &low) {
+  multiply8(a.lo, b.lo, high.lo, low.lo);
+  multiply8(a.hi, b.hi, high.hi, low.hi);
+}
+static inline Lanes half(Words a) {
+  return {_mm256_cvtepi32_ps(_mm256_srli_epi32(a.lo, 1)), _mm256_cvtepi32_ps(_mm256_srli_epi32(a.hi, 1))};
+}
+static inline uint32_t at_most(Lanes a, Lanes b) {
+  const int low = _mm256_movemask_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LE_OQ));
+  return static_cast<uint32_t>(low | _mm256_movemask_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LE_OQ)) << 8);
+}

@@ -106,3 +106,24 @@ static inline void gather_halves(uint32_t *out, const uint32_t *first, bool firs
   }
   _mm512_storeu_si512(out, _mm512_or_si512(low, high));
 }
+
+// Sixteen 32-bit words.
+struct Words {
+  __m512i v;
+};
+
+static inline Words load_words(const uint32_t *p) { return {_mm512_loadu_si512(p)}; }
+static inline void store_words(uint32_t *p, Words a) { _mm512_storeu_si512(p, a.v); }
+static inline Words splat_words(uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
+static inline Words operator^(Words a, Words b) { return {_mm512_xor_si512(a.v, b.v)}; }
+// Upper and lower halves of the products of two words.
+static inline void multiply(Words a, Words b, Words &high, Words &low) {
+  const __m512i even = _mm512_mul_epu32(a.v, b.v);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), b.v);
+  high.v = _mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+  low.v = _mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+}
+// Half of each word, as a float.
+static inline Lanes half(Words a) { return {_mm512_cvtepi32_ps(_mm512_srli_epi32(a.v, 1))}; }
+// Bit i: whether lane i of `a` is at most lane i of `b`.
+static inline uint32_t at_most(Lanes a, Lanes b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LE_OQ); }
