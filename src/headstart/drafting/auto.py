@@ -3,7 +3,9 @@
 A round costs draft + target(rows) + overhead and yields one token and the guesses that are accepted. All three
 costs are measured while decoding; acceptance is learned by drafter, grade and sequence. Each round the nodes of all
 sequences compete in one list, the likeliest first, which is cut where expected tokens per time are highest: the tree
-form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (methods-exact C).
+form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (methods-exact C). A drafter whose guesses, beyond
+those of cheaper ones, are worth less than its time and their rows rests, sequence by sequence, and is tried again now
+and then.
 
 How many rows pay depends on clocks, so trees differ from run to run. What is said does not: all guesses are point
 masses (drafters that draw are asked to share the target's noise), so the target alone decides each token.
@@ -14,22 +16,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from operator import itemgetter
+from statistics import fmean
 
 from headstart.draft_tree import DraftTree
+from headstart.drafting.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
 from headstart.drafting.base import (
     DraftBudget,
-    Drafter,
     RoundOutcome,
     SequenceView,
     SpeculationParams,
     TargetSignals,
     bytes_of,
 )
-from headstart.drafting.context import DraftContext, ScopedMemory
-from headstart.drafting.merged import Guesses, GuessRates, MergedGuesses, merge
+from headstart.drafting.context import DraftContext
+from headstart.drafting.guess_rates import GuessRates
+from headstart.drafting.merged import NOTHING, Guesses, MergedGuesses, merge
 from headstart.drafting.options import require
 from headstart.drafting.pass_costs import PassCosts, Recent
 from headstart.sampling.noise import SequenceNoise
@@ -40,18 +42,6 @@ _UNTIMED_NODES = 15
 """Nodes of a tree, over all sequences, while nothing is known of the costs: with the root one tile of 16 rows."""
 _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again: one pass in so many is plain where guessing pays."""
-_PATIENCE, _LONGEST_PATIENCE = 64, 512
-"""Rounds after which guessing is tried again where it does not pay: the first time, and at most. Each failure doubles
-them."""
-_TRIAL_COST = 1.5
-"""What such a round may cost, in plain ones (one guess is always tried)."""
-_LONGEST_REST = 16
-"""Rounds for which the drafters are not asked, at most, after their guesses were not worth a row."""
-_CHEAP_DRAFT = 0.02
-"""Drafters that take no more of a pass than this are always asked: even unverified, a first guess is judged by what
-the target says."""
-_SHARED_WEIGHT, _SHARED_MEMORY = 2.0, 1000.0
-_OWN_WEIGHT, _OWN_MEMORY = 4.0, 40.0
 
 
 @dataclass(frozen=True)
@@ -108,25 +98,18 @@ class CoupledSequence:
         )
 
 
-@dataclass
-class _Member:
-    """One of the drafters, and what is known of its guesses."""
-
-    drafter: Drafter
-    rates: ScopedMemory[GuessRates] = field(
-        default_factory=lambda: ScopedMemory(lambda: GuessRates(None, _SHARED_WEIGHT, _SHARED_MEMORY))
-    )
-
-
-@dataclass
+@dataclass(slots=True)
 class _Followed:
     """A sequence that is being decoded."""
 
     view: CoupledSequence
     rates: list[GuessRates]
     """[member]"""
-    guesses: list[Guesses] = field(default_factory=list)
-    """[member] as last proposed; empty: nobody was asked."""
+    standings: list[Standing]
+    """[member]"""
+    guesses: list[tuple[int, Guesses]] = field(default_factory=list)
+    """As last proposed, with the member's place; empty: nobody was asked."""
+    merged: MergedGuesses = NOTHING
 
 
 class AutoDrafter:
@@ -140,20 +123,25 @@ class AutoDrafter:
 
         self._scope_of = context.scope_of
         inner = replace(context, scope_of=_scope_of_outer(context))
-        self._members = [_Member(create_drafter(name, inner, **options.of(name))) for name in options.names]
+        self._members = [
+            Member(create_drafter(name, inner, **options.of(name)), 1 << place)
+            for place, name in enumerate(options.names)
+        ]
         needs = [member.drafter.needs for member in self._members]
-        self.needs = TargetSignals(
-            taps=tuple(sorted({tap for need in needs for tap in need.taps})),
-            top_ids=max(need.top_ids for need in needs),
-        )
+        taps = tuple(sorted({tap for need in needs for tap in need.taps}))
+        self._all_needs = [
+            TargetSignals(taps, top_ids) for top_ids in range(max((need.top_ids for need in needs), default=0) + 1)
+        ]
+        self.needs = self._all_needs[-1]
+        """Best ids only in rounds for which somebody was asked who wants them."""
         self._followed: dict[int, _Followed] = {}
         self.costs = PassCosts()
         """What passes were seen to cost."""
-        self._draft_seconds, self._other_seconds = Recent(), Recent()
-        self._proposed_at = self._asked_seconds = 0.0
-        self._declined = False
-        self._rest = self._resting = 0
-        self._silent, self._patience = 0, _PATIENCE
+        self._merits = credits_of(self._members)
+        self._asked: list[tuple[Member, int]] = []
+        """In this round, and for how many sequences."""
+        self._round_seconds, self._other_seconds = Recent(), Recent()
+        self._proposed_at = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -161,35 +149,35 @@ class AutoDrafter:
 
     def begin(self, sequence: SequenceView) -> None:
         view, scope = CoupledSequence.of(sequence), self._scope_of(sequence)
-        rates = [GuessRates(member.rates[scope], _OWN_WEIGHT, _OWN_MEMORY) for member in self._members]
-        self._followed[sequence.id] = _Followed(view, rates)
+        self._followed[sequence.id] = _Followed(
+            view,
+            [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in self._members],
+            [member.newcomer() for member in self._members],
+        )
         for member in self._members:
             member.drafter.begin(view)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        start = time.perf_counter()
-        self._declined = False
         followed = [self._followed[sequence.id] for sequence in sequences]
-        if self._resting or not any(budget.nodes and budget.depth for budget in budgets):
-            self._asked_seconds = 0.0
-            for each in followed:
-                each.guesses = []
-            trees = [DraftTree.empty()] * len(followed)
-        else:
-            merged = self._ask(followed, budgets)
-            self._asked_seconds = time.perf_counter() - start
-            trees = self._cut(merged, budgets)
+        self._asked = []
+        for place, member in enumerate(self._members):
+            self._ask(place, member, followed, budgets)
+        wanted = max((member.drafter.needs.top_ids for member, _ in self._asked), default=0)
+        self.needs = self._all_needs[wanted]
+        trees = self._cut(followed, budgets) if self._asked else [DraftTree.empty()] * len(followed)
         self._proposed_at = time.perf_counter()
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         start = time.perf_counter()
-        outcomes = [outcome for outcome in outcomes if outcome.sequence.id in self._followed]
-        seen = [replace(outcome, sequence=self._followed[outcome.sequence.id].view) for outcome in outcomes]
         for member in self._members:
-            member.drafter.observe(seen)
+            member.drafter.observe(outcomes)
         for outcome in outcomes:
-            self._judge(outcome)
+            followed = self._followed.get(outcome.sequence.id)
+            if followed is not None and followed.guesses and outcome.committed:
+                for place, guesses in followed.guesses:
+                    guesses.judge(outcome.committed, followed.rates[place])
+                followed.guesses = []
         # A pass that also read prompts says nothing of rounds.
         if outcomes and outcomes[0].pass_rows and all(outcome.committed for outcome in outcomes):
             self._time(outcomes, start)
@@ -199,70 +187,94 @@ class AutoDrafter:
             for member in self._members:
                 member.drafter.end(sequence_id)
 
-    def _ask(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[MergedGuesses]:
-        views = [each.view for each in followed]
-        proposals = [member.drafter.propose(views, budgets) for member in self._members]
-        for each, trees in zip(followed, zip(*proposals, strict=True), strict=True):
-            each.guesses = [Guesses.of(tree) for tree in trees]
-        return [merge(list(zip(each.guesses, each.rates, strict=True))) for each in followed]
+    def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> None:
+        """Let one drafter guess for the sequences where it pays; for all of them when a probe is due."""
+        rested = 0
+        asked: list[int] = []
+        for i, each in enumerate(followed):
+            if budgets[i].nodes and budgets[i].depth:
+                if each.standings[place].rests:
+                    rested += 1
+                    if not member.probe_is_due:
+                        continue
+                asked.append(i)
+        if rested and member.probe_is_due:
+            member.allowance -= rested * member.seconds
+        if rested:
+            member.save_up(self._round_seconds.value)
+        if not asked:
+            return
+        start = time.perf_counter()
+        trees = member.drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
+        for i, tree in zip(asked, trees, strict=True):
+            followed[i].guesses.append((place, Guesses.of(tree)))
+        member.timed(time.perf_counter() - start, len(asked))
+        self._asked.append((member, len(asked)))
 
-    def _cut(self, merged: Sequence[MergedGuesses], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+    def _cut(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """As many nodes as pay, the likeliest of all sequences together."""
-        kept = [guesses.best(budget.nodes) for guesses, budget in zip(merged, budgets, strict=True)]
-        reach = np.concatenate([guesses.reach[nodes] for guesses, nodes in zip(merged, kept, strict=True)])
-        order = np.argsort(-reach, kind="stable")
-        count = self._size(len(merged), reach[order])
-        chosen = np.zeros(len(reach), dtype=bool)
-        chosen[order[:count]] = True
-        trees, first = [], 0
-        for guesses, nodes in zip(merged, kept, strict=True):
-            trees.append(guesses.tree(nodes[chosen[first : first + len(nodes)]]))
-            first += len(nodes)
-        return trees
+        ranked: list[tuple[float, int, int]] = []
+        for i, each in enumerate(followed):
+            each.merged = merged = merge(
+                [(self._members[place].bit, guesses, each.rates[place]) for place, guesses in each.guesses]
+            )
+            ranked += [(-merged.reach[node], i, node) for node in merged.ranked(budgets[i].nodes)]
+        if len(followed) > 1:
+            # Stable, and reach falls along every path: a parent stays before its child.
+            ranked.sort(key=itemgetter(0))
+        context = fmean([len(each.view.tokens) for each in followed])
+        count, per_token, per_row = self._size(len(followed), [-reach for reach, _, _ in ranked], context)
+        chosen: list[list[int]] = [[] for _ in followed]
+        for _, i, node in ranked[:count]:
+            chosen[i].append(node)
+        if per_token:
+            self._judge_members(followed, chosen, per_token, per_row)
+        return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _size(self, roots: int, reach: NDArray[np.float64]) -> int:
-        """How many nodes to verify, of those whose reach is given in falling order."""
+    def _size(self, roots: int, reach: Sequence[float], context: float) -> tuple[int, float, float]:
+        """How many nodes to verify, of those whose reach is given in falling order; and what, in seconds, a token is
+        worth then and a row costs (0 while the costs are not known)."""
         if not self.costs.known:
-            return min(len(reach), _UNTIMED_NODES)
-        if self.costs.stale(roots, _PLAIN_EVERY):
-            return 0
-        tokens = roots + np.concatenate([[0.0], np.cumsum(reach)])
-        seconds = self.costs.seconds(roots, roots + len(reach)) + self._other_seconds.value
-        guessing = seconds + self._draft_seconds.value
-        count = int(np.argmax(tokens / guessing))
-        if tokens[count] / guessing[count] > roots / seconds[0]:
-            return count
-        self._declined = True
-        if self._silent < self._patience:
-            return 0
-        affordable = int(np.searchsorted(seconds, _TRIAL_COST * seconds[0], side="right")) - 1
-        return min(max(affordable, 1), len(reach))
+            return min(len(reach), _UNTIMED_NODES), 0.0, 0.0
+        if reach and self.costs.stale(roots, _PLAIN_EVERY):
+            return 0, 0.0, 0.0
+        passes, other = self.costs.seconds(roots, roots + len(reach), context), self._other_seconds.value
+        tokens, count = float(roots), 0
+        said, taken = tokens, passes[0] + other
+        # Never more nodes than passes: those beyond are too many to try.
+        for node, (chance, seconds) in enumerate(zip(reach, passes[1:], strict=False), start=1):
+            tokens += chance
+            if tokens * taken > said * (seconds + other):
+                said, taken, count = tokens, seconds + other, node
+        per_row = (passes[count] - passes[0]) / count if count else 0.0
+        return count, taken / said, per_row
 
-    def _judge(self, outcome: RoundOutcome) -> None:
-        followed = self._followed[outcome.sequence.id]
-        if outcome.committed:
-            for guesses, rates in zip(followed.guesses, followed.rates, strict=False):
-                guesses.judge(outcome.committed, rates)
-            followed.guesses = []
+    def _judge_members(
+        self, followed: Sequence[_Followed], chosen: Sequence[list[int]], per_token: float, per_row: float
+    ) -> None:
+        """Credit every verified guess to the cheapest drafter that made it."""
+        merits, members = self._merits, self._members
+        for each, nodes in zip(followed, chosen, strict=True):
+            gains, rows = [0.0] * len(members), [0] * len(members)
+            for node in nodes:
+                place = merits[each.merged.owners[node]]
+                gains[place] += each.merged.reach[node]
+                rows[place] += 1
+            for place, _ in each.guesses:
+                members[place].judge(each.standings[place], gains[place], rows[place], per_token, per_row)
 
     def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
-        """Learn what the round cost, and whether to ask the drafters in the next one."""
-        rows, seconds = outcomes[0].pass_rows, outcomes[0].pass_seconds
-        self.costs.add(rows, seconds)
-        self._silent = 0 if rows > len(outcomes) else self._silent + 1
-        if self._resting:
-            self._resting -= 1
-        elif self._asked_seconds:
-            self._draft_seconds.add(self._asked_seconds)
-            dear = self._draft_seconds.value > _CHEAP_DRAFT * seconds
-            self._rest = min(2 * self._rest or 1, _LONGEST_REST) if self._declined and dear else 0
-            self._resting = self._rest
-            if not self._declined:
-                self._patience = _PATIENCE
-            elif not self._silent:
-                self._patience = min(2 * self._patience, _LONGEST_PATIENCE)
-        between = max(0.0, start - self._proposed_at - seconds)
+        """Learn what the round cost."""
+        first = outcomes[0]
+        row_keys = sum([len(outcome.row_tokens) * outcome.first_position for outcome in outcomes])
+        self.costs.add(first.pass_rows, first.pass_seconds, row_keys)
+        for member, sequences in self._asked:
+            if first.signal_seconds and member.drafter.needs.top_ids:
+                member.seconds += first.signal_seconds / sequences / 8
+        self._merits = credits_of(self._members) if self._asked else self._merits
+        between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         self._other_seconds.add(between + time.perf_counter() - start)
+        self._round_seconds.add(first.pass_seconds + self._other_seconds.value)
 
 
 def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:

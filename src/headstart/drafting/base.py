@@ -115,6 +115,8 @@ class RoundOutcome:
     """Rows of the whole pass, over all its sequences; 0: not known."""
     pass_seconds: float = 0.0
     """Wall time of the pass."""
+    signal_seconds: float = 0.0
+    """Wall time of finding ``top_ids`` in the whole pass."""
 
     @property
     def kept_rows(self) -> list[int]:
@@ -129,10 +131,14 @@ class Drafter(Protocol):
 
     One drafter object serves every sequence of an engine; calls come from one thread. After ``observe`` its own
     cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
-    cache when it is built says how many bytes in a property ``nbytes``.
+    cache when it is built says how many bytes in a property ``nbytes``. One that grades its guesses may say how often
+    each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's first estimates.
     """
 
-    needs: TargetSignals
+    @property
+    def needs(self) -> TargetSignals:
+        """The taps stay; ``top_ids`` may change with every ``propose``."""
+        ...
 
     def begin(self, sequence: SequenceView) -> None:
         """A sequence was admitted; ``tokens`` holds its prompt."""

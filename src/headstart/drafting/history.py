@@ -24,13 +24,15 @@ State = TypeVar("State", bound=TokenState)
 class HistoryDrafter(ABC, Generic[State]):
     """Keeps one state for each sequence and shows it every prompt and committed token exactly once.
 
-    A state never sees a rejected token, so a sequence that was preempted goes on as if nothing had happened.
+    What a sequence said is learnt when guesses are wanted: nobody pays for a drafter that is not asked. A state never
+    sees a rejected token, so a sequence that was preempted goes on as if nothing had happened.
     """
 
     needs = TargetSignals()
 
     def __init__(self) -> None:
         self._states: dict[int, State] = {}
+        self._sequences: dict[int, SequenceView] = {}
         self._lengths: dict[int, int] = {}
 
     @abstractmethod
@@ -42,27 +44,30 @@ class HistoryDrafter(ABC, Generic[State]):
         """Guesses for one sequence; both parts of the budget are at least 1."""
 
     def begin(self, sequence: SequenceView) -> None:
-        state = self.new_state(sequence)
-        state.extend(sequence.tokens)
-        self._states[sequence.id] = state
-        self._lengths[sequence.id] = len(sequence.tokens)
+        self._states[sequence.id] = self.new_state(sequence)
+        self._sequences[sequence.id] = sequence
+        self._lengths[sequence.id] = 0
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         return [
-            self.draft(self._states[sequence.id], sequence, budget)
+            self.draft(self.caught_up(sequence.id), sequence, budget)
             if budget.nodes > 0 and budget.depth > 0
             else DraftTree.empty()
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
 
+    def caught_up(self, sequence_id: int) -> State:
+        """The state of a sequence, which has seen all of its tokens."""
+        state, tokens, seen = self._states[sequence_id], self._sequences[sequence_id].tokens, self._lengths[sequence_id]
+        if seen < len(tokens):
+            state.extend(tokens[seen:] if seen else tokens)
+            self._lengths[sequence_id] = len(tokens)
+        return state
+
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        for outcome in outcomes:
-            sequence = outcome.sequence
-            seen = self._lengths.get(sequence.id)
-            if seen is not None and seen < len(sequence.tokens):
-                self._states[sequence.id].extend(sequence.tokens[seen:])
-                self._lengths[sequence.id] = len(sequence.tokens)
+        pass
 
     def end(self, sequence_id: int) -> None:
         self._states.pop(sequence_id, None)
+        self._sequences.pop(sequence_id, None)
         self._lengths.pop(sequence_id, None)

@@ -13,7 +13,9 @@ its guesses chain. Where the chapter is silent or its text cannot be meant:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
@@ -21,6 +23,15 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.counts import NextCounts
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
+
+GRADE_RATES = (
+    *(0.29, 0.50, 0.53, 0.55, 0.20, 0.25, 0.14, 0.20),  # a context of one token
+    *(0.52, 0.59, 0.82, 0.80, 0.56, 0.30, 0.35, 0.34),
+    *(0.86, 0.79, 0.87, 0.85, 0.63, 0.31, 0.43, 0.36),
+    *(0.90, 0.85, 0.90, 0.88, 0.65, 0.35, 0.45, 0.40),  # of four and more
+)
+"""How often guesses of each grade hold: measured on 2,800 greedy tokens of SmolLM2-135M after the prompts that ship
+(no context of four tokens is counted by default: those follow the trend)."""
 
 
 @dataclass(frozen=True)
@@ -93,26 +104,39 @@ class NgramTables:
                 del self._tables[context]
         self._first = first + 1
 
-    def predict(self, limit: int) -> list[int]:
-        """At most ``limit`` guesses, each from the longest context that has one; ends at the first miss."""
+    def predict(self, limit: int) -> tuple[list[int], list[int]]:
+        """At most ``limit`` guesses, each from the longest context that has one, and their classes of confidence
+        (``DraftTree.grades``); ends at the first miss."""
         tables, lengths = self._tables, self._contexts
         tentative = self._tokens[max(self._first, len(self._tokens) - lengths[0]) :]
         held = len(tentative)
-        for _ in range(limit):
+        grades: list[int] = []
+        for depth in range(limit):
             for length in lengths:
                 counts = tables.get(tuple(tentative[-length:]))
                 if counts is not None:
-                    tentative.append(counts.best())
+                    token = counts.best()
+                    tentative.append(token)
+                    grades.append(_grade(length, counts, token, depth))
                     break
             else:
                 break
-        return tentative[held:]
+        return tentative[held:], grades
+
+
+def _grade(length: int, counts: NextCounts, token: int, depth: int) -> int:
+    """By the context's length, what else followed it, and whether the context holds guesses."""
+    seen = counts.counts
+    count, total = seen[token], sum(seen.values())
+    rivals = (2 if 2 * count > total else 3) if len(seen) > 1 else min(count - 1, 1)
+    return (min(length, 4) - 1) * 8 + rivals * 2 + (depth > 0)
 
 
 class NgramDrafter(HistoryDrafter[NgramTables]):
     """A chain of the most frequent continuations."""
 
     Options = NgramOptions
+    grade_rates = GRADE_RATES
 
     def __init__(self, context: DraftContext, options: NgramOptions) -> None:
         super().__init__()
@@ -122,4 +146,5 @@ class NgramDrafter(HistoryDrafter[NgramTables]):
         return NgramTables(self._options.min_order, self._options.max_order, self._options.window)
 
     def draft(self, state: NgramTables, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
-        return DraftTree.chain(state.predict(min(self._options.draft_tokens, budget.nodes, budget.depth)))
+        tokens, grades = state.predict(min(self._options.draft_tokens, budget.nodes, budget.depth))
+        return replace(DraftTree.chain(tokens), grades=np.array(grades, dtype=np.int32))

@@ -18,6 +18,9 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
 
+GRADE_RATES = tuple(rate for level in (0.32, 0.66, 0.66, 0.82, 0.83, 0.83, 0.83, 0.92) for rate in (level,) * 8)
+"""By depth: how often guesses hold, measured on 2,800 greedy tokens of SmolLM2-135M after the prompts that ship."""
+
 
 @dataclass(frozen=True)
 class PromptLookupOptions:
@@ -80,6 +83,7 @@ class PromptLookupDrafter(HistoryDrafter[NgramPlaces]):
     """A chain copied from the context."""
 
     Options = PromptLookupOptions
+    grade_rates = GRADE_RATES
 
     def __init__(self, context: DraftContext, options: PromptLookupOptions) -> None:
         super().__init__()

@@ -69,6 +69,18 @@ NOTHING = Proposal(0.0, [], [], [], [])
 GRADED_MATCHES = np.array([2, 3, 4, 6, 9, 14, 22])
 GRADED_RATIOS = np.array([0.25, 0.45, 0.7, 0.999])
 """Where classes of confidence begin: by the length of what stood before a node, and by its relative frequency."""
+GRADE_RATES = (
+    *(0.07, 0.12, 0.15, 0.24, 0.31),  # one token matched
+    *(0.15, 0.37, 0.27, 0.40, 0.59),
+    *(0.15, 0.30, 0.35, 0.50, 0.68),
+    *(0.15, 0.30, 0.35, 0.50, 0.75),
+    *(0.15, 0.30, 0.35, 0.50, 0.76),
+    *(0.15, 0.30, 0.40, 0.50, 0.85),
+    *(0.20, 0.30, 0.50, 0.70, 0.96),
+    *(0.20, 0.30, 0.50, 0.70, 0.96),
+)
+"""How often guesses of each grade hold: measured on 2,800 greedy tokens of SmolLM2-135M after the prompts that ship;
+grades seen less than ten times follow the trend."""
 
 
 def grades_of(proposal: Proposal) -> NDArray[np.int32]:
@@ -122,16 +134,14 @@ def grow_tree(
 
 
 class SuffixState:
-    """One sequence's automaton, and what the sequence said since it was begun."""
+    """One sequence's automaton, and how many tokens the sequence had when it was begun."""
 
-    def __init__(self, max_depth: int, scope: Hashable) -> None:
+    def __init__(self, max_depth: int, scope: Hashable, length: int) -> None:
         self.automaton = SuffixAutomaton(max_depth)
         self.scope = scope
-        self.output: list[int] = []
+        self.first_length = length
 
     def extend(self, tokens: Sequence[int]) -> None:
-        if self.automaton.size:
-            self.output.extend(tokens)
         self.automaton.extend(tokens)
 
 
@@ -157,6 +167,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
     """A tree of what followed the longest repeated suffixes."""
 
     Options = SuffixOptions
+    grade_rates = GRADE_RATES
 
     def __init__(self, context: DraftContext, options: SuffixOptions) -> None:
         super().__init__()
@@ -165,12 +176,12 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         self._shared = ScopedMemory(lambda: RecentOutputs(options.shared_tokens, options.max_depth))
 
     def new_state(self, sequence: SequenceView) -> SuffixState:
-        return SuffixState(self._options.max_depth, self._scope_of(sequence))
+        return SuffixState(self._options.max_depth, self._scope_of(sequence), len(sequence.tokens))
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)
         if state is not None and self._options.shared_tokens:
-            self._shared[state.scope].add(state.output)
+            self._shared[state.scope].add(self._sequences[sequence_id].tokens[state.first_length :])
         super().end(sequence_id)
 
     def draft(self, state: SuffixState, sequence: SequenceView, budget: DraftBudget) -> DraftTree:

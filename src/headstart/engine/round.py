@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
+from headstart.engine.best_ids import best_ids
 from headstart.engine.constraint import prune
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenLogprobs, TokenOrigin
@@ -40,17 +42,31 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
     trees = [_tree(sequence, draft) for sequence, draft in zip(decoding, drafts, strict=True)]
     spans = chunks + trees
     taps = drafters.taps([sequence for sequence, _ in (*plan.reading, *plan.decoding)])
+    rows = sum(map(len, spans))
     outcomes = []
     with runner.cache.reserve({span.sequence_id: len(span) for span in spans}):
         outputs = runner.forward(spans, taps)
         clock.passed()
         for (sequence, count), span, output in zip(plan.reading, spans, outputs, strict=False):
-            outcomes.append(_outcome(runner, sequence, span, output, DraftTree.empty()))
-            _note_prompt(sequence, runner.cache.length(sequence.id), output)
+            first = runner.cache.length(sequence.id)
+            outcomes.append(
+                RoundOutcome(
+                    sequence,
+                    first,
+                    span.tokens,
+                    DraftTree.empty(),
+                    hidden=output.hidden,
+                    pass_rows=rows,
+                    pass_seconds=clock.pass_seconds,
+                )
+            )
+            _note_prompt(sequence, first, output)
             runner.cache.commit(sequence.id, range(count))
             clock.charge_prefill(sequence.stats)
-        for sequence, draft, span, output in zip(decoding, drafts, trees, outputs[len(chunks) :], strict=True):
-            seen = _outcome(runner, sequence, span, output, draft, drafters.needs_of(sequence).top_ids)
+        verified = outputs[len(chunks) :]
+        best = [_best(drafters, sequence, output) for sequence, output in zip(decoding, verified, strict=True)]
+        clock.signalled()
+        for sequence, draft, span, output, top_ids in zip(decoding, drafts, trees, verified, best, strict=True):
             try:
                 verdict = _verify(sequence, draft, law := TargetLaw(output.logits, draft, sequence))
             except RequestError as error:
@@ -60,11 +76,24 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
                 sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)
             committed = commit_tokens(sequence, draft, verdict, law)
             kept = verdict.path[: len(committed) - 1]
+            outcomes.append(
+                RoundOutcome(
+                    sequence,
+                    runner.cache.length(sequence.id),
+                    span.tokens,
+                    draft,
+                    kept,
+                    committed,
+                    top_ids,
+                    output.hidden,
+                    rows,
+                    clock.pass_seconds,
+                    clock.signal_seconds,
+                )
+            )
             runner.cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
-            outcomes.append(replace(seen, accepted=kept, committed=committed))
             clock.charge_round(sequence.stats)
-    rows = sum(map(len, spans))
-    drafters.observe([replace(seen, pass_rows=rows, pass_seconds=clock.pass_seconds) for seen in outcomes])
+    drafters.observe(outcomes)
 
 
 def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw) -> tuple[int, ...]:
@@ -137,17 +166,10 @@ def _tree(sequence: Sequence, draft: DraftTree) -> Span:
     )
 
 
-def _outcome(
-    runner: ModelRunner, sequence: Sequence, span: Span, output: SpanOutput, draft: DraftTree, top_ids: int = 0
-) -> RoundOutcome:
-    top = (
-        output.logits.topk(min(top_ids, output.logits.shape[-1])).indices.numpy()
-        if top_ids and len(output.logits)
-        else None
-    )
-    return RoundOutcome(
-        sequence, runner.cache.length(sequence.id), span.tokens, draft, top_ids=top, hidden=output.hidden
-    )
+def _best(drafters: DrafterPool, sequence: Sequence, output: SpanOutput) -> NDArray[np.int64] | None:
+    """The best ids of every row, as many as the sequence's drafter asks for."""
+    count = drafters.needs_of(sequence).top_ids
+    return best_ids(output.logits, count) if count and len(output.logits) else None
 
 
 def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
@@ -171,6 +193,7 @@ class _Clock:
     start: float = 0.0
     draft_end: float = 0.0
     pass_end: float = 0.0
+    signal_end: float = 0.0
 
     def __post_init__(self) -> None:
         self.start = time.perf_counter()
@@ -181,9 +204,16 @@ class _Clock:
     def passed(self) -> None:
         self.pass_end = time.perf_counter()
 
+    def signalled(self) -> None:
+        self.signal_end = time.perf_counter()
+
     @property
     def pass_seconds(self) -> float:
         return self.pass_end - self.draft_end
+
+    @property
+    def signal_seconds(self) -> float:
+        return self.signal_end - self.pass_end
 
     def charge_prefill(self, stats: SequenceStats) -> None:
         stats.target_passes += 1

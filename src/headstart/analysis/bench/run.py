@@ -15,7 +15,7 @@ from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
@@ -70,10 +70,13 @@ class RecordingDrafter:
     """Hands everything on to a drafter, and keeps the shape of its drafts."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.needs = drafter.needs
         self._drafter = drafter
         self._shapes: list[tuple[IntArray, NDArray[np.bool_] | None]] = []
         """Parents and probe marks: a whole tree would keep its laws in memory."""
+
+    @property
+    def needs(self) -> TargetSignals:
+        return self._drafter.needs
 
     def begin(self, sequence: SequenceView) -> None:
         self._drafter.begin(sequence)

@@ -1,0 +1,73 @@
+"""How often guesses hold, by the drafter's own classes of confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headstart.draft_tree import MAX_GRADES, ROOT, DraftTree
+from headstart.drafting.base import Drafter
+
+_RANKS = 8
+_FIRST_RATE = 0.25
+"""Of any guess before one was judged, where the drafter says nothing else."""
+
+
+class GuessRates:
+    """How often a drafter's guesses were accepted, given that those above them were, by grade.
+
+    A guess counts only where its parent was on the target's path: acceptance is censored beyond the first refusal.
+
+    Args:
+        prior: where the rates start from: those of all sequences, for one sequence; or rates by grade.
+        prior_weight: how many trials the prior is worth.
+        memory: trials after which a grade's past counts half.
+    """
+
+    __slots__ = ("_hits", "_memory", "_prior", "_prior_weight", "_trials", "rates")
+
+    def __init__(self, prior: GuessRates | Sequence[float], prior_weight: float, memory: float) -> None:
+        self._prior = prior if isinstance(prior, GuessRates) else None
+        self._prior_weight = prior_weight
+        self._memory = memory
+        self.rates: list[float] = list(prior.rates if isinstance(prior, GuessRates) else prior)
+        """[grade] the chance of a guess to be accepted, given its parent."""
+        self._hits = [prior_weight * rate for rate in self.rates]
+        self._trials = [prior_weight] * len(self.rates)
+
+    def count(self, grade: int, accepted: bool) -> None:
+        """One guess was judged."""
+        if self._prior is not None:
+            self._prior.count(grade, accepted)
+        self._hits[grade] = hits = self._hits[grade] + accepted
+        self._trials[grade] = trials = self._trials[grade] + 1.0
+        self.rates[grade] = hits / trials
+        if trials > self._memory:
+            self._hits[grade] /= 2
+            self._trials[grade] /= 2
+
+
+def first_rates(drafter: Drafter) -> list[float]:
+    """[grade] what a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them."""
+    known = list(getattr(drafter, "grade_rates", ()))
+    return known + [_FIRST_RATE] * (MAX_GRADES - len(known))
+
+
+def grades_of(tree: DraftTree) -> list[int]:
+    """[node] the drafter's own grades, or else one for each depth and rank among siblings."""
+    if tree.grades is not None:
+        own: list[int] = tree.grades.tolist()
+        return own
+    ranks = [0] * (len(tree) + 1)
+    grades = []
+    depths: list[int] = []
+    for parent in tree.parents.tolist():
+        depth = 1 if parent == ROOT else depths[parent] + 1
+        depths.append(depth)
+        grades.append(grade_of_place(depth, ranks[parent]))
+        ranks[parent] += 1
+    return grades
+
+
+def grade_of_place(depth: int, rank: int) -> int:
+    """The grade of the ``rank``-th child at a depth (1: of the root), where a drafter has no classes of its own."""
+    return min(depth - 1, MAX_GRADES // _RANKS - 1) * _RANKS + min(rank, _RANKS - 1)
