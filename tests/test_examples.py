@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import headstart
 from headstart import LLM
+from headstart.training.synthesis import read_conversations
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -35,3 +37,20 @@ def test_there_are_examples() -> None:
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out) > 100
+
+
+def test_documents_become_prompts_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    english, german, out = tmp_path / "rivers.txt", tmp_path / "fluesse.html", tmp_path / "prompts.jsonl"
+    english.write_text(
+        "The river Amazon flows through Brazil. It is long.\n\nIn 1540 a man called Orellana sailed it.\n"
+    )
+    german.write_text("<html><p>Der Rhein ist ein langer Fluss in der Mitte von Europa.</p></html>", encoding="utf-8")
+    run = ["x", "--english", str(english), "--german", str(german), "--longest", "60", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", run)
+    script = EXAMPLES[0].parent / "training" / "prompts_from_documents.py"
+    runpy.run_path(str(script), run_name="__main__")
+    prompts = [conversation[0]["content"] for conversation in read_conversations(out)]
+    assert "Translate German to English: Der Rhein ist ein langer Fluss in der Mitte von Europa." in prompts
+    assert "Summarize: In 1540 a man called Orellana sailed it." in prompts
+    assert any(prompt.startswith("The river Amazon") and prompt.endswith(("?", ".")) for prompt in prompts)
+    assert any(len(prompt) < 50 and "Orellana" in prompt for prompt in prompts)

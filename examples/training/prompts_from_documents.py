@@ -1,7 +1,7 @@
 """Prompts on documents of your own, for ``headstart train --prompts``: translations, summaries, questions with and
 without the text before them.
 
-    python examples/training_prompts.py --english articles.txt book.html --german zitate.txt --out documents.jsonl
+    python examples/training/prompts_from_documents.py --english articles.txt --german zitate.txt --out documents.jsonl
     headstart train eagle3 --out heads/eagle3 --prompts documents.jsonl
 
 A drafter guesses best what it has seen its target say, and a target that asks itself seldom asks for a translation.
