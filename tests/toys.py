@@ -54,6 +54,7 @@ class ToyBackend:
 
     name = "toy"
     nbytes = 0
+    exact_rows = False
 
     def __init__(
         self, vocab_size: int, logits_of: LogitsOf, max_positions: int = 4096, eos: tuple[int, ...] = ()

@@ -11,7 +11,6 @@ from torch import Tensor
 from headstart.analysis.workbench import Workbench
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.models.backend import Backend
-from headstart.native.backend import NativeBackend
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,8 @@ _TIES = {"torch-bf16": 2**-7}
 
 
 def numerics_of(backend: Backend) -> Numerics:
-    """The promise of a backend: the native pass is exact, others round as their dtype does."""
-    return Numerics(exact=isinstance(backend, NativeBackend), tie=_TIES.get(backend.name, _FINE))
+    """The promise of a backend: its rows are exact, or round as its dtype does."""
+    return Numerics(exact=backend.exact_rows, tie=_TIES.get(backend.name, _FINE))
 
 
 @dataclass(frozen=True)

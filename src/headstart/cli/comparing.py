@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from headstart.analysis.differences import numerics_of
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats
 from headstart.llm import LLM
@@ -133,7 +132,7 @@ class Comparator:
 
     def _tie_gap(self) -> float:
         backend = self._llm.model.backend
-        if numerics_of(backend).exact:
+        if backend.exact_rows:
             return 0.0
         return FINE_TIE_GAP if backend.name.endswith("fp32") else COARSE_TIE_GAP
 

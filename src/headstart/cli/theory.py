@@ -90,7 +90,9 @@ def theory(
         headstart theory --alpha 0.8 --c 0.05 --out theory.html
     """
     from headstart.analysis import exhibits
+    from headstart.analysis.page import Table
     from headstart.analysis.theory import acceptance
+    from headstart.cli.exhibits import print_tables
 
     for option, value in (("--alpha", alpha), ("--c", c), ("--c-hat", c_hat)):
         if value is not None and not math.isfinite(value):
@@ -112,7 +114,7 @@ def theory(
     if as_json:
         print(json.dumps([_as_json(exhibit) for exhibit in shown], ensure_ascii=False, indent=2))
     elif out is None:
-        _print(shown)
+        print_tables([exhibit if isinstance(exhibit, Table) else _figure_table(exhibit) for exhibit in shown])
     if out is not None:
         _write(shown, out)
 
@@ -195,24 +197,6 @@ def _as_json(exhibit: Exhibit) -> dict[str, Any]:
 def _finite(value: str | int | float | None) -> str | int | float | None:
     """The value, None for infinity: JSON has no word for it."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _print(exhibits: Sequence[Exhibit]) -> None:
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    from headstart.analysis.page import Table
-
-    console = Console()
-    for exhibit in exhibits:
-        table = exhibit if isinstance(exhibit, Table) else _figure_table(exhibit)
-        shown = RichTable(title=table.title, caption=table.note or None, title_justify="left", caption_justify="left")
-        for place, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if place == 0 else "right")
-        for row in table.texts():
-            shown.add_row(*row)
-        console.print(shown)
-        console.print()
 
 
 def _figure_table(figure: Figure) -> Table:

@@ -120,6 +120,8 @@ class Backend(Protocol):
     config: ModelConfig
     name: str
     """Which path computes ("torch-fp32", "native-amx-bf16", ...), for records."""
+    exact_rows: bool
+    """A row has the same bits in every pass: alone or with others, chunked or not, as a chain or in a tree."""
 
     @property
     def nbytes(self) -> int:

@@ -65,6 +65,8 @@ class TorchBackend:
     are (the embedding), else repacked.
     """
 
+    exact_rows = False
+
     def __init__(
         self,
         config: ModelConfig,

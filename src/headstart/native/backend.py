@@ -129,6 +129,8 @@ class NativeBackend:
         ConfigError: the model is not supported, or there is no native path on this machine.
     """
 
+    exact_rows = True
+
     def __init__(
         self,
         config: ModelConfig,
