@@ -7,17 +7,17 @@ as well (methods-trained, section 5).
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, RequestError
 from headstart.llm import LLM
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
+from headstart.text.prompt_lines import PromptLine, read_lines
 from headstart.training.corpus import Corpus, Document
 
 Progress = Callable[[int, int], None]
@@ -202,34 +202,18 @@ def answer(
 
 
 def read_conversations(path: Path) -> list[list[dict[str, Any]]]:
-    """What a JSONL file asks: lines with ``messages``, ``turns`` (the first is asked), ``prompt`` or ``question``.
+    """What a JSONL file asks (``text.prompt_lines``): ``messages`` as they are, else a user's first text.
 
     Raises:
-        ConfigError: the file cannot be read, or a line asks nothing.
+        ConfigError: the file cannot be read or is empty, or a line asks nothing.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the prompts file {path} cannot be read: {error}.") from error
-    return [
-        conversation for number, line in enumerate(lines, start=1) for conversation in _conversation(path, number, line)
-    ]
+    return [_conversation(line, f"{path}, line {line.number},") for line in read_lines(path)]
 
 
-def _conversation(path: Path, number: int, line: str) -> Iterator[list[dict[str, Any]]]:
-    if not line.strip():
-        return
+def _conversation(line: PromptLine, where: str) -> list[dict[str, Any]]:
+    if line.error is not None:
+        raise ConfigError(f"{where} {line.error}")
     try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{path}, line {number}, is not JSON ({error}).") from error
-    if isinstance(value, dict):
-        turns, messages = value.get("turns"), value.get("messages")
-        text = turns[0] if isinstance(turns, list) and turns else value.get("prompt", value.get("question"))
-        if isinstance(messages, list) and messages:
-            yield messages
-            return
-        if isinstance(text, str):
-            yield [{"role": "user", "content": text}]
-            return
-    raise ConfigError(f"{path}, line {number}, asks nothing; give messages, turns, prompt or question.")
+        return line.messages() if "messages" in line.forms else [{"role": "user", "content": line.texts()[0]}]
+    except RequestError as error:
+        raise ConfigError(f"{where} {error}") from error
