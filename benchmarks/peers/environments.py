@@ -1,4 +1,10 @@
-"""An environment of its own for each peer, made once and kept in the user's cache directory."""
+"""An environment of its own for each peer, made once and kept in the user's cache directory.
+
+    python benchmarks/peers/environments.py              # make them all, ahead of a sitting
+    python benchmarks/peers/environments.py openvino     # or some of them
+
+What is made needs no network afterwards.
+"""
 
 from __future__ import annotations
 
@@ -50,26 +56,36 @@ class Peer:
     def python(self) -> Path:
         return self.directory / "bin" / "python"
 
+    @property
+    def installed(self) -> bool:
+        return self._mark.exists()
+
     def install(self) -> None:
         """Make the environment, unless it is there.
 
         Raises:
             subprocess.CalledProcessError: pip failed; what was begun is made again the next time.
         """
-        done = self.directory / "installed"
-        if done.exists():
+        if self.installed:
             return
         print(f"Installing {', '.join(self.requirements)} into {self.directory} ...", file=sys.stderr)
         venv.create(self.directory, with_pip=True, clear=True)
         command = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "-q", *self.requirements]
         subprocess.run(command, check=True, env={**os.environ, **self.build})
-        done.touch()
+        self._mark.touch()
+
+    @property
+    def _mark(self) -> Path:
+        return self.directory / "installed"
 
 
 PEERS = {
     peer.name: peer
     for peer in (
         Peer("transformers", _TORCH, "transformers_worker.py"),
+        # A wheel for any processor with AVX2, with llama.cpp's server and its kinds of speculation ...
+        Peer("llama-cpp-wheel", ("xllamacpp==2026.10.11549", "gguf==0.19.0"), "llama_server_worker.py"),
+        # ... and the library compiled for this one, which takes a quarter of an hour of processor time.
         Peer(
             "llama-cpp",
             ("llama-cpp-python==0.3.36",),
@@ -80,3 +96,16 @@ PEERS = {
         Peer("ctranslate2", ("ctranslate2==4.8.5", *_TORCH), "ctranslate2_worker.py"),
     )
 }
+
+
+def main() -> None:
+    unknown = set(sys.argv[1:]) - set(PEERS)
+    if unknown:
+        sys.exit(f"Error: there is no peer {min(unknown)!r}; choose from {', '.join(PEERS)}.")
+    for name in sys.argv[1:] or PEERS:
+        PEERS[name].install()
+        print(f"{name}: {PEERS[name].directory}")
+
+
+if __name__ == "__main__":
+    main()

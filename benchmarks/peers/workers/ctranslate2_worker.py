@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import ctranslate2
-from protocol import Decode, serve
+from protocol import Decode, OnToken, serve
 
 
 def load(options: argparse.Namespace) -> dict[str, Decode]:
@@ -20,7 +19,7 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
     )
     spelling: list[str] = json.loads((directory / "vocabulary.json").read_text(encoding="utf-8"))
 
-    def decode(prompt: list[int], count: int, on_token: Callable[[], None]) -> list[int]:
+    def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
         def on_step(step: ctranslate2.GenerationStepResult) -> bool:
             on_token()
             return False
@@ -34,7 +33,7 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
         )
         return list(result.sequences_ids[0])
 
-    return {"int8": decode}
+    return {"plain": decode}
 
 
 def convert(model: Path, work: Path, directory: Path) -> None:
@@ -60,4 +59,4 @@ def convert(model: Path, work: Path, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(load, ["ctranslate2"])
+    serve(load, ["ctranslate2"], "converted from the GGUF to int8")

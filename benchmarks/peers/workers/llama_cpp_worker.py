@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from llama_cpp import Llama
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-from protocol import Decode, serve
+from protocol import Decode, OnToken, serve
 
 LOOKUP_TOKENS = 2
 """Few: on a CPU, each further row costs llama.cpp more."""
@@ -24,7 +23,7 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
             verbose=False,
         )
 
-        def decode(prompt: list[int], count: int, on_token: Callable[[], None]) -> list[int]:
+        def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
             llama.reset()  # else the prompt would be taken from the request before
             tokens: list[int] = []
             for token in llama.generate(prompt, top_k=1, temp=0.0, repeat_penalty=1.0):
@@ -43,4 +42,4 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
 
 
 if __name__ == "__main__":
-    serve(load, ["llama-cpp-python"])
+    serve(load, ["llama-cpp-python"], "the GGUF as it is, AVX-512 where there is one")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 import numpy as np
 import openvino as ov
 import openvino_genai as genai
-from protocol import Decode, serve
+from protocol import Decode, OnToken, serve
 
 LOOKUP_TOKENS = 4
 
@@ -21,7 +20,7 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
             str(options.model), "CPU", **({"prompt_lookup": True} if lookup else {}), **properties
         )
 
-        def decode(prompt: list[int], count: int, on_token: Callable[[], None]) -> list[int]:
+        def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
             config = genai.GenerationConfig(max_new_tokens=count, ignore_eos=True, do_sample=False)
             if lookup:
                 config.num_assistant_tokens = lookup
@@ -38,7 +37,7 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
 class FirstToken(genai.StreamerBase):
     """Tells when the first token is out."""
 
-    def __init__(self, on_token: Callable[[], None]) -> None:
+    def __init__(self, on_token: OnToken) -> None:
         super().__init__()
         self._on_token = on_token
 
@@ -50,4 +49,4 @@ class FirstToken(genai.StreamerBase):
 
 
 if __name__ == "__main__":
-    serve(load, ["openvino-genai", "openvino"])
+    serve(load, ["openvino-genai", "openvino"], "the GGUF as OpenVINO reads it")

@@ -13,8 +13,17 @@ import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
-Decode = Callable[[list[int], int, Callable[[], None]], list[int]]
+
+class OnToken(Protocol):
+    """Called when a token is out."""
+
+    def __call__(self, seconds: float | None = None) -> None:
+        """``seconds``: since the request, where the peer itself tells; None: now."""
+
+
+Decode = Callable[[list[int], int, OnToken], list[int]]
 """(prompt, count, on_token) -> ``count`` token ids, decoded greedily past any end; the first calls ``on_token``."""
 
 
@@ -28,13 +37,20 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def serve(load: Callable[[argparse.Namespace], dict[str, Decode]], packages: Iterable[str]) -> None:
-    """Load the peer, say what it offers, then decode what is asked for until stdin ends."""
+def serve(load: Callable[[argparse.Namespace], dict[str, Decode]], packages: Iterable[str], weights: str) -> None:
+    """Load the peer, say what it offers, then decode what is asked for until stdin ends.
+
+    Args:
+        load: from the command line to the decoding modes by name.
+        packages: whose versions are reported.
+        weights: in a few words, what the peer makes of the model file.
+    """
     # Libraries print what they like; the protocol keeps the real stdout for itself.
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     modes = load(arguments())
-    print(json.dumps({"modes": list(modes), "versions": {name: version(name) for name in packages}}), file=channel)
+    hello = {"modes": list(modes), "versions": {name: version(name) for name in packages}, "weights": weights}
+    print(json.dumps(hello), file=channel)
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -47,12 +63,15 @@ def serve(load: Callable[[argparse.Namespace], dict[str, Decode]], packages: Ite
 def _timed(decode: Decode, prompt: list[int], count: int) -> dict[str, object]:
     first: list[float] = []
 
-    def on_token() -> None:
+    def on_token(seconds: float | None = None) -> None:
         if not first:
-            first.append(time.perf_counter())
+            first.append(time.perf_counter() - start if seconds is None else seconds)
 
     start = time.perf_counter()
     tokens = decode(prompt, count, on_token)
     end = time.perf_counter()
-    first_seconds = first[0] - start if first else None
-    return {"tokens": [int(token) for token in tokens], "seconds": end - start, "first_seconds": first_seconds}
+    return {
+        "tokens": [int(token) for token in tokens],
+        "seconds": end - start,
+        "first_seconds": first[0] if first else None,
+    }

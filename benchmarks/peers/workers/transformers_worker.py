@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from protocol import Decode, serve
+from protocol import Decode, OnToken, serve
 from transformers import AutoModelForCausalLM, GenerationConfig, GgufConfig
 from transformers.generation.streamers import BaseStreamer
 
@@ -18,7 +17,7 @@ LOOKUP_TOKENS = 5
 class FirstToken(BaseStreamer):
     """Tells when the first token is out; the first call hands over the prompt."""
 
-    def __init__(self, on_token: Callable[[], None]) -> None:
+    def __init__(self, on_token: OnToken) -> None:
         self._on_token = on_token
         self._calls = 0
 
@@ -43,7 +42,7 @@ def load(options: argparse.Namespace) -> dict[str, Decode]:
     model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
 
     def mode(**settings: Any) -> Decode:
-        def decode(prompt: list[int], count: int, on_token: Callable[[], None]) -> list[int]:
+        def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
             ids = torch.tensor([prompt])
             output = model.generate(
                 ids,
@@ -80,4 +79,4 @@ def assistant(model: Any) -> Any:
 
 
 if __name__ == "__main__":
-    serve(load, ["transformers", "torch"])
+    serve(load, ["transformers", "torch"], "the GGUF in bf16")
