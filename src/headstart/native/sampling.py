@@ -32,6 +32,7 @@ class NativeRows:
     def contenders(
         self, row: NDArray[np.float32], temperature: float, floor: float, noise: NoiseKey
     ) -> NDArray[np.int64]:
+        row = np.ascontiguousarray(row, np.float32)
         ids = np.empty(_MOST_CONTENDERS, np.int64)
         count = self._library.contenders(
             _address(row), len(row), temperature, floor, _of(noise), _address(ids), _MOST_CONTENDERS
@@ -39,9 +40,11 @@ class NativeRows:
         return ids[:count]
 
     def ranked(self, row: NDArray[np.float32], rank: int) -> float:
+        row = np.ascontiguousarray(row, np.float32)
         return float(self._library.ranked(_address(row), len(row), rank))
 
     def mass(self, row: NDArray[np.float32], peak: float, temperature: float) -> float:
+        row = np.ascontiguousarray(row, np.float32)
         return float(self._library.mass(_address(row), len(row), peak, temperature))
 
 

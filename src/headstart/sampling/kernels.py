@@ -20,7 +20,7 @@ class NoiseKey(NamedTuple):
 
 
 class RowKernels(Protocol):
-    """Compiled code. Rows are float32 [vocab], contiguous."""
+    """Compiled code. Rows are float32 [vocab]."""
 
     def noise_words(self, noise: NoiseKey, vocab_size: int, ids: NDArray[np.int64] | None) -> NDArray[np.uint32]:
         """The Philox words of a row's tokens, uint32 [vocab]; or [id] of ``ids``."""
