@@ -15,6 +15,7 @@ from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.eagle import Eagle3Drafter, HeadDrafter
 from headstart.errors import CheckpointError, ConfigError
+from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 
@@ -58,18 +59,23 @@ class Recorder:
     def __init__(self, drafter: HeadDrafter, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: list[list[tuple[int, int]]] = []
         self.true_states: list[torch.Tensor] = []
-        step, fuse = drafter._pass.step, drafter._pass.fuse
+        step, read = drafter._pass.step, drafter._pass.read
 
-        def recorded_step(tokens, features, positions, reach, parts):  # type: ignore[no-untyped-def]
-            self.steps.append(list(zip(tokens.tolist(), positions.tolist(), strict=True)))
-            return step(tokens, features, positions, reach, parts)
+        def recorded_step(tokens, states, parts):  # type: ignore[no-untyped-def]
+            self.record(tokens, parts)
+            return step(tokens, states, parts)
 
-        def recorded_fuse(features):  # type: ignore[no-untyped-def]
+        def recorded_read(tokens, features, parts):  # type: ignore[no-untyped-def]
+            self.record(tokens, parts)
             self.true_states += list(features)
-            return fuse(features)
+            return read(tokens, features, parts)
 
         monkeypatch.setattr(drafter._pass, "step", recorded_step)
-        monkeypatch.setattr(drafter._pass, "fuse", recorded_fuse)
+        monkeypatch.setattr(drafter._pass, "read", recorded_read)
+
+    def record(self, tokens: np.ndarray, parts: Sequence[DraftRows]) -> None:  # type: ignore[type-arg]
+        positions = [position for part in parts for position in part.positions]
+        self.steps.append(list(zip(tokens.tolist(), positions, strict=True)))
 
 
 def true_states(drafter: HeadDrafter, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
 from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.base import DraftBudget
@@ -14,12 +14,16 @@ from headstart.drafting.head_trees import ConfidenceTrees
 SURE, UNSURE = math.log(0.97), math.log(0.03)
 
 
+def level(*beams: list[float]) -> NDArray[np.float32]:
+    """Log-probabilities of one sequence's beams."""
+    return np.array([beams], dtype=np.float32)
+
+
 def test_guesses_are_graded_by_confidence_given_their_parent() -> None:
     trees = ConfidenceTrees(1, 2)
-    first = torch.tensor([[[SURE, UNSURE]]])
-    trees.grow(first, torch.tensor([[[7, 8]]]))
+    trees.grow(level([SURE, UNSURE]), np.array([[[7, 8]]]))
     # Below the sure guess the head is sure again, below the other one too.
-    trees.grow(torch.tensor([[[SURE, UNSURE], [SURE, UNSURE]]]), torch.tensor([[[1, 2], [3, 4]]]))
+    trees.grow(level([SURE, UNSURE], [SURE, UNSURE]), np.array([[[1, 2], [3, 4]]]))
     (tree,) = trees.trees(6, [DraftBudget(6, 2)])
     assert tree.grades is not None
     grade = dict(zip(tree.tokens.tolist(), tree.grades.tolist(), strict=True))
@@ -32,9 +36,35 @@ def test_guesses_are_graded_by_confidence_given_their_parent() -> None:
 
 def test_grades_follow_the_nodes_that_are_kept() -> None:
     trees = ConfidenceTrees(1, 2)
-    trees.grow(torch.tensor([[[UNSURE, UNSURE - 1, UNSURE - 2]]]), torch.tensor([[[5, 6, 7]]]))
+    trees.grow(level([UNSURE, UNSURE - 1, UNSURE - 2]), np.array([[[5, 6, 7]]]))
     (whole,) = trees.trees(3, [DraftBudget(3, 1)])
     (cut,) = trees.trees(2, [DraftBudget(2, 1)])
     assert whole.grades is not None
     assert cut.grades is not None
     np.testing.assert_array_equal(cut.grades, whole.grades[:2])
+
+
+def test_unlikely_paths_are_left_out_and_end_the_tree() -> None:
+    trees = ConfidenceTrees(1, 2, min_probability=0.2)
+    beams = trees.grow(level([math.log(0.6), math.log(0.3), math.log(0.1)]), np.array([[[5, 6, 7]]]))
+    assert beams is not None
+    assert beams.tokens.tolist() == [[5, 6]]
+    # 0.6 * 0.5 stays; 0.6 * 0.25 and 0.3 * 0.6 do not.
+    beams = trees.grow(level([math.log(0.5), math.log(0.25)], [math.log(0.6), SURE - 9]), np.array([[[1, 2], [3, 4]]]))
+    assert beams is not None
+    assert (beams.tokens.tolist(), beams.parents.tolist()) == ([[1]], [[0]])
+    assert trees.grow(level([math.log(0.5)]), np.array([[[8]]])) is None
+    (tree,) = trees.trees(9, [DraftBudget(9, 3)])
+    assert tree.tokens.tolist() == [5, 6, 1]
+
+
+def test_sequences_that_are_less_sure_end_earlier_than_others_beside_them() -> None:
+    both, alone = ConfidenceTrees(2, 2, min_probability=0.2), ConfidenceTrees(1, 2, min_probability=0.2)
+    sure, unsure = [math.log(0.7), math.log(0.25)], [math.log(0.3), math.log(0.1)]
+    both.grow(np.array([[sure], [unsure]], np.float32), np.array([[[5, 6]], [[7, 8]]]))
+    alone.grow(level(unsure), np.array([[[7, 8]]]))
+    deeper = np.array([[sure, sure], [sure, sure]], np.float32)
+    both.grow(deeper, np.array([[[1, 2], [3, 4]], [[1, 2], [3, 4]]]))
+    alone.grow(deeper[1:, :1], np.array([[[1, 2]]]))
+    budgets = [DraftBudget(9, 3)]
+    assert both.trees(9, budgets * 2)[1].tokens.tolist() == alone.trees(9, budgets)[0].tokens.tolist() == [7, 1]

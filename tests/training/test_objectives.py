@@ -12,7 +12,8 @@ from training_toys import documents, packs, tables, target
 
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
-from headstart.models.heads.eagle_pass import DraftRows, EaglePass
+from headstart.models.heads.eagle_pass import EaglePass
+from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.training.corpus import Document, Pack
 from headstart.training.eagle_objective import EagleObjective, _Unrolled
@@ -48,21 +49,21 @@ def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, flags: dict[str, boo
         output[unrolled.places] = rows
 
     first = len(pack.documents[0].tokens)
-    tokens = torch.from_numpy(pack.documents[1].tokens.astype(np.int64))
+    tokens = pack.documents[1].tokens.astype(np.int32)
     served = EaglePass(head, tables(), torch.float32)
-    features = served.fuse(batch.features[0, first : first + len(tokens)])
+    features = batch.features[0, first : first + len(tokens)]
     for place in unrolled.places[0, first : first + len(tokens)].nonzero().flatten().tolist()[:8:4]:
         cache = served.new_cache()
-        rows = torch.arange(place + 1)
-        output = served.step(tokens[1 : place + 2], features[: place + 1], rows, 64, [DraftRows(cache, place + 1)])[-1:]
-        torch.testing.assert_close(outputs[0][0, first + place], output[0], atol=1e-4, rtol=1e-4)
-        sees = torch.zeros(1, 0, dtype=torch.bool)
-        for step in range(1, steps):
-            state, _ = served.say(output)
-            sees = torch.cat((sees, torch.ones(1, 1, dtype=torch.bool)), dim=1)
-            behind = tokens[place + 1 + step : place + 2 + step]
-            output = served.step(behind, state, torch.tensor([place + step]), 64, [DraftRows(cache, 1, sees)])
-            torch.testing.assert_close(outputs[step][0, first + place], output[0], atol=1e-4, rtol=1e-4)
+        state, logits = served.read(tokens[1 : place + 2], features[: place + 1], [DraftRows(cache, place + 1)])
+        for step in range(steps):
+            if step:
+                path = np.arange(step, dtype=np.int32)[None]
+                behind = tokens[place + 1 + step : place + 2 + step]
+                state, logits = served.step(behind, state, [DraftRows(cache, 1, path)])
+            trained = outputs[step][0, first + place]
+            with torch.no_grad():
+                torch.testing.assert_close(head.feed_back(trained), state[0], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(head.logits(trained, tables().head), logits[0], atol=1e-4, rtol=1e-4)
 
 
 def test_the_targets_states_are_those_of_each_document_alone() -> None:

@@ -11,18 +11,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, TemplateTrees
-from headstart.drafting.heads import HeadOptions, open_head
+from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, Ids, Scores, TemplateTrees
+from headstart.drafting.heads import HeadOptions, head_pass, open_head
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import rank_tree
 from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.eagle_pass import DraftCache, DraftRows, EaglePass
+from headstart.models.heads.head_pass import DraftCache, DraftRows
 
 _EAGER_ROWS = 64
 """So many unread rows of a sequence are read when they come, which bounds the memory of long prompts; fewer wait until
@@ -44,10 +45,15 @@ class EagleOptions(HeadOptions):
 class DynamicEagleOptions(HeadOptions):
     width: int = 6
     """Nodes of a level that get children, and children of each of them."""
+    min_probability: float = 0.0
+    """A guess is left out where the head holds its path for less likely than this, and the tree ends where all are:
+    rows and steps cost more than such guesses bring. 0 keeps all."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
+        least = self.min_probability
+        require(0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all guesses.")
 
 
 @dataclass
@@ -84,7 +90,8 @@ class HeadDrafter(ABC):
         )
         self._options = options
         self._taps = head.config.taps
-        self._pass = EaglePass(head, context.require_tables()(), options.dtype)
+        self._pass = head_pass(head, context.require_tables()(), options)
+        self._target_ids = self._pass.target_ids.numpy()
         self._vocab_size = context.vocab_size
         self._readings: dict[int, Reading] = {}
         self.needs = TargetSignals(taps=self._taps)
@@ -103,10 +110,13 @@ class HeadDrafter(ABC):
         return self._pass.nbytes
 
     def begin(self, sequence: SequenceView) -> None:
+        self.end(sequence.id)
         self._readings[sequence.id] = Reading(self._pass.new_cache())
 
     def end(self, sequence_id: int) -> None:
-        self._readings.pop(sequence_id, None)
+        reading = self._readings.pop(sequence_id, None)
+        if reading is not None:
+            reading.cache.release()
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         many = []
@@ -118,8 +128,9 @@ class HeadDrafter(ABC):
                 # A cache that was filled elsewhere brings no states.
                 reading.broken = True
                 continue
-            kept = outcome.kept_rows
-            states = torch.cat([outcome.hidden[tap][kept] for tap in self._taps], dim=-1)
+            kept = torch.tensor(outcome.kept_rows)
+            # A copy: a slice would hold on to the states of the whole pass.
+            states = torch.cat([outcome.hidden[tap].index_select(0, kept) for tap in self._taps], dim=-1)
             reading.unread.append(states)
             reading.num_unread += len(kept)
             if reading.num_unread >= _EAGER_ROWS:
@@ -153,33 +164,24 @@ class HeadDrafter(ABC):
             parts: list[tuple[Reading, DraftRows]] = []
             states: list[Tensor] = []
             tokens: list[int] = []
-            positions: list[int] = []
             for sequence, reading in waiting:
                 count = min(reading.num_unread, room)
                 if not count:
                     break
                 room -= count
-                unread = torch.cat(reading.unread)
+                unread = reading.unread[0] if len(reading.unread) == 1 else torch.cat(reading.unread)
                 reading.unread = [unread[count:]] if count < len(unread) else []
                 reading.num_unread -= count
                 first = reading.cache.rows
                 parts.append((reading, DraftRows(reading.cache, count)))
                 states.append(unread[:count])
                 tokens += sequence.tokens[first + 1 : first + 1 + count]
-                positions += range(first, first + count)
-            features = self._pass.fuse(torch.cat(states))
-            self._step_true(parts, torch.tensor(tokens), features, torch.tensor(positions))
+            ends, logits = self._pass.read(
+                np.array(tokens, dtype=np.int32), torch.cat(states), [rows for _, rows in parts]
+            )
+            for i, (reading, _) in enumerate(parts):
+                reading.fed_back, reading.logits = ends[i], logits[i]
             waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread]
-
-    def _step_true(
-        self, parts: Sequence[tuple[Reading, DraftRows]], tokens: Tensor, features: Tensor, positions: Tensor
-    ) -> None:
-        rows = [part for _, part in parts]
-        output = self._pass.step(tokens, features, positions, int(positions.max()) + 1, rows)
-        last = torch.tensor([part.count for part in rows]).cumsum(0) - 1
-        fed_back, logits = self._pass.say(output[last])
-        for i, (reading, _) in enumerate(parts):
-            reading.fed_back, reading.logits = fed_back[i], logits[i]
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """One step a level, over the beams of all sequences."""
@@ -189,36 +191,36 @@ class HeadDrafter(ABC):
         coldness = torch.tensor([_coldness(sequence) for sequence, _ in drafted])[:, None, None]
         trees = self.new_trees(count)
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
-        states = torch.stack([reading.fed_back for _, reading in drafted if reading.fed_back is not None])[:, None]
-        logits = torch.stack([reading.logits for _, reading in drafted if reading.logits is not None])[:, None]
-        sees = torch.zeros(count, 1, 0, dtype=torch.bool)
-        first_position = torch.tensor(true_rows)[:, None]
+        states = torch.stack([reading.fed_back for _, reading in drafted if reading.fed_back is not None])
+        logits = torch.stack([reading.logits for _, reading in drafted if reading.logits is not None])
+        paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
-            beams = trees.grow(*self._best(logits * coldness))
+            beams = trees.grow(*self._best(logits.view(count, -1, logits.shape[-1]) * coldness))
             if level == depth or beams is None:
                 break
-            width = beams.tokens.shape[1]
+            width, before = beams.tokens.shape[1], len(states) // count
             # A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
-            states = states.gather(1, beams.parents[:, :, None].expand(-1, -1, states.shape[2]))
-            above = sees.gather(1, beams.parents[:, :, None].expand(-1, -1, sees.shape[2]))
-            sees = torch.cat((above, torch.eye(width, dtype=torch.bool).expand(count, -1, -1)), dim=2)
-            parts = [DraftRows(cache, width, sees[i]) for i, cache in enumerate(caches)]
-            positions = (first_position + level - 1).expand(-1, width).flatten()
-            output = self._pass.step(
-                beams.tokens.flatten(), states.flatten(0, 1), positions, int(positions.max()) + 1, parts
+            rows = beams.parents + before * np.arange(count)[:, None]
+            held = caches[0].rows - true_rows[0]
+            own = np.broadcast_to(np.arange(held, held + width, dtype=np.int32)[:, None], (count, width, 1))
+            paths = np.concatenate((np.take_along_axis(paths, beams.parents[:, :, None], axis=1), own), axis=2)
+            states, logits = self._pass.step(
+                beams.tokens.ravel().astype(np.int32),
+                states[torch.from_numpy(rows.ravel())],
+                [DraftRows(cache, width, paths[i]) for i, cache in enumerate(caches)],
             )
-            states, logits = (rows.view(count, width, -1) for rows in self._pass.say(output))
-        for cache, rows in zip(caches, true_rows, strict=True):
-            cache.truncate(rows)
+        for cache, count_true in zip(caches, true_rows, strict=True):
+            cache.truncate(count_true)
         return trees.trees(self._options.tree_nodes, budgets)
 
-    def _best(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def _best(self, scores: Tensor) -> tuple[Scores, Ids]:
         """Log-probabilities and target ids of each row's best tokens [sequence, beam, rank]."""
-        best = logits.topk(min(self.ranks, logits.shape[-1]))
-        log_probs = best.values - logits.logsumexp(-1, keepdim=True)
-        tokens = self._pass.target_ids[best.indices]
+        shape = (*scores.shape[:2], min(self.ranks, scores.shape[2]))
+        log_probs, ids = self._pass.best(scores.flatten(0, 1), shape[2])
+        tokens = self._target_ids[ids]
         # A head may be wider than the target by padding rows.
-        return log_probs.masked_fill(tokens >= self._vocab_size, -torch.inf), tokens.clamp(max=self._vocab_size - 1)
+        log_probs[tokens >= self._vocab_size] = -np.inf
+        return log_probs.reshape(shape), np.minimum(tokens, self._vocab_size - 1).reshape(shape)
 
 
 def _coldness(sequence: SequenceView) -> float:
@@ -250,14 +252,14 @@ class Eagle2Drafter(HeadDrafter):
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
         super().__init__(context, options)
-        self._width = options.width
+        self._width, self._least = options.width, options.min_probability
 
     @property
     def ranks(self) -> int:
         return self._width
 
     def new_trees(self, count: int) -> HeadTrees:
-        return ConfidenceTrees(count, self._width)
+        return ConfidenceTrees(count, self._width, self._least)
 
 
 class Eagle3Drafter(Eagle2Drafter):

@@ -5,20 +5,22 @@ Nodes are point masses, so a tree may be pruned and re-ranked by what it holds (
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.tree_templates import TreeTemplate
 
-_IMPOSSIBLE = -1e30
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+
+_IMPOSSIBLE = np.float32(-1e30)
 _CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
 """Bounds of the classes that guesses are graded in; the first level has classes of its own, as have all others."""
 
@@ -27,10 +29,10 @@ _CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8
 class Beams:
     """The nodes of one level whose children come next, for each sequence."""
 
-    tokens: Tensor
-    """int64 [sequence, beam]."""
-    parents: Tensor
-    """int64 [sequence, beam] beam of the level before."""
+    tokens: Ids
+    """[sequence, beam]."""
+    parents: Ids
+    """[sequence, beam] beam of the level before."""
 
 
 class HeadTrees(ABC):
@@ -38,21 +40,21 @@ class HeadTrees(ABC):
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._levels: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._levels: list[tuple[Ids, Ids, Scores]] = []
         """Tokens, parents (node or ROOT) and scores, each [sequence, node of the level]."""
-        self._frontier = torch.full((count, 1), ROOT)
+        self._frontier: Ids = np.full((count, 1), ROOT, dtype=np.int64)
         """[sequence, beam] nodes whose children come next."""
         self._size = 0
 
     @abstractmethod
-    def grow(self, log_probs: Tensor, tokens: Tensor) -> Beams | None:
+    def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:
         """Add a level from the best children of each beam, [sequence, beam, rank], the likeliest first.
 
         Returns:
-            The nodes to go on from; None where the tree is as deep as it gets.
+            The nodes to go on from; None where the trees are as deep as they get.
         """
 
-    def _add(self, tokens: Tensor, parents: Tensor, scores: Tensor) -> int:
+    def _add(self, tokens: Ids, parents: Ids, scores: Scores) -> int:
         """Append a level; its first node."""
         first = self._size
         self._levels.append((tokens, parents, scores))
@@ -61,9 +63,9 @@ class HeadTrees(ABC):
 
     def trees(self, max_nodes: int, budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """The best nodes of each tree within its budget."""
-        tokens, parents, scores = (
-            torch.cat([level[part] for level in self._levels], dim=1).cpu().numpy() for part in range(3)
-        )
+        tokens = np.concatenate([level[0] for level in self._levels], axis=1)
+        parents = np.concatenate([level[1] for level in self._levels], axis=1)
+        scores = np.concatenate([level[2] for level in self._levels], axis=1)
         depths = np.repeat(np.arange(1, len(self._levels) + 1), [level[0].shape[1] for level in self._levels])
         return [
             _best(
@@ -78,9 +80,7 @@ class HeadTrees(ABC):
             for row, budget in enumerate(budgets)
         ]
 
-    def grades(
-        self, parents: NDArray[np.int64], scores: NDArray[np.float32], depths: NDArray[np.int64]
-    ) -> NDArray[np.int32] | None:
+    def grades(self, parents: Ids, scores: Scores, depths: Ids) -> NDArray[np.int32] | None:
         """[node] classes of confidence (``DraftTree.grades``), where scores tell."""
         return None
 
@@ -92,28 +92,33 @@ class ConfidenceTrees(HeadTrees):
     Args:
         count: sequences.
         width: nodes of a level that get children.
+        min_probability: of the path to a node; less likely ones are left out.
     """
 
-    def __init__(self, count: int, width: int) -> None:
+    def __init__(self, count: int, width: int, min_probability: float = 0.0) -> None:
         super().__init__(count)
         self._width = width
-        self._scores = torch.zeros(count, 1)
+        self._least = np.float32(math.log(min_probability) if min_probability > 0 else _IMPOSSIBLE / 2)
+        self._scores: Scores = np.zeros((count, 1), dtype=np.float32)
 
-    def grow(self, log_probs: Tensor, tokens: Tensor) -> Beams | None:
+    def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:
         ranks = log_probs.shape[2]
         # Rounding must not lift a child above its parent, nor something that is not a number break the order.
-        steps = log_probs.clamp(max=0).nan_to_num(nan=_IMPOSSIBLE, neginf=_IMPOSSIBLE)
-        scores = (self._scores[:, :, None] + steps).flatten(1)
-        parents = self._frontier[:, :, None].expand(-1, -1, ranks).flatten(1)
-        flat = tokens.flatten(1)
-        first = self._add(flat, parents, scores)
-        self._scores, best = scores.topk(min(self._width, scores.shape[1]))
+        steps = np.where(log_probs > _IMPOSSIBLE, np.minimum(log_probs, 0), _IMPOSSIBLE)
+        scores = (self._scores[:, :, None] + steps).reshape(self._count, -1)
+        scores = np.where(scores >= self._least, scores, _IMPOSSIBLE)
+        flat = tokens.reshape(self._count, -1)
+        first = self._add(flat, np.repeat(self._frontier, ranks, axis=1), scores)
+        # As many nodes go on as the sequence with most of them has.
+        width = min(self._width, int((scores > _IMPOSSIBLE).sum(axis=1).max()))
+        if not width:
+            return None
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :width]
+        self._scores = np.take_along_axis(scores, best, axis=1)
         self._frontier = best + first
-        return Beams(flat.gather(1, best), best // ranks)
+        return Beams(np.take_along_axis(flat, best, axis=1), best // ranks)
 
-    def grades(
-        self, parents: NDArray[np.int64], scores: NDArray[np.float32], depths: NDArray[np.int64]
-    ) -> NDArray[np.int32]:
+    def grades(self, parents: Ids, scores: Scores, depths: Ids) -> NDArray[np.int32]:
         """How likely the head holds a guess to be, given its parent."""
         above = np.where(parents == ROOT, 0.0, scores[parents])
         grades = np.searchsorted(_CONFIDENCE, np.exp(np.minimum(scores - above, 0.0)))
@@ -137,7 +142,7 @@ class TemplateTrees(HeadTrees):
         self._nodes = {ROOT: ROOT}
         """node of the template -> node of the tree."""
 
-    def grow(self, log_probs: Tensor, tokens: Tensor) -> Beams | None:
+    def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:
         template, depth = self._template, len(self._levels) + 1
         level = [
             node
@@ -146,26 +151,25 @@ class TemplateTrees(HeadTrees):
         ]
         if not level:
             return None
-        beams = torch.tensor([self._beams[int(template.parents[node])] for node in level])
-        ranks = torch.tensor(template.ranks[level])
-        parents = torch.tensor([self._nodes[int(template.parents[node])] for node in level])
+        beams = np.array([self._beams[int(template.parents[node])] for node in level])
+        parents = np.array([self._nodes[int(template.parents[node])] for node in level])
         # The template's order is the score, so the best nodes are its first ones.
-        scores = -torch.tensor(level, dtype=torch.float32)
-        chosen = tokens[:, beams, ranks]
-        first = self._add(chosen, parents.expand(self._count, -1), scores.expand(self._count, -1))
+        scores = -np.array(level, dtype=np.float32)
+        chosen = tokens[:, beams, template.ranks[level]]
+        first = self._add(chosen, *(np.tile(row, (self._count, 1)) for row in (parents, scores)))
         self._nodes |= {node: first + place for place, node in enumerate(level)}
         inner = [place for place, node in enumerate(level) if self._inner[node]]
         self._beams = {level[place]: beam for beam, place in enumerate(inner)}
         if not inner:
             return None
-        return Beams(chosen[:, inner], beams[inner].expand(self._count, -1))
+        return Beams(chosen[:, inner], np.tile(beams[inner], (self._count, 1)))
 
 
 def _best(
-    tokens: NDArray[np.int64],
-    parents: NDArray[np.int64],
-    scores: NDArray[np.float32],
-    depths: NDArray[np.int64],
+    tokens: Ids,
+    parents: Ids,
+    scores: Scores,
+    depths: Ids,
     grades: NDArray[np.int32] | None,
     nodes: int,
     depth: int,

@@ -9,7 +9,14 @@ import torch
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle_pass import EaglePass
+from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
 from headstart.models.heads.loading import Head, load_head
+from headstart.models.heads.tables import TargetTables
+from headstart.native.backend import Precision
+from headstart.native.heads import NativeEaglePass, native_kit, supports_head
+from headstart.native.loader import load_library
 
 HeadKind = TypeVar("HeadKind", bound=Head)
 
@@ -25,8 +32,9 @@ class HeadOptions:
     """Depth of a draft at most."""
     tree_nodes: int = 15
     """Nodes of a draft at most (with the root one tile of 16 rows)."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of the head's matrices; auto: bf16 where the processor multiplies it, else fp32."""
+    precision: Literal["auto", "fp32", "bf16", "int8", "int8-fast"] = "auto"
+    """Of the head's matrices, whatever the target's; auto: bf16 where the native pass or the processor multiplies it,
+    else fp32."""
 
     def __post_init__(self) -> None:
         for name in ("draft_tokens", "tree_nodes"):
@@ -34,7 +42,20 @@ class HeadOptions:
             require(value >= 1, f"{name} is {value}; it must be 1 or more.")
 
     @property
+    def native_precision(self) -> Precision:
+        return "bf16" if self.precision == "auto" else self.precision
+
+    @property
     def dtype(self) -> torch.dtype:
+        """Where there is no native pass.
+
+        Raises:
+            ConfigError: only the native pass knows the precision.
+        """
+        require(
+            not self.precision.startswith("int8"),
+            f"precision is {self.precision!r}, which needs the native pass; use bf16 or fp32.",
+        )
         fast = self.precision == "auto" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
 
@@ -63,3 +84,19 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
     )
     assert isinstance(head, kind)
     return head
+
+
+def head_pass(head: EagleHead, tables: TargetTables, options: HeadOptions) -> HeadPass:
+    """What runs an EAGLE head: the native pass where this machine and this head have one, else PyTorch.
+
+    Raises:
+        ConfigError: only the native pass knows the precision, and it does not apply.
+    """
+    if supports_head(head.config) is None and load_library() is not None:
+        return NativeEaglePass(head, tables, options.native_precision)
+    return EaglePass(head, tables, options.dtype)
+
+
+def head_kit(options: HeadOptions) -> Kit:
+    """What parallel heads are computed with, likewise."""
+    return native_kit(options.native_precision) or torch_kit(options.dtype)

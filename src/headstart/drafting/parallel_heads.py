@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_trees import TemplateTrees
-from headstart.drafting.heads import HeadOptions, open_head
+from headstart.drafting.heads import HeadOptions, head_kit, open_head
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import TreeTemplate
 from headstart.models.backend import FINAL_TAP
@@ -41,7 +42,7 @@ class ParallelHeadsDrafter:
         self._options = options
         self._slots = heads.config.slots
         self._template = template
-        self._pass = ParallelPass(heads, context.require_tables()(), options.dtype)
+        self._pass = ParallelPass(heads, context.require_tables()(), head_kit(options))
         self._states: dict[int, tuple[int, Tensor]] = {}
         """id -> position, and the target's state there [hidden]."""
 
@@ -84,14 +85,14 @@ class ParallelHeadsDrafter:
     def _grow(self, states: Tensor, budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         logits = self._pass.logits(states)
         ranks = min(int(self._template.ranks.max()) + 1, logits.shape[-1])
-        best = logits.topk(ranks).indices
-        tokens = self._pass.target_ids[best]
+        slots = min(self._slots, self._options.draft_tokens)
+        tokens = self._pass.best(logits[:, :slots], ranks)
         trees = TemplateTrees(len(states), self._template)
         beams = 1
-        for slot in range(min(self._slots, self._options.draft_tokens)):
+        for slot in range(slots):
             # Every node of a level has the same children.
-            children = tokens[:, slot, None].expand(-1, beams, -1)
-            grown = trees.grow(torch.zeros(children.shape), children)
+            children = np.repeat(tokens[:, slot, None], beams, axis=1)
+            grown = trees.grow(np.zeros(children.shape, np.float32), children)
             if grown is None:
                 break
             beams = grown.tokens.shape[1]

@@ -16,10 +16,10 @@ from torch import Tensor
 from headstart.errors import ConfigError
 from headstart.models.backend import IntArray, KVStorage, PassBatch, PassOutput, RowInputs
 from headstart.models.config import Activation, ModelConfig, NormKind
-from headstart.models.rotary import inverse_frequencies
-from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
+from headstart.models.weights import DecoderWeights
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
+from headstart.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, RopeTables, as_float32, as_int32
 from headstart.native.sampling import NativeRows
 from headstart.sampling import kernels
 
@@ -30,9 +30,6 @@ Precision = Literal["bf16", "int8", "int8-fast", "fp32"]
 
 PAGE_KEYS = 32
 """Keys of a cache page: the block size is a multiple of it."""
-
-_LINEARS = ("qkv", "output", "up", "down")
-_NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
 
 
 def supports(config: ModelConfig) -> str | None:
@@ -101,7 +98,7 @@ class NativeStorage:
         self._library.cache_copy(self.handle, *self._pairs(pages(source), pages(target), self.pages_per_block))
 
     def _pairs(self, source: IntArray, target: IntArray, per_block: int) -> tuple[object, object, int]:
-        source, target = _int32(source), _int32(target)
+        source, target = as_int32(source), as_int32(target)
         limit = self.num_blocks * per_block
         if len(source) != len(target):
             raise ValueError(f"{len(source)} sources for {len(target)} targets")
@@ -156,9 +153,7 @@ class NativeBackend:
             raise ConfigError(f"the weights of {config.name or config.family} do not fit in memory as {precision}")
         self.handle: int = handle
         weakref.finalize(self, library.destroy, handle)
-        self._positions = 0
-        self._ropes: list[tuple[Tensor, Tensor]] = []
-        self._frequencies = [inverse_frequencies(rope, weights.rope_factors) for rope in config.ropes]
+        self._ropes = RopeTables(library, handle, config.ropes, weights.rope_factors)
         with torch.inference_mode():
             self._pack(weights)
 
@@ -190,7 +185,7 @@ class NativeBackend:
         rows, wanted = len(batch.tokens), len(batch.logit_rows)
         depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
         tables = [
-            _int32(table)
+            as_int32(table)
             for table in (
                 batch.tokens,
                 batch.positions,
@@ -203,7 +198,7 @@ class NativeBackend:
             )
         ]
         _check_lengths(batch)
-        self._reach(int(batch.positions.max(initial=0)) + 1)
+        self._ropes.reach(int(batch.positions.max(initial=0)) + 1)
         logits = torch.empty(wanted, self.config.vocab_size)
         hidden = {tap: torch.empty(rows, self.config.hidden_size) for tap in batch.taps}
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
@@ -218,6 +213,9 @@ class NativeBackend:
             len(batch.taps),
             *(table.__array_interface__["data"][0] for table in tables),
             None if inputs is None else inputs.data_ptr(),
+            0,
+            0,
+            None,
             logits.data_ptr(),
             taps,
         )
@@ -242,16 +240,14 @@ class NativeBackend:
         config, library = self.config, self._library
         for index, layer in enumerate(config.layers):
             library.set_layer(self.handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
+        packer = Packer(library, self.handle, config.norm_offset)
         for index, parts in enumerate(weights.layers):
-            for which, name in enumerate(_NORMS):
-                self._pack_norm(index, which, getattr(parts, name))
-            for which, name in enumerate(_LINEARS):
-                self._pack_linear(index, which, getattr(parts, name))
-        self._pack_norm(-1, 0, weights.final_norm)
-        self._pack_linear(-1, 0, weights.head)
+            packer.layer(index, parts)
+        packer.norm(-1, FINAL_NORM, weights.final_norm)
+        packer.linear(-1, OUTPUT_HEAD, weights.head)
         # int8 keeps the table, of which a pass reads a row or two, in bf16.
         self._embedding = weights.embedding.detach().to("cpu", self._dtype).contiguous()
-        self._learned = None if weights.positions is None else _float32(weights.positions)
+        self._learned = None if weights.positions is None else as_float32(weights.positions)
         library.set_embedding(
             self.handle,
             self._embedding.data_ptr(),
@@ -259,44 +255,6 @@ class NativeBackend:
             None if self._learned is None else self._learned.data_ptr(),
             0 if self._learned is None else len(self._learned),
         )
-
-    def _pack_linear(self, layer: int, which: int, linear: LinearWeights) -> None:
-        weight = linear.weight.detach().cpu()
-        weight = (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
-        bias = None if linear.bias is None else _float32(linear.bias)
-        self._library.set_linear(
-            self.handle,
-            layer,
-            which,
-            weight.data_ptr(),
-            weight.dtype is torch.bfloat16,
-            None if bias is None else bias.data_ptr(),
-        )
-
-    def _pack_norm(self, layer: int, which: int, norm: NormWeights | None) -> None:
-        if norm is None:
-            return
-        weight = _float32(norm.weight) + self.config.norm_offset
-        if weight.dim() != 1:
-            raise ConfigError("the native pass has no norm with weights of its own for each head; use PyTorch")
-        bias = None if norm.bias is None else _float32(norm.bias)
-        self._library.set_norm(
-            self.handle, layer, which, weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight)
-        )
-
-    def _reach(self, positions: int) -> None:
-        """Extend the rope tables to this many positions."""
-        if positions <= self._positions:
-            return
-        # Doubling keeps this rare; very long models do not pay for positions never reached.
-        self._positions = max(positions, 2 * self._positions, 4096)
-        counted = torch.arange(self._positions).float()[:, None]
-        self._ropes = [((counted * f).cos().contiguous(), (counted * f).sin().contiguous()) for f in self._frequencies]
-        for index, (cosines, sines) in enumerate(self._ropes):
-            dimensions = 2 * cosines.shape[1]
-            self._library.set_rope(
-                self.handle, index, cosines.data_ptr(), sines.data_ptr(), self._positions, dimensions
-            )
 
 
 def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
@@ -314,6 +272,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         activation=get_args(Activation).index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
+        tokens=config.vocab_size,
         norm_eps=config.norm_eps,
         attention_scale=config.scale,
         attention_softcap=config.attention_softcap or 0.0,
@@ -329,11 +288,3 @@ def _check_lengths(batch: PassBatch) -> None:
         raise ValueError(f"positions and parents do not have one entry for each of {rows} rows")
     if len(batch.row_starts) != sequences + 1 or len(batch.block_tables) != sequences:
         raise ValueError(f"row_starts and block_tables do not fit {sequences} sequences")
-
-
-def _int32(values: IntArray) -> IntArray:
-    return np.ascontiguousarray(values, dtype=np.int32)
-
-
-def _float32(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float32).contiguous()

@@ -12,6 +12,7 @@ class Shape(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
         *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
+        *((name, c_int32) for name in ("entry", "features", "tokens")),
         *((name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")),
         ("embedding_scale", c_float),
     )
@@ -24,7 +25,9 @@ class Pass(Structure):
         *((name, c_int32) for name in ("rows", "sequences", "blocks_per_sequence", "pages_per_block")),
         *((name, c_int32) for name in ("wanted", "layers", "taps")),
         *((name, c_void_p) for name in ("tokens", "positions", "parents", "row_starts", "cached_lengths")),
-        *((name, c_void_p) for name in ("block_tables", "logit_rows", "tap_layers", "inputs", "logits")),
+        *((name, c_void_p) for name in ("block_tables", "logit_rows", "tap_layers", "inputs")),
+        *((name, c_int32) for name in ("true_features", "path_length")),
+        *((name, c_void_p) for name in ("paths", "logits")),
         ("tap_rows", POINTER(c_void_p)),
     )
 
@@ -56,6 +59,11 @@ _SIGNATURES = {
     "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
     "ranked": (c_float, (c_void_p, c_int64, c_int64)),
     "mass": (c_double, (c_void_p, c_int64, c_float, c_double)),
+    "linear_create": (c_void_p, (c_int, c_int, c_int, c_int, c_void_p, c_int, c_void_p)),
+    "linear_destroy": (None, (c_void_p,)),
+    "linear_bytes": (c_int64, (c_void_p,)),
+    "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),
+    "best": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
     "read_seconds": (c_double, (c_void_p,)),
 }
 

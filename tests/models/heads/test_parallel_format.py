@@ -10,6 +10,7 @@ import torch
 from head_cases import HIDDEN, TARGET, VOCAB, write
 
 from headstart.errors import CheckpointError
+from headstart.models.heads.head_pass import torch_kit
 from headstart.models.heads.loading import load_head
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelPass
 from headstart.models.heads.saving import export_head, save_head
@@ -88,7 +89,7 @@ def test_exported_medusa_heads_say_the_same(tmp_path: Path) -> None:
     again = load_head(tmp_path, TARGET)
     assert isinstance(again, ParallelHeads)
     states = torch.randn(3, HIDDEN)
-    passes = [ParallelPass(each, TABLES, torch.float32) for each in (heads, again)]
+    passes = [ParallelPass(each, TABLES, torch_kit(torch.float32)) for each in (heads, again)]
     torch.testing.assert_close(passes[0].logits(states), passes[1].logits(states))
 
 

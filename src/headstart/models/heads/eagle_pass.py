@@ -1,16 +1,19 @@
-"""Running an EAGLE head fast: fused matrices, a growing cache for each sequence, few operations a step."""
+"""An EAGLE head by PyTorch: fused matrices, a growing cache for each sequence, few operations a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleHead, RotaryTable
+from headstart.models.heads.head_pass import DraftCache, DraftRows, best_tokens
 from headstart.models.heads.tables import TargetTables
 from headstart.models.linear import Linear
 from headstart.models.weights import LinearWeights
@@ -18,12 +21,11 @@ from headstart.models.weights import LinearWeights
 _FIRST_ROWS = 256
 
 
-class DraftCache:
-    """Keys and values of one sequence in the head's layer: rows that are true, then those of a growing draft."""
+class TorchDraftCache(DraftCache):
+    """Rows in one tensor that grows."""
 
     def __init__(self, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.data = torch.zeros(2, num_kv_heads, _FIRST_ROWS, head_dim, dtype=dtype, device=device)
-        self.rows = 0
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write rows [row, kv_head, head_dim]; all keys and values so far, [kv_head, row, head_dim]."""
@@ -35,24 +37,12 @@ class DraftCache:
         self.data[1, :, first : self.rows] = values.transpose(0, 1)
         return self.data[0, :, : self.rows], self.data[1, :, : self.rows]
 
-    def truncate(self, rows: int) -> None:
-        """Keep the first rows."""
-        self.rows = rows
-
-
-@dataclass(frozen=True)
-class DraftRows:
-    """The rows of one sequence in a step, behind those in its cache."""
-
-    cache: DraftCache
-    count: int
-    sees: Tensor | None = None
-    """bool [row, row] which of the step's own and the draft's earlier rows (the last ones of the cache) a row sees;
-    None: itself and every row before it."""
+    def release(self) -> None:
+        self.rows, self.data = 0, self.data[:, :, :0]
 
 
 class EaglePass:
-    """Steps of a head over rows of several sequences.
+    """Steps of a head over rows of several sequences (``HeadPass``).
 
     Args:
         head: weights, copied.
@@ -84,8 +74,7 @@ class EaglePass:
             if "norm" in name
         }
         self._rotary = RotaryTable(config.rope, torch.float32, self.device)
-        self.target_ids = head.target_ids.to(self.device)
-        self._sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
+        self.target_ids = head.target_ids.cpu()
 
     @property
     def nbytes(self) -> int:
@@ -93,11 +82,25 @@ class EaglePass:
         parts = (self._qkv, self._output, self._up, self._down, self._fc, self._head, self._embedding)
         return sum(part.nbytes for part in parts)
 
-    def new_cache(self) -> DraftCache:
-        return DraftCache(self.config.num_kv_heads, self.config.head_dim, self.dtype, self.device)
+    def new_cache(self) -> TorchDraftCache:
+        return TorchDraftCache(self.config.num_kv_heads, self.config.head_dim, self.dtype, self.device)
+
+    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """See ``HeadPass``."""
+        output = self._run(tokens, self._fuse(features), parts)
+        last = torch.tensor([part.count for part in parts]).cumsum(0) - 1
+        return self._say(output[last.to(self.device)])
+
+    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """See ``HeadPass``."""
+        return self._say(self._run(tokens, states, parts))
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        return best_tokens(logits, ranks)
 
     @torch.inference_mode()
-    def fuse(self, features: Tensor) -> Tensor:
+    def _fuse(self, features: Tensor) -> Tensor:
         """True features [row, taps * target hidden] -> [row, hidden] (``EagleHead.fuse``)."""
         config = self.config
         features = features.to(self.device)
@@ -111,19 +114,11 @@ class EaglePass:
         return self._fc(features.to(self.dtype))
 
     @torch.inference_mode()
-    def step(
-        self, tokens: Tensor, features: Tensor, positions: Tensor, reach: int, parts: Sequence[DraftRows]
-    ) -> Tensor:
-        """One step over the rows of ``parts``, side by side: the layer's output [row, hidden].
-
-        Args:
-            tokens: int64 [row] the token behind each feature.
-            features: [row, hidden] fused or fed back.
-            positions: int64 [row] of the features, all below ``reach``.
-            parts: whose rows these are; keys and values go to their caches.
-        """
+    def _run(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> Tensor:
+        """The layer's output [row, hidden] for rows with features [row, hidden], fused or fed back."""
         config = self.config
-        embeddings = F.embedding(tokens, self._embedding)
+        positions = torch.tensor([position for part in parts for position in part.positions], device=self.device)
+        embeddings = F.embedding(torch.from_numpy(tokens).long().to(self.device), self._embedding)
         if config.variant == "eagle3":
             normed = self._norm("midlayer.hidden_norm", features)
             x = torch.cat((self._norm("midlayer.input_layernorm", embeddings), normed), dim=-1)
@@ -132,6 +127,7 @@ class EaglePass:
             x = residual = self._fc(torch.cat((embeddings, features), dim=-1))
         heads = self._qkv(x).view(len(x), -1, config.head_dim)
         turning = config.num_heads + config.num_kv_heads
+        reach = max(part.positions[-1] for part in parts) + 1
         rotated = self._rotary.rotate(heads[:, :turning].float(), positions, reach).to(self.dtype)
         mixed = self._attend(rotated, heads[:, turning:], parts)
         hidden = residual + self._output(mixed)
@@ -139,7 +135,7 @@ class EaglePass:
         return hidden + self._down(F.silu(gate).mul_(up))
 
     @torch.inference_mode()
-    def say(self, output: Tensor) -> tuple[Tensor, Tensor]:
+    def _say(self, output: Tensor) -> tuple[Tensor, Tensor]:
         """A step's output -> (state to feed back [row, hidden], float32 logits [row, draft vocab])."""
         config = self.config
         if config.variant == "eagle":
@@ -159,24 +155,25 @@ class EaglePass:
         for part in parts:
             rows = slice(first, first + part.count)
             first += part.count
+            assert isinstance(part.cache, TorchDraftCache)
+            true_rows = part.true_rows
             all_keys, all_values = part.cache.append(keys[rows], values[rows])
             # The heads that share a key-value head stand side by side as rows of one product.
             grid = queries[rows].view(part.count, config.num_kv_heads, shared, -1).permute(1, 2, 0, 3)
             grid = grid.reshape(1, config.num_kv_heads, shared * part.count, config.head_dim)
             mask = None
-            if part.count > 1 or part.sees is not None:
-                mask = _mask(part, all_keys.shape[1]).repeat(shared, 1)
+            if part.count > 1 or part.paths is not None:
+                mask = _mask(part, true_rows, all_keys.shape[1]).repeat(shared, 1).to(self.device)
             mixed = F.scaled_dot_product_attention(grid, all_keys[None], all_values[None], mask)
             mixed = mixed.view(config.num_kv_heads, shared, part.count, -1).permute(2, 0, 1, 3)
             outputs.append(mixed.reshape(part.count, -1))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _mask(part: DraftRows, keys: int) -> Tensor:
+def _mask(part: DraftRows, true_rows: int, keys: int) -> Tensor:
     """bool [row, key]."""
-    device = part.cache.data.device
-    if part.sees is None:
-        return torch.ones(part.count, keys, dtype=torch.bool, device=device).tril_(keys - part.count)
-    mask = torch.ones(part.count, keys, dtype=torch.bool, device=device)
-    mask[:, keys - part.sees.shape[1] :] = part.sees
-    return mask
+    mask = torch.ones(part.count, keys, dtype=torch.bool)
+    if part.paths is None:
+        return mask.tril_(keys - part.count)
+    mask[:, true_rows:] = False
+    return mask.scatter_(1, torch.from_numpy(part.paths).long() + true_rows, True)

@@ -9,15 +9,16 @@ Slot i (from 0) of the state at position t says token t + 2 + i; the target's ow
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from headstart.models.heads.head_pass import Kit
 from headstart.models.heads.tables import TargetTables
-from headstart.models.linear import Linear
 from headstart.models.weights import LinearWeights
 
 ParallelKind = Literal["medusa", "blockwise"]
@@ -118,20 +119,26 @@ class ParallelHeads(nn.Module):
 
 
 class ParallelPass:
-    """Runs the heads with packed matrices; arguments as ``EaglePass``."""
+    """Runs the heads with packed matrices.
+
+    Args:
+        head: weights, copied.
+        tables: the target's; used where the heads have no output of their own.
+        kit: what it is computed with.
+    """
 
     @torch.inference_mode()
-    def __init__(
-        self, head: ParallelHeads, tables: TargetTables, dtype: torch.dtype, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, head: ParallelHeads, tables: TargetTables, kit: Kit) -> None:
         self.config = config = head.config
-        self.dtype, self.device = dtype, torch.device(device)
-        self.target_ids = head.target_ids.to(self.device)
-        linear = partial(Linear, dtype=dtype, device=self.device)
+        self._kit = kit
+        self.target_ids = head.target_ids.cpu()
+        linear = kit.linear
         if config.kind == "medusa":
-            self._layers = [
-                [linear(LinearWeights(block.weight, block.bias)) for block in depth] for depth in head.blocks_by_depth()
-            ]
+            # All slots read the same state first: their first blocks are one matrix.
+            first, *deeper = head.blocks_by_depth()
+            weight, bias = (torch.cat([getattr(block, name) for block in first]) for name in ("weight", "bias"))
+            self._first = linear(LinearWeights(weight, bias))
+            self._deeper = [[linear(LinearWeights(block.weight, block.bias)) for block in depth] for depth in deeper]
         else:
             self._wide = linear(LinearWeights(head.wide.weight, head.wide.bias))
             self._narrow = linear(LinearWeights(head.narrow.weight, head.narrow.bias))
@@ -143,22 +150,30 @@ class ParallelPass:
     @property
     def nbytes(self) -> int:
         """Of its matrices."""
-        medusa = self.config.kind == "medusa"
-        layers = self._layers if medusa else [[self._wide, self._narrow]]
-        return sum(part.nbytes for group in (*layers, self._heads) for part in group)
+        if self.config.kind == "medusa":
+            layers = [self._first, *(block for depth in self._deeper for block in depth)]
+        else:
+            layers = [self._wide, self._narrow]
+        return sum(part.nbytes for part in (*layers, *self._heads))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """[row, hidden] states of the target after its final norm -> float32 [row, slot, draft vocab]."""
         config = self.config
-        x = hidden.to(self.device, self.dtype)
+        x = hidden.to(self._kit.dtype)
         if config.kind == "medusa":
-            slots = [x] * config.slots
-            for layer in self._layers:
-                slots = [slot + F.silu(one(slot)) for slot, one in zip(slots, layer, strict=True)]
+            slots = x.unsqueeze(1) + F.silu(self._first(x)).view(len(x), config.slots, -1)
+            for depth in self._deeper:
+                changed = [one(slots[:, slot].contiguous()) for slot, one in enumerate(depth)]
+                slots = slots + F.silu(torch.stack(changed, dim=1))
         else:
-            changed = self._narrow(F.relu(self._wide(x))).view(len(x), config.slots, -1)
-            slots = list((x.unsqueeze(1) + changed).unbind(1))
+            slots = x.unsqueeze(1) + self._narrow(F.relu(self._wide(x))).view(len(x), config.slots, -1)
         if config.own_heads:
-            return torch.stack([one(slot) for slot, one in zip(slots, self._heads, strict=True)], dim=1).float()
-        return self._heads[0](torch.cat(slots)).float().view(config.slots, len(x), -1).transpose(0, 1)
+            said = [one(slots[:, slot].contiguous()) for slot, one in enumerate(self._heads)]
+            return torch.stack(said, dim=1).float()
+        return self._heads[0](slots.flatten(0, 1)).float().view(len(x), config.slots, -1)
+
+    def best(self, logits: Tensor, ranks: int) -> NDArray[np.int64]:
+        """Target ids of the likeliest tokens of [row, slot, draft vocab]: [row, slot, rank]."""
+        _, ids = self._kit.best(logits.flatten(0, 1), ranks)
+        return self.target_ids.numpy()[ids].reshape(*logits.shape[:2], ranks)

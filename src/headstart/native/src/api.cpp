@@ -5,8 +5,10 @@
 #include <chrono>
 #include <new>
 
+#include "best.h"
 #include "pass.h"
 #include "sampling.h"
+#include "single_linear.h"
 
 namespace {
 
@@ -99,6 +101,27 @@ HEADSTART_API float headstart_ranked(const float *logits, int64_t count, int64_t
 }
 HEADSTART_API double headstart_mass(const float *logits, int64_t count, float peak, double temperature) {
   return mass_of(logits, count, peak, temperature);
+}
+
+HEADSTART_API void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const void *weight,
+                                            int is_bf16, const float *bias) {
+  try {
+    return new SingleLinear(static_cast<Precision>(precision), threads, outputs, inputs, weight, is_bf16, bias);
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
+}
+HEADSTART_API void headstart_linear_destroy(void *linear) { delete static_cast<SingleLinear *>(linear); }
+HEADSTART_API int64_t headstart_linear_bytes(const void *linear) {
+  return static_cast<int64_t>(static_cast<const SingleLinear *>(linear)->bytes());
+}
+HEADSTART_API const char *headstart_linear_run(void *linear, int rows, const float *x, float *y) {
+  return static_cast<SingleLinear *>(linear)->run(rows, x, y);
+}
+
+HEADSTART_API void headstart_best(const float *logits, int rows, int size, int ranks, float *log_probs, int32_t *ids) {
+  for (int row = 0; row < rows; ++row)
+    best_of_row(logits + static_cast<size_t>(row) * size, size, ranks, log_probs + row * ranks, ids + row * ranks);
 }
 
 HEADSTART_API double headstart_read_seconds(const void *model) {

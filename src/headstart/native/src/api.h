@@ -9,16 +9,23 @@ struct HeadstartShape {
   int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
+  int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
   float norm_eps, attention_scale, attention_softcap, logit_softcap, embedding_scale;  // soft caps: 0 for none
 };
 
-// One pass; field by field headstart.models.backend.PassBatch.
+// One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
+// tokens: the states that it made itself, or the target's.
 struct HeadstartPass {
   int32_t rows, sequences, blocks_per_sequence, pages_per_block;
   int32_t wanted, layers, taps;
   const int32_t *tokens, *positions, *parents, *row_starts, *cached_lengths, *block_tables, *logit_rows;
   const int32_t *tap_layers;  // [taps], -1: after the final norm
   const float *inputs;        // [rows][hidden] in place of token embeddings, or null
+  int32_t true_features;      // draft heads: inputs are the target's, [rows][features]
+  int32_t path_length;
+  // A draft that grows pass by pass: [rows][path_length] logical slots behind the cached ones that a row sees, from
+  // the first to its own. Its rows stand behind those of the draft's earlier passes. Null: as `parents` say.
+  const int32_t *paths;
   float *logits;              // [wanted][vocab]
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
 };
@@ -34,9 +41,10 @@ int headstart_enable();
 // Null when memory is short.
 void *headstart_create(const HeadstartShape *shape);
 void headstart_destroy(void *model);
-// Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1, norm 0: final. `bias` may be null.
+// Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1: 0 final, 1 of a head's features, from 2
+// on those of the parts that true features are cut into. `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
-// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1, linear 0: head. `weight` is [outputs][inputs], bf16 or float.
+// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1: 0 output head, 1 what fuses features. `weight` is [outputs][inputs], bf16 or float.
 void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16, const float *bias);
 // window 0: full attention; rope -1: no rotation.
 void headstart_set_layer(void *model, int layer, int window, int rope);
@@ -67,6 +75,16 @@ int headstart_contenders(const float *logits, int64_t count, double temperature,
 float headstart_ranked(const float *logits, int64_t count, int64_t rank);
 // The sum of exp((logit - peak) / temperature), to within 1e-5 of itself.
 double headstart_mass(const float *logits, int64_t count, float peak, double temperature);
+// A linear layer by itself: y[rows][outputs] = x[rows][inputs] times the weights, plus the bias.
+void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const void *weight, int is_bf16,
+                              const float *bias);
+void headstart_linear_destroy(void *linear);
+int64_t headstart_linear_bytes(const void *linear);
+const char *headstart_linear_run(void *linear, int rows, const float *x, float *y);
+
+// The `ranks` largest of each row of `logits` [rows][size], the largest first, the first of equals first: ids, and
+// log-probabilities. Missing ones have id 0 and log-probability -inf.
+void headstart_best(const float *logits, int rows, int size, int ranks, float *log_probs, int32_t *ids);
 
 // Seconds one read of the weights takes with the team of a pass: the floor that a pass is measured against.
 double headstart_read_seconds(const void *model);

@@ -170,7 +170,7 @@ template <class Cell> class AttentionTile {
 
   // A tree's scores by slot: a score does not depend on where its key stands, so all rows share these tiles.
   void score_slots() {
-    const int slots = sequence_.cached + item_.end_row - sequence_.first_row;
+    const int slots = sequence_.slot(item_.end_row);
     for (int page = shared_; page * kPageKeys < slots; ++page)
       score_page(page, s_.slot_scores + (page - shared_) * kPageKeys, s_.slot_stride());
   }

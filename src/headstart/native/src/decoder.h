@@ -8,7 +8,16 @@
 #include "rowwise.h"
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kLinears };
+enum OwnNormIndex { kFinalNorm, kFeatureNorm, kPartNorms };  // of no layer
 enum NormIndex { kAttentionNorm, kMlpNorm, kQueryNorm, kKeyNorm, kAttentionPostNorm, kMlpPostNorm, kNorms };
+
+// What the first layer reads of a row.
+enum class Entry {
+  token,   // the token's embedding
+  fused,   // a linear layer over embedding and feature, side by side (EAGLE-1); its output is the residual stream
+  beside,  // attention reads both side by side, each normed; the feature is the residual stream (EAGLE-3)
+  beside_normed,  // the same, and the normed feature is the residual stream
+};
 
 struct RopeTable {
   const float *cosines = nullptr, *sines = nullptr;  // [position][dimensions / 2]
@@ -25,60 +34,36 @@ class Decoder {
  public:
   explicit Decoder(const HeadstartShape &s)
       : shape(s), precision(static_cast<Precision>(s.precision)), norm_kind(static_cast<NormKind>(s.norm)),
-        activation(static_cast<Activation>(s.activation)), kernel(linear_kernel(precision)),
+        activation(static_cast<Activation>(s.activation)), entry(static_cast<Entry>(s.entry)), kernel(linear_kernel(precision)),
         hidden(round_up(s.hidden, kPadding)), attention(round_up(s.heads * s.head_dim, kPadding)),
         mlp(round_up(s.mlp, kPadding)), qkv((s.heads + 2 * s.kv_heads) * s.head_dim), layers(s.layers) {
     for (DecoderLayer &layer : layers) {
-      layer.linears[kQkv] = plan(qkv, s.hidden, hidden, ceil_div(qkv, kColumns));
+      const int inputs = is_beside() ? 2 * s.hidden : s.hidden;
+      layer.linears[kQkv] = plan(qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
       layer.linears[kOutput] = plan(s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
       layer.linears[kUp] = plan(s.gated ? 2 * s.mlp : s.mlp, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
       layer.linears[kDown] = plan(s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
+    }
+    if (is_head()) {
+      const int inputs = is_beside() ? s.features : 2 * s.hidden;
+      fuse = plan(s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
     }
     head = plan(s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns));
     allocate_streams();
   }
 
   void set_linear(int layer, int which, const void *weight, bool is_bf16, const float *bias) {
-    PackedLinear &linear = layer < 0 ? head : layers[layer].linears[which];
+    PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
     const bool gated = layer >= 0 && which == kUp && shape.gated;
-    const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
-    if (is_quantised(precision)) linear.scales.assign(columns, 1.f), linear.column_sums.assign(columns, 0);
-    if (bias) {
-      linear.bias.assign(columns, 0.f);
-      for (size_t c = 0; c < columns; ++c)
-        if (const int output = output_of(linear, gated, static_cast<int>(c)); output >= 0) linear.bias[c] = bias[output];
-    }
-    const int threads = shape.threads;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int t = 0; t < threads; ++t) {
-      std::vector<float> floats(linear.padded_inputs);
-      std::vector<Bf16> halves(linear.padded_inputs);
-      for (int pair = linear.first_pair[t]; pair < linear.first_pair[t + 1]; ++pair) {
-        char *to = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
-        for (int column = 0; column < kColumns; ++column) {
-          const int output = output_of(linear, gated, pair * kColumns + column);
-          if (output < 0) continue;
-          const size_t at = static_cast<size_t>(output) * linear.inputs;
-          const Bf16 *half_row = static_cast<const Bf16 *>(weight) + at;
-          const float *float_row = static_cast<const float *>(weight) + at;
-          if (precision == Precision::bf16) {
-            for (int k = 0; k < linear.inputs; ++k) halves[k] = is_bf16 ? half_row[k] : to_bf16(float_row[k]);
-            pack_column(linear, to, column, halves.data());
-            continue;
-          }
-          for (int k = 0; k < linear.inputs; ++k) floats[k] = is_bf16 ? to_float(half_row[k]) : float_row[k];
-          if (precision == Precision::fp32)
-            pack_column(linear, to, column, floats.data());
-          else
-            pack_column_int8(linear, to, pair, column, floats.data());
-          std::fill(floats.begin() + linear.inputs, floats.end(), 0.f);
-        }
-      }
-    }
+    pack_linear(linear, precision, weight, is_bf16, bias, [&](int column) { return output_of(linear, gated, column); });
   }
 
   void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
-    Norm &norm = layer < 0 ? final_norm : layers[layer].norms[which];
+    if (layer < 0 && which >= kPartNorms) part_norms.resize(std::max<size_t>(part_norms.size(), which - kPartNorms + 1));
+    Norm &norm = layer >= 0                 ? layers[layer].norms[which]
+                 : which >= kPartNorms      ? part_norms[which - kPartNorms]
+                 : which == kFeatureNorm    ? feature_norm
+                                            : final_norm;
     norm.weight.assign(round_up(size, kPadding), 0.f);
     std::copy_n(weight, size, norm.weight.begin());
     if (!bias) return;
@@ -94,6 +79,14 @@ class Decoder {
     return most;
   }
 
+  bool is_head() const { return entry != Entry::token; }
+  bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
+
+  // Most padded inputs of a linear layer.
+  size_t widest() const {
+    return std::max({hidden, attention, mlp, fuse.padded_inputs, layers[0].linears[kQkv].padded_inputs});
+  }
+
   int64_t stream_bytes() const {
     int64_t total = 0;
     for (const HugeBuffer &stream : streams) total += static_cast<int64_t>(stream.size());
@@ -106,12 +99,14 @@ class Decoder {
   const Precision precision;
   const NormKind norm_kind;
   const Activation activation;
+  const Entry entry;
   const LinearKernel kernel;
   const int hidden, attention, mlp;  // padded
   const int qkv;
   std::vector<DecoderLayer> layers;
-  PackedLinear head;
-  Norm final_norm;
+  PackedLinear head, fuse;
+  Norm final_norm, feature_norm;
+  std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
   const void *embedding = nullptr;
   bool embedding_bf16 = false;
@@ -133,20 +128,11 @@ class Decoder {
   }
 
   void allocate_streams() {
-    for (int t = 0; t < shape.threads; ++t) {
-      std::vector<PackedLinear *> in_order;
-      for (DecoderLayer &layer : layers)
-        for (PackedLinear &linear : layer.linears) in_order.push_back(&linear);
-      in_order.push_back(&head);
-      size_t bytes = 0;
-      const auto run_bytes = [t](const PackedLinear &l) { return (l.first_pair[t + 1] - l.first_pair[t]) * l.pair_bytes; };
-      for (const PackedLinear *linear : in_order) bytes += run_bytes(*linear);
-      streams.emplace_back(bytes);
-      const char *at = streams.back().data();
-      for (PackedLinear *linear : in_order) {
-        linear->weights[t] = at;
-        at += run_bytes(*linear);
-      }
-    }
+    std::vector<PackedLinear *> in_order;
+    if (fuse.outputs) in_order.push_back(&fuse);
+    for (DecoderLayer &layer : layers)
+      for (PackedLinear &linear : layer.linears) in_order.push_back(&linear);
+    in_order.push_back(&head);
+    for (int t = 0; t < shape.threads; ++t) streams.push_back(allocate_stream(in_order, t));
   }
 };

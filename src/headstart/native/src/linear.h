@@ -1,5 +1,6 @@
 // Linear layers: weights packed once into the order in which they are read, and the kernels that multiply them.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -72,6 +73,25 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
   return linear;
 }
 
+// Rows of floating-point elements, in memory that `memory` keeps.
+static inline Activations element_rows(std::vector<AlignedBuffer> &memory, int rows, size_t columns) {
+  Activations a;
+  a.row_bytes = columns * sizeof(float) + 64;  // 64: rows must not share cache sets
+  a.data = memory.emplace_back(rows * a.row_bytes).data();
+  return a;
+}
+
+// Rows as linear layers of up to `columns` inputs read them.
+static inline Activations packed_rows(Precision precision, std::vector<AlignedBuffer> &memory, int rows, size_t columns) {
+  if (!is_quantised(precision)) return element_rows(memory, rows, columns);
+  Activations a;
+  a.row_bytes = (precision == Precision::int8 ? 2 : 1) * kPlaneBytes;
+  a.tile_bytes = (rows + 16) * a.row_bytes + 64;  // more than its rows: tiles must not share cache sets
+  a.data = memory.emplace_back(columns / kPlaneBytes * a.tile_bytes).data();
+  a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
+  return a;
+}
+
 // Writes one column of a pair; `w` holds the padded inputs of the output.
 static inline void pack_column(PackedLinear &linear, char *pair_at, int column, const Bf16 *w) {
   auto *words = reinterpret_cast<uint32_t *>(pair_at) + column;
@@ -99,6 +119,61 @@ static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pai
   }
   linear.scales[pair * kColumns + column] = unit;
   linear.column_sums[pair * kColumns + column] = sum;
+}
+
+// Packs `weight` [outputs][inputs] (bf16 or float) and `bias`, which may be null. `output_of(column)` is the output
+// that a packed column holds, -1 for padding.
+template <class OutputOf>
+static inline void pack_linear(PackedLinear &linear, Precision precision, const void *weight, bool is_bf16,
+                               const float *bias, OutputOf &&output_of) {
+  const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
+  if (is_quantised(precision)) linear.scales.assign(columns, 1.f), linear.column_sums.assign(columns, 0);
+  if (bias) {
+    linear.bias.assign(columns, 0.f);
+    for (size_t c = 0; c < columns; ++c)
+      if (const int output = output_of(static_cast<int>(c)); output >= 0) linear.bias[c] = bias[output];
+  }
+  const int threads = static_cast<int>(linear.weights.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int t = 0; t < threads; ++t) {
+    std::vector<float> floats(linear.padded_inputs);
+    std::vector<Bf16> halves(linear.padded_inputs);
+    for (int pair = linear.first_pair[t]; pair < linear.first_pair[t + 1]; ++pair) {
+      char *to = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
+      for (int column = 0; column < kColumns; ++column) {
+        const int output = output_of(pair * kColumns + column);
+        if (output < 0) continue;
+        const size_t at = static_cast<size_t>(output) * linear.inputs;
+        const Bf16 *half_row = static_cast<const Bf16 *>(weight) + at;
+        const float *float_row = static_cast<const float *>(weight) + at;
+        if (precision == Precision::bf16) {
+          for (int k = 0; k < linear.inputs; ++k) halves[k] = is_bf16 ? half_row[k] : to_bf16(float_row[k]);
+          pack_column(linear, to, column, halves.data());
+          continue;
+        }
+        for (int k = 0; k < linear.inputs; ++k) floats[k] = is_bf16 ? to_float(half_row[k]) : float_row[k];
+        if (precision == Precision::fp32)
+          pack_column(linear, to, column, floats.data());
+        else
+          pack_column_int8(linear, to, pair, column, floats.data());
+        std::fill(floats.begin() + linear.inputs, floats.end(), 0.f);
+      }
+    }
+  }
+}
+
+// Memory for thread t's share of `linears`, in their order, and where each finds its own there.
+static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &linears, int t) {
+  const auto run_bytes = [t](const PackedLinear &l) { return (l.first_pair[t + 1] - l.first_pair[t]) * l.pair_bytes; };
+  size_t bytes = 0;
+  for (const PackedLinear *linear : linears) bytes += run_bytes(*linear);
+  HugeBuffer stream(bytes);
+  const char *at = stream.data();
+  for (PackedLinear *linear : linears) {
+    linear->weights[t] = at;
+    at += run_bytes(*linear);
+  }
+  return stream;
 }
 
 // The part of a layer that thread t computes: `finish(pair, row, rows, out)` gets each block of 32 columns.

@@ -16,13 +16,13 @@ class PassRunner {
     qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
     input_ = packed(kPanelRows);
     mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
-    attended_ = elements(kPanelRows);
-    middle_ = elements(kPanelRows);
+    attended_ = element_rows(memory_, kPanelRows, m_.widest());
+    middle_ = element_rows(memory_, kPanelRows, m_.widest());
     branch_ = floats(m_.hidden, branch_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
-      row_.push_back(memory_.emplace_back(2 * widest() * sizeof(float)).as<float>());
+      row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
   }
 
@@ -36,26 +36,7 @@ class PassRunner {
     stride = columns + 16;
     return memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>();
   }
-  size_t widest() const { return std::max({m_.hidden, m_.attention, m_.mlp}); }
-
-  // Rows of floating-point elements.
-  Activations elements(int rows) {
-    Activations a;
-    a.row_bytes = widest() * sizeof(float) + 64;  // 64: rows must not share cache sets
-    a.data = memory_.emplace_back(rows * a.row_bytes).data();
-    return a;
-  }
-
-  // Rows as the linear layers read them.
-  Activations packed(int rows) {
-    if (!is_quantised(m_.precision)) return elements(rows);
-    Activations a;
-    a.row_bytes = (m_.precision == Precision::int8 ? 2 : 1) * kPlaneBytes;
-    a.tile_bytes = (rows + 16) * a.row_bytes + 64;  // more than its rows: tiles must not share cache sets
-    a.data = memory_.emplace_back(widest() / kPlaneBytes * a.tile_bytes).data();
-    a.scales = memory_.emplace_back(rows * sizeof(float)).as<float>();
-    return a;
-  }
+  Activations packed(int rows) { return packed_rows(m_.precision, memory_, rows, m_.widest()); }
 
   size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
 
@@ -88,40 +69,41 @@ class PassRunner {
 
 #include "worker.h"
 
-  inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
-    if (const char *error = plan_.build(pass, m_.shape.vocab, cache.pages(), m_.shape.layers, m_.positions())) return error;
-    cache_ = &cache, pass_ = &pass;
-    const int threads = m_.shape.threads;
-    for (int t = 0; t < threads; ++t) {
-      if (m_.precision == Precision::fp32)
-        scratch_fp32_[t].reserve(m_.shape.head_dim, plan_.tree_span());
-      else
-        scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
-    }
-    int wanted = 0;
-    for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
-      rows_ = std::min(kPanelRows, pass.rows - first_);
-      plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
-      Plan::split(items_, pass.positions, threads, parts_);
+inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
+  const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
+  if (const char *error = plan_.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions())) return error;
+  cache_ = &cache, pass_ = &pass;
+  const int threads = m_.shape.threads;
+  for (int t = 0; t < threads; ++t) {
+    if (m_.precision == Precision::fp32)
+      scratch_fp32_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+    else
+      scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+  }
+  int wanted = 0;
+  for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
+    rows_ = std::min(kPanelRows, pass.rows - first_);
+    plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
+    Plan::split(items_, pass.positions, threads, parts_);
     if (parts_.size() > part_capacity_) {
       part_capacity_ = parts_.size();
       part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
     }
     first_wanted_ = wanted;
-      while (wanted < pass.wanted && pass.logit_rows[wanted] < first_ + rows_) ++wanted;
-      panel_wanted_ = wanted - first_wanted_;
-      barrier_.reset(threads);
-      bool complete = true;
+    while (wanted < pass.wanted && pass.logit_rows[wanted] < first_ + rows_) ++wanted;
+    panel_wanted_ = wanted - first_wanted_;
+    barrier_.reset(threads);
+    bool complete = true;
 #pragma omp parallel num_threads(threads)
-      {
-        if (omp_get_num_threads() == threads) {
-          UnitScope scope;
-          Worker(*this, omp_get_thread_num()).run();
-        } else {
-          complete = false;
-        }
+    {
+      if (omp_get_num_threads() == threads) {
+        UnitScope scope;
+        Worker(*this, omp_get_thread_num()).run();
+      } else {
+        complete = false;
       }
-      if (!complete) return "OpenMP gave fewer threads than the backend was built for";
     }
-    return nullptr;
+    if (!complete) return "OpenMP gave fewer threads than the backend was built for";
   }
+  return nullptr;
+}

@@ -8,8 +8,11 @@
 
 struct SequencePlan {
   int first_row, end_row, cached;
+  int held;  // rows of a growing draft that earlier passes left behind the cached ones
   const int32_t *blocks;
   bool straight;  // every row follows the row before it: logical position and slot are the same
+
+  int slot(int row) const { return cached + held + row - first_row; }  // logical
 };
 
 // Query rows [first_row, end_row) times heads [first_head, first_head + heads), all of one kv head: at most
@@ -26,28 +29,31 @@ struct AttentionPart {
 class Plan {
  public:
   // Null, or what is wrong with the pass.
-  const char *build(const HeadstartPass &pass, int vocab, int pages, int layers, int positions) {
+  const char *build(const HeadstartPass &pass, int tokens, int pages, int layers, int positions) {
     pages_per_block_ = pass.pages_per_block;
-    if (const char *error = check(pass, vocab, layers, positions)) return error;
+    if (const char *error = check(pass, tokens, layers, positions)) return error;
     sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
     for (int s = 0; s < pass.sequences; ++s) {
-      SequencePlan plan{pass.row_starts[s], pass.row_starts[s + 1], pass.cached_lengths[s],
+      SequencePlan plan{pass.row_starts[s], pass.row_starts[s + 1], pass.cached_lengths[s], 0,
                         pass.block_tables + static_cast<int64_t>(s) * pass.blocks_per_sequence, true};
       if (plan.cached < 0 || plan.first_row >= plan.end_row) return "a sequence has no rows or a negative cached length";
-      const int slots = plan.cached + plan.end_row - plan.first_row;
-      const int blocks = ceil_div(slots, kPageKeys * pages_per_block_);
+      if (pass.paths)
+        if (const char *error = take_paths(pass, plan)) return error;
+      const int blocks = ceil_div(plan.slot(plan.end_row), kPageKeys * pages_per_block_);
       if (blocks > pass.blocks_per_sequence) return "a block table is shorter than its sequence";
       for (int b = 0; b < blocks; ++b)
         if (plan.blocks[b] < 0 || (plan.blocks[b] + 1) * pages_per_block_ > pages)
           return "a block table names a block outside the cache";
-      for (int row = plan.first_row; row < plan.end_row; ++row) {
+      for (int row = plan.first_row; row < plan.end_row && !pass.paths; ++row) {
         const int parent = pass.parents[row];
         if (parent >= row || (parent != -1 && parent < plan.first_row)) return "a parent does not stand before its row";
         const int expected = parent < 0 ? plan.cached : pass.positions[parent] + 1;
         if (pass.positions[row] != expected) return "a position is not its parent's plus one";
         plan.straight &= parent == (row == plan.first_row ? -1 : row - 1);
       }
-      if (!plan.straight) add_paths(pass, plan);
+      if (!plan.straight && !pass.paths) add_paths(pass, plan);
+      if (!plan.straight)
+        tree_span_ = std::max(tree_span_, kPageKeys + round_up(plan.slot(plan.end_row) - plan.cached + kPageKeys, kPageKeys));
       sequences_.push_back(plan);
     }
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
@@ -93,12 +99,13 @@ class Plan {
   }
 
  private:
-  static const char *check(const HeadstartPass &pass, int vocab, int layers, int positions) {
+  // `tokens`: ids end there; 0 where tokens are not read.
+  static const char *check(const HeadstartPass &pass, int tokens, int layers, int positions) {
     if (pass.rows < 1 || pass.sequences < 1 || pass.row_starts[0] != 0) return "the pass has no rows";
     if (pass.pages_per_block < 1) return "the block size is not a multiple of 32";
     if (pass.layers < 1 || pass.layers > layers) return "num_layers is outside the model";
     for (int row = 0; row < pass.rows; ++row) {
-      if (!pass.inputs && (pass.tokens[row] < 0 || pass.tokens[row] >= vocab)) return "a token is outside the vocabulary";
+      if (tokens && (pass.tokens[row] < 0 || pass.tokens[row] >= tokens)) return "a token is outside the vocabulary";
       if (pass.positions[row] < 0 || pass.positions[row] >= positions) return "a position is beyond the rope table";
     }
     for (int i = 0; i < pass.wanted; ++i)
@@ -116,9 +123,25 @@ class Plan {
       path_.resize(path_.size() + depth + 1);
       if (depth > 0)
         std::copy_n(path_.begin() + path_begin_[pass.parents[row]], depth, path_.begin() + path_begin_[row]);
-      path_.back() = plan.cached + row - plan.first_row;
+      path_.back() = plan.slot(row);
     }
-    tree_span_ = std::max(tree_span_, kPageKeys + round_up(plan.end_row - plan.first_row + kPageKeys, kPageKeys));
+  }
+
+  // The paths that the pass names itself, and from them how many rows of the draft are held.
+  const char *take_paths(const HeadstartPass &pass, SequencePlan &plan) {
+    plan.straight = false;
+    for (int row = plan.first_row; row < plan.end_row; ++row) {
+      const int depth = pass.positions[row] - plan.cached;
+      const int32_t *path = pass.paths + static_cast<int64_t>(row) * pass.path_length;
+      if (depth < 0 || depth >= pass.path_length) return "a path is shorter than its row is deep";
+      if (row == plan.first_row) plan.held = path[depth] - plan.cached;
+      if (plan.held < 0 || path[depth] != plan.slot(row)) return "a path does not end with its own row";
+      for (int i = 0; i < depth; ++i)
+        if (path[i] < plan.cached || path[i] >= plan.slot(row)) return "a path leads outside the draft";
+      path_begin_[row] = static_cast<int64_t>(path_.size());
+      path_.insert(path_.end(), path, path + depth + 1);
+    }
+    return nullptr;
   }
 
   std::vector<SequencePlan> sequences_;

@@ -8,7 +8,10 @@ class PassRunner::Worker {
         quantised_(m_.kernel.element == ElementKind::int8) {}
 
   void run() {
-    embed();
+    if (m_.is_head())
+      enter();
+    else
+      embed();
     for (int layer = 0; layer < pass_.layers; ++layer) {
       copy_taps(layer);
       run_layer(m_.layers[layer], layer);
@@ -32,17 +35,11 @@ class PassRunner::Worker {
     const Lanes factor = splat(m_.shape.embedding_scale);
     my_rows(rows_, [&](int row) {
       float *to = x(row);
-      const size_t source = pass_.inputs ? p_.first_ + row : pass_.tokens[p_.first_ + row];
       if (pass_.inputs) {
-        std::memcpy(to, pass_.inputs + source * size, size * sizeof(float));
+        std::memcpy(to, pass_.inputs + static_cast<size_t>(p_.first_ + row) * size, size * sizeof(float));
         return;
       }
-      if (m_.embedding_bf16) {
-        const Bf16 *from = static_cast<const Bf16 *>(m_.embedding) + source * size;
-        for (int k = 0; k < size; ++k) to[k] = to_float(from[k]);
-      } else {
-        std::memcpy(to, static_cast<const float *>(m_.embedding) + source * size, size * sizeof(float));
-      }
+      load_embedding(row, to);
       for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
       if (m_.learned) {
         const float *position = m_.learned + static_cast<size_t>(pass_.positions[p_.first_ + row]) * size;
@@ -52,11 +49,83 @@ class PassRunner::Worker {
     barrier();
   }
 
-  // What rows a linear layer reads, and whether other threads packed some of them.
-  struct Input {
-    Activations rows;
-    bool shared;
-  };
+  void load_embedding(int row, float *to) const {
+    const int size = m_.shape.hidden;
+    const size_t source = static_cast<size_t>(pass_.tokens[p_.first_ + row]) * size;
+    if (m_.embedding_bf16) {
+      const Bf16 *from = static_cast<const Bf16 *>(m_.embedding) + source;
+      for (int k = 0; k < size; ++k) to[k] = to_float(from[k]);
+    } else {
+      std::memcpy(to, static_cast<const float *>(m_.embedding) + source, size * sizeof(float));
+    }
+  }
+
+  // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.
+  void enter() {
+    const int size = m_.shape.hidden;
+    if (!m_.is_beside())
+      fuse([&](int row, float *scratch) {
+        load_embedding(row, scratch);
+        std::memcpy(scratch + size, features(row, size), size * sizeof(float));
+        std::fill(scratch + 2 * size, scratch + m_.fuse.padded_inputs, 0.f);
+        return scratch;
+      });
+    else if (pass_.true_features)
+      fuse([&](int row, float *scratch) { return norm_parts(row, scratch); });
+    else
+      my_rows(rows_, [&](int row) { std::memcpy(x(row), features(row, size), size * sizeof(float)); });
+    barrier();
+    if (m_.entry != Entry::beside_normed) return;
+    my_rows(rows_, [&](int row) { norm_row(m_.feature_norm, x(row), x(row)); });
+    barrier();
+  }
+
+  const float *features(int row, int size) const { return pass_.inputs + static_cast<size_t>(p_.first_ + row) * size; }
+
+  // x = the fusing layer over what `source` gives.
+  template <class Source> void fuse(Source &&source) {
+    const Activations &input = pack(p_.input_, p_.private_input_[thread_], rows_, m_.fuse.padded_inputs, source);
+    linear(m_.fuse, input, rows_, copy_columns(p_.x_, p_.x_stride_));
+  }
+
+  const float *norm_parts(int row, float *scratch) const {
+    const int all = m_.shape.features, parts = static_cast<int>(m_.part_norms.size()), size = parts ? all / parts : all;
+    float *from = parts ? scratch + m_.widest() : scratch;
+    std::memcpy(from, features(row, all), all * sizeof(float));
+    for (int part = 0; part < parts; ++part)
+      normalise(m_.norm_kind, m_.part_norms[part], m_.shape.norm_eps, from + part * size, size, scratch + part * size);
+    std::fill(scratch + all, scratch + m_.fuse.padded_inputs, 0.f);
+    return scratch;
+  }
+
+  // out[0, hidden padded) = x normed, or as it is where the model has no such norm.
+  void norm_row(const Norm &norm, const float *from, float *out) const {
+    if (norm.present())
+      normalise(m_.norm_kind, norm, m_.shape.norm_eps, from, m_.shape.hidden, out);
+    else
+      std::memmove(out, from, m_.hidden * sizeof(float));
+  }
+
+  // Embedding and feature side by side, each normed.
+  const float *beside(const Norm &norm, int row, float *scratch) const {
+    const int size = m_.shape.hidden;
+    load_embedding(row, scratch);
+    norm_row(norm, scratch, scratch);
+    if (m_.entry == Entry::beside)
+      norm_row(m_.feature_norm, x(row), scratch + size);
+    else
+      std::memcpy(scratch + size, x(row), size * sizeof(float));
+    std::fill(scratch + 2 * size, scratch + m_.layers[0].linears[kQkv].padded_inputs, 0.f);
+    return scratch;
+  }
+
+  // Stores what a linear layer computes as rows of floats.
+  static auto copy_columns(float *to, size_t stride) {
+    return [to, stride](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(to + (row + r) * stride + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
+    };
+  }
 
   // Up to two rows every thread packs for itself: cheaper than one more barrier.
   bool packs_alone(int rows) const { return rows <= 2; }
@@ -74,9 +143,15 @@ class PassRunner::Worker {
 
   const Activations &pack_norm(const Norm &norm, const Activations &common, const Activations &own) {
     return pack(common, own, rows_, m_.hidden, [&](int row, float *scratch) {
-      normalise(m_.norm_kind, norm, m_.shape.norm_eps, x(row), m_.shape.hidden, scratch);
+      norm_row(norm, x(row), scratch);
       return scratch;
     });
+  }
+
+  const Activations &pack_attention_input(const DecoderLayer &layer) {
+    if (!m_.is_beside()) return pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    return pack(p_.input_, p_.private_input_[thread_], rows_, layer.linears[kQkv].padded_inputs,
+                [&](int row, float *scratch) { return beside(layer.norms[kAttentionNorm], row, scratch); });
   }
 
   // Attention and the MLP leave their rows in `rows` as elements the next layer reads, or as floats to quantise.
@@ -92,14 +167,11 @@ class PassRunner::Worker {
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
-    const Activations input = pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    const Activations input = pack_attention_input(layer);
     Activations mlp_input;
     if (m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
-    linear(layer.linears[kQkv], input, rows_, [&](int pair, int row, int rows, const float *out) {
-      for (int r = 0; r < rows; ++r)
-        std::memcpy(p_.qkv_ + (row + r) * p_.qkv_stride_ + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
-    });
+    linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
     if (m_.precision == Precision::fp32) {
       rotate_and_store<float>(layer, index);
@@ -175,7 +247,7 @@ class PassRunner::Worker {
       }
       while (p_.plan_.sequences()[sequence].end_row <= row) ++sequence;
       const SequencePlan &s = p_.plan_.sequences()[sequence];
-      const int slot = s.cached + row - s.first_row, page = p_.plan_.page(s, slot / kPageKeys);
+      const int slot = s.slot(row), page = p_.plan_.page(s, slot / kPageKeys);
       if (head < heads + kv_heads)
         write_key(p_.cache_->keys<Cell>(index, page, head - heads), slot % kPageKeys, at, d);
       else
@@ -233,7 +305,7 @@ class PassRunner::Worker {
     if (rows == 0) return;
     const Activations input = pack(p_.input_, p_.private_input_[thread_], rows, m_.hidden, [&](int i, float *scratch) {
       const int row = pass_.logit_rows[p_.first_wanted_ + i] - p_.first_;
-      normalise(m_.norm_kind, m_.final_norm, m_.shape.norm_eps, x(row), m_.shape.hidden, scratch);
+      norm_row(m_.final_norm, x(row), scratch);
       return scratch;
     });
     const float cap = m_.shape.logit_softcap;
@@ -261,7 +333,7 @@ class PassRunner::Worker {
       if (pass_.tap_layers[i] == -1)
         my_rows(rows_, [&](int row) {
           float *scratch = p_.row_[thread_];
-          normalise(m_.norm_kind, m_.final_norm, m_.shape.norm_eps, x(row), m_.shape.hidden, scratch);
+          norm_row(m_.final_norm, x(row), scratch);
           copy_tap(i, row, scratch);
         });
   }

@@ -1,0 +1,130 @@
+"""What drafters ask of whatever computes an EAGLE head, and the small parts that heads are computed with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.models.backend import IntArray
+from headstart.models.linear import Linear
+from headstart.models.weights import LinearWeights
+
+
+class DraftCache(ABC):
+    """Keys and values of one sequence in the head's layer: rows that are true, then those of a growing draft."""
+
+    rows: int = 0
+
+    def truncate(self, rows: int) -> None:
+        """Keep the first rows."""
+        self.rows = rows
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the memory back; nothing is kept."""
+
+
+@dataclass(frozen=True)
+class DraftRows:
+    """The rows of one sequence in a step, behind those in its cache."""
+
+    cache: DraftCache
+    count: int
+    paths: IntArray | None = None
+    """int32 [row, level] rows of the draft that a row sees besides all true ones, counted from the draft's first row:
+    from the first level down to the row itself. None: true rows, each of which sees every row before it."""
+
+    @property
+    def true_rows(self) -> int:
+        """Of the cache as it stands before the step."""
+        return self.cache.rows - (0 if self.paths is None else int(self.paths[0, -1]))
+
+    @property
+    def positions(self) -> range | list[int]:
+        """[row] of the features; as many as the sequence has true rows or levels before it."""
+        if self.paths is None:
+            return range(self.cache.rows, self.cache.rows + self.count)
+        return [self.true_rows + self.paths.shape[1] - 1] * self.count
+
+
+class HeadPass(Protocol):
+    """Runs an EAGLE head over rows of several sequences side by side."""
+
+    target_ids: Tensor
+    """int64 [draft vocab] target id of each draft id."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        ...
+
+    def new_cache(self) -> DraftCache:
+        """An empty one."""
+        ...
+
+    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """True rows: keys and values go to their caches.
+
+        Args:
+            tokens: [row] the token behind each feature.
+            features: [row, taps * target hidden] the target's states.
+
+        Returns:
+            After the last row of each part: the state to feed back [part, hidden], and float32 logits
+            [part, draft vocab].
+        """
+        ...
+
+    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """Rows of drafts, which read states [row, hidden] that were fed back: likewise, after every row."""
+        ...
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        ...
+
+
+class LinearLayer(Protocol):
+    """A packed matrix."""
+
+    nbytes: int
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[row, in] -> [row, out]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kit:
+    """What parallel heads are computed with."""
+
+    dtype: torch.dtype
+    """Of the rows between the products."""
+    linear: Callable[[LinearWeights], LinearLayer]
+    best: Callable[[Tensor, int], tuple[NDArray[np.float32], IntArray]]
+    """See ``best_tokens``."""
+
+
+def torch_kit(dtype: torch.dtype, device: torch.device | str = "cpu") -> Kit:
+    """Everything by PyTorch."""
+    place = torch.device(device)
+    return Kit(dtype, lambda weights: Linear(weights, dtype, place), best_tokens)
+
+
+@torch.inference_mode()
+def best_tokens(logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+    """The likeliest tokens of float32 logits [row, draft vocab], the likeliest first.
+
+    Returns:
+        Log-probabilities and draft ids, [row, rank] each.
+    """
+    best = logits.topk(ranks)
+    log_probs = best.values - logits.logsumexp(-1, keepdim=True)
+    return log_probs.cpu().numpy(), best.indices.to("cpu", torch.int32).numpy()

@@ -1,0 +1,360 @@
+"""Trained heads on the native library: an EAGLE head's step as one call, and what parallel heads are made of."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.errors import ConfigError
+from headstart.models.backend import IntArray
+from headstart.models.heads.eagle import EagleConfig, EagleHead
+from headstart.models.heads.head_pass import DraftCache, DraftRows, Kit
+from headstart.models.heads.tables import TargetTables
+from headstart.models.weights import LinearWeights, NormWeights
+from headstart.native.backend import PAGE_KEYS, NativeStorage, Precision
+from headstart.native.library import Library, Pass, Shape
+from headstart.native.loader import load_library
+from headstart.native.packing import (
+    FEATURE_NORM,
+    FINAL_NORM,
+    FUSE,
+    LINEARS,
+    NORMS,
+    OUTPUT_HEAD,
+    PART_NORMS,
+    Packer,
+    RopeTables,
+    as_float32,
+    as_int32,
+    as_matrix,
+)
+
+_FIRST_PAGES = 32
+_FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
+"""``Entry`` of ``src/decoder.h``."""
+
+
+def supports_head(config: EagleConfig) -> str | None:
+    """None if the native pass can run such a head, else the reason in a few words."""
+    if config.head_dim % 32 or config.head_dim > 256:
+        return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
+    if config.rope.dim % 32 or config.rope.dim > config.head_dim:
+        return f"{config.rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
+    if config.norm_before_fc and config.fc_norm:
+        return "true features are normed twice"
+    return None
+
+
+class NativeDraftCache(DraftCache):
+    """Rows on pages of the pass they belong to."""
+
+    def __init__(self, pages: PagePool) -> None:
+        self._pool = pages
+        self.pages: list[int] = []
+
+    def reserve(self, rows: int) -> None:
+        """Room for so many rows in all."""
+        missing = -(-rows // PAGE_KEYS) - len(self.pages)
+        if missing > 0:
+            self.pages += self._pool.take(missing)
+
+    def release(self) -> None:
+        self._pool.give_back(self.pages)
+        self.rows, self.pages = 0, []
+
+
+class PagePool:
+    """Pages of a head's keys and values, as many as its sequences need."""
+
+    def __init__(self, library: Library, model: int) -> None:
+        self._library = library
+        self._model = model
+        self.storage = NativeStorage(library, model, _FIRST_PAGES, PAGE_KEYS)
+        self._free = list(range(_FIRST_PAGES))
+
+    def take(self, count: int) -> list[int]:
+        """Pages that nobody else has.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        if count > len(self._free):
+            self._grow(count - len(self._free))
+        taken = self._free[:count]
+        del self._free[:count]
+        return taken
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Pages that were taken."""
+        self._free += pages
+
+    def _grow(self, missing: int) -> None:
+        before = self.storage
+        pages = max(2 * before.num_blocks, before.num_blocks + missing)
+        self.storage = NativeStorage(self._library, self._model, pages, PAGE_KEYS)
+        # One layer: pages stand one behind the other, whatever their number.
+        self.storage.memory[: before.nbytes] = before.memory
+        self._free += range(before.num_blocks, pages)
+
+
+class NativeEaglePass:
+    """Steps of a head over rows of several sequences (``HeadPass``), each one native call.
+
+    A row's bits do not depend on the rows beside it. States are float32.
+
+    Args:
+        head: weights, copied; ``supports_head`` of its configuration must be None.
+        tables: the target's; used where the head has none of its own.
+        precision: of matrices and cache, whatever the target's.
+        threads: team size, None for torch's.
+        isa: instruction set to use instead of the fastest (see ``load_library``).
+
+    Raises:
+        ConfigError: the head is not supported, or there is no native path on this machine.
+    """
+
+    def __init__(
+        self,
+        head: EagleHead,
+        tables: TargetTables,
+        precision: Precision = "bf16",
+        threads: int | None = None,
+        isa: str | None = None,
+    ) -> None:
+        self.config = config = head.config
+        reason = supports_head(config)
+        library = load_library(isa)
+        if reason is not None or library is None:
+            raise ConfigError(f"no native pass for this head ({reason or 'none on this machine'}); use PyTorch")
+        self._library = library
+        embedding = (tables.embedding if head.embedding is None else head.embedding).detach().cpu()
+        self._embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
+        shape = _shape(config, len(embedding), precision, threads or torch.get_num_threads())
+        handle = library.create(ctypes.byref(shape))
+        if not handle:
+            raise ConfigError(f"the weights of the head do not fit in memory as {precision}")
+        self.handle: int = handle
+        weakref.finalize(self, library.destroy, handle)
+        self._ropes = RopeTables(library, handle, [config.rope])
+        with torch.inference_mode():
+            self._pack(head, tables)
+        self._pages = PagePool(library, handle)
+        self._state_tap = np.array([-1 if config.norm_output else 1], dtype=np.int32)
+        self.target_ids = head.target_ids.cpu()
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        return int(self._library.bytes(self.handle)) + self._embedding.nbytes
+
+    def new_cache(self) -> NativeDraftCache:
+        return NativeDraftCache(self._pages)
+
+    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """See ``HeadPass``."""
+        last = np.cumsum([part.count for part in parts], dtype=np.int32) - np.int32(1)
+        states, logits = self._run(tokens, features, parts, last, true=True)
+        return states[torch.from_numpy(last).long()], logits
+
+    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """See ``HeadPass``."""
+        return self._run(tokens, states, parts, np.arange(len(tokens), dtype=np.int32), true=False)
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        return best_tokens(self._library, logits, ranks)
+
+    def _run(
+        self, tokens: IntArray, inputs: Tensor, parts: Sequence[DraftRows], wanted: IntArray, true: bool
+    ) -> tuple[Tensor, Tensor]:
+        """States of all rows, logits of those ``wanted``."""
+        config, rows = self.config, len(tokens)
+        width = config.target_hidden_size * len(config.taps) if true else config.hidden_size
+        if inputs.shape != (rows, width):
+            raise ValueError(f"features are {tuple(inputs.shape)}; rows x features is {(rows, width)}")
+        cached = np.array([part.true_rows for part in parts], dtype=np.int32)
+        positions = np.array([position for part in parts for position in part.positions], dtype=np.int32)
+        starts = np.cumsum([0, *(part.count for part in parts)], dtype=np.int32)
+        # A true row follows the one before it.
+        parents, paths = (_chains(starts), None) if true else (None, np.concatenate([_slots(part) for part in parts]))
+        blocks, tokens = self._take_pages(parts), as_int32(tokens)
+        self._ropes.reach(int(positions.max()) + 1)
+        inputs = as_float32(inputs)
+        states = torch.empty(rows, config.hidden_size)
+        logits = torch.empty(len(wanted), config.draft_vocab_size)
+        arguments = Pass(
+            rows=rows,
+            sequences=len(parts),
+            blocks_per_sequence=blocks.shape[1],
+            pages_per_block=1,
+            wanted=len(wanted),
+            layers=1,
+            taps=1,
+            tokens=_address(tokens),
+            positions=_address(positions),
+            parents=None if parents is None else _address(parents),
+            row_starts=_address(starts),
+            cached_lengths=_address(cached),
+            block_tables=_address(blocks),
+            logit_rows=_address(wanted),
+            tap_layers=_address(self._state_tap),
+            inputs=inputs.data_ptr(),
+            true_features=true,
+            path_length=0 if paths is None else paths.shape[1],
+            paths=None if paths is None else _address(paths),
+            logits=logits.data_ptr(),
+            tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
+        )
+        error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))
+        if error is not None:
+            raise ValueError(f"the head cannot step: {error.decode()}")
+        for part in parts:
+            part.cache.rows += part.count
+        return states, logits
+
+    def _take_pages(self, parts: Sequence[DraftRows]) -> IntArray:
+        """int32 [part, page] tables with room for the rows of a step."""
+        tables = []
+        for part in parts:
+            assert isinstance(part.cache, NativeDraftCache)
+            part.cache.reserve(part.cache.rows + part.count)
+            tables.append(part.cache.pages)
+        longest = max(map(len, tables))
+        return np.array([pages + [0] * (longest - len(pages)) for pages in tables], dtype=np.int32)
+
+    def _pack(self, head: EagleHead, tables: TargetTables) -> None:
+        config, layer = self.config, head.midlayer
+        attention, mlp = layer.self_attn, layer.mlp
+        self._library.set_layer(self.handle, 0, 0, 0)
+        packer = Packer(self._library, self.handle)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        bias = torch.cat([projection.bias for projection in projections]) if config.attention_bias else None
+        for name, weight in (
+            ("qkv", torch.cat([projection.weight for projection in projections])),
+            ("output", attention.o_proj.weight),
+            ("up", torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
+            ("down", mlp.down_proj.weight),
+        ):
+            packer.linear(0, LINEARS.index(name), LinearWeights(weight, bias if name == "qkv" else None))
+        packer.norm(0, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
+        packer.linear(-1, FUSE, LinearWeights(head.fc.weight, head.fc.bias))
+        if config.variant == "eagle3":
+            packer.norm(0, NORMS.index("attention_norm"), NormWeights(layer.input_layernorm.weight))
+            packer.norm(-1, FEATURE_NORM, NormWeights(layer.hidden_norm.weight))
+            packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
+            packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.lm_head.weight))
+        else:
+            packer.linear(-1, OUTPUT_HEAD, LinearWeights(tables.head))
+        count = 1 if config.norm_before_fc else len(config.taps) if config.fc_norm else 0
+        for i in range(count):
+            name = "input_norm" if config.norm_before_fc else f"fc_norm.{i}"
+            packer.norm(-1, PART_NORMS + i, NormWeights(head.get_parameter(f"{name}.weight")))
+        self._library.set_embedding(
+            self.handle, self._embedding.data_ptr(), self._embedding.dtype is torch.bfloat16, None, 0
+        )
+
+
+class NativeLinear:
+    """y = x W^T + b on float32 rows, packed like the layers of a pass.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+
+    def __init__(self, library: Library, weights: LinearWeights, precision: Precision, threads: int) -> None:
+        weight = as_matrix(weights.weight)
+        bias = None if weights.bias is None else as_float32(weights.bias)
+        self._outputs, self._inputs = weight.shape
+        handle = library.linear_create(
+            get_args(Precision).index(precision),
+            threads,
+            self._outputs,
+            self._inputs,
+            weight.data_ptr(),
+            weight.dtype is torch.bfloat16,
+            None if bias is None else bias.data_ptr(),
+        )
+        if not handle:
+            raise ConfigError(f"a matrix of {self._outputs} x {self._inputs} does not fit in memory as {precision}")
+        self._handle: int = handle
+        self._library = library
+        weakref.finalize(self, library.linear_destroy, handle)
+        self.nbytes = int(library.linear_bytes(handle))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[row, in] -> float32 [row, out]."""
+        if x.shape[1:] != (self._inputs,):
+            raise ValueError(f"rows are {tuple(x.shape)}; rows x inputs is {(len(x), self._inputs)}")
+        x = as_float32(x)
+        y = torch.empty(len(x), self._outputs)
+        error = self._library.linear_run(self._handle, len(x), x.data_ptr(), y.data_ptr())
+        if error is not None:
+            raise ValueError(f"the layer cannot run: {error.decode()}")
+        return y
+
+
+def native_kit(precision: Precision = "bf16", threads: int | None = None, isa: str | None = None) -> Kit | None:
+    """Everything by the native library; None if there is none on this machine."""
+    library = load_library(isa)
+    if library is None:
+        return None
+    team = threads or torch.get_num_threads()
+    return Kit(
+        torch.float32, lambda weights: NativeLinear(library, weights, precision, team), partial(best_tokens, library)
+    )
+
+
+def best_tokens(library: Library, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+    """``heads.head_pass.best_tokens``, of equal logits the first."""
+    rows, size = logits.shape
+    logits = as_float32(logits)
+    log_probs, ids = np.empty((rows, ranks), np.float32), np.empty((rows, ranks), np.int32)
+    library.best(logits.data_ptr(), rows, size, ranks, _address(log_probs), _address(ids))
+    return log_probs, ids
+
+
+def _slots(part: DraftRows) -> IntArray:
+    """int32 [row, level] of a draft's rows, counted from the first in the cache."""
+    assert part.paths is not None
+    return as_int32(part.paths + np.int32(part.true_rows))
+
+
+def _chains(starts: IntArray) -> IntArray:
+    """int32 [row] the row before each, -1 at the starts."""
+    parents = np.arange(-1, starts[-1] - 1, dtype=np.int32)
+    parents[starts[:-1]] = -1
+    return parents
+
+
+def _address(array: NDArray[np.generic]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _shape(config: EagleConfig, tokens: int, precision: Precision, threads: int) -> Shape:
+    entry = _FUSED if config.variant == "eagle" else _BESIDE_NORMED if config.norm_before_residual else _BESIDE
+    return Shape(
+        vocab=config.draft_vocab_size,
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        mlp=config.mlp_size,
+        layers=1,
+        precision=get_args(Precision).index(precision),
+        threads=threads,
+        gated=True,
+        entry=entry,
+        features=config.target_hidden_size * len(config.taps),
+        tokens=tokens,
+        norm_eps=config.norm_eps,
+        attention_scale=config.head_dim**-0.5,
+        embedding_scale=1.0,
+    )

@@ -1,0 +1,109 @@
+"""Gives weights and tables to the native library in the form that its interface takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.errors import ConfigError
+from headstart.models.backend import IntArray
+from headstart.models.config import RopeConfig
+from headstart.models.rotary import inverse_frequencies
+from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.native.library import Library
+
+LINEARS = ("qkv", "output", "up", "down")
+NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
+"""Of a layer, by their numbers in the interface."""
+OUTPUT_HEAD, FUSE = range(2)
+FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
+"""Of no layer, likewise."""
+
+
+def as_int32(values: IntArray) -> IntArray:
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def as_float32(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32).contiguous()
+
+
+def as_matrix(weight: Tensor) -> Tensor:
+    """bfloat16 as it is, anything else as float32; contiguous."""
+    weight = weight.detach().cpu()
+    return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
+
+
+class Packer:
+    """Packs the parts of one model; nothing given is kept."""
+
+    def __init__(self, library: Library, model: int, norm_offset: float = 0.0) -> None:
+        self._library = library
+        self._model = model
+        self._norm_offset = norm_offset
+
+    def layer(self, index: int, parts: LayerWeights) -> None:
+        """All norms and matrices of a decoder layer."""
+        for which, name in enumerate(NORMS):
+            self.norm(index, which, getattr(parts, name))
+        for which, name in enumerate(LINEARS):
+            self.linear(index, which, getattr(parts, name))
+
+    def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
+        """Numbers as in ``headstart_set_linear``."""
+        weight = as_matrix(linear.weight)
+        bias = None if linear.bias is None else as_float32(linear.bias)
+        self._library.set_linear(
+            self._model,
+            layer,
+            which,
+            weight.data_ptr(),
+            weight.dtype is torch.bfloat16,
+            None if bias is None else bias.data_ptr(),
+        )
+
+    def norm(self, layer: int, which: int, norm: NormWeights | None) -> None:
+        """Numbers as in ``headstart_set_norm``.
+
+        Raises:
+            ConfigError: the norm has weights of its own for each head.
+        """
+        if norm is None:
+            return
+        weight = as_float32(norm.weight) + self._norm_offset
+        if weight.dim() != 1:
+            raise ConfigError("the native pass has no norm with weights of its own for each head; use PyTorch")
+        bias = None if norm.bias is None else as_float32(norm.bias)
+        self._library.set_norm(
+            self._model, layer, which, weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight)
+        )
+
+
+class RopeTables:
+    """Cosines and sines that the library borrows, as far as positions have reached."""
+
+    def __init__(
+        self, library: Library, model: int, ropes: Sequence[RopeConfig], factors: Tensor | None = None
+    ) -> None:
+        self._library = library
+        self._model = model
+        self._frequencies = [inverse_frequencies(rope, factors) for rope in ropes]
+        self._tables: list[tuple[Tensor, Tensor]] = []
+        self._positions = 0
+
+    def reach(self, positions: int) -> None:
+        """Extend the tables to this many positions."""
+        if positions <= self._positions:
+            return
+        # Doubling keeps this rare; very long models do not pay for positions never reached.
+        self._positions = max(positions, 2 * self._positions, 4096)
+        counted = torch.arange(self._positions).float()[:, None]
+        self._tables = [((counted * f).cos().contiguous(), (counted * f).sin().contiguous()) for f in self._frequencies]
+        for index, (cosines, sines) in enumerate(self._tables):
+            dimensions = 2 * cosines.shape[1]
+            self._library.set_rope(
+                self._model, index, cosines.data_ptr(), sines.data_ptr(), self._positions, dimensions
+            )

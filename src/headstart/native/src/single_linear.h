@@ -1,0 +1,63 @@
+// A linear layer by itself, for whatever runs between passes.
+#pragma once
+#include <algorithm>
+#include <omp.h>
+
+#include "kernel.h"
+
+class SingleLinear {
+ public:
+  SingleLinear(Precision precision, int threads, int outputs, int inputs, const void *weight, bool is_bf16,
+               const float *bias)
+      : threads_(threads), kernel_(linear_kernel(precision)),
+        linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns), threads)) {
+    for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
+    pack_linear(linear_, precision, weight, is_bf16, bias, [&](int column) { return column < outputs ? column : -1; });
+    input_ = packed_rows(precision, memory_, kRows, linear_.padded_inputs);
+    padded_ = memory_.emplace_back(linear_.padded_inputs * sizeof(float)).as<float>();
+  }
+
+  size_t bytes() const { return linear_.pairs * linear_.pair_bytes; }
+
+  // y[rows][outputs] = x[rows][inputs] . weights + bias. Null, or what is wrong.
+  const char *run(int rows, const float *x, float *y) {
+    for (int first = 0; first < rows; first += kRows) {
+      const int count = std::min(kRows, rows - first);
+      for (int row = 0; row < count; ++row) {
+        std::memcpy(padded_, x + static_cast<size_t>(first + row) * linear_.inputs, linear_.inputs * sizeof(float));
+        kernel_.store_row(input_, row, padded_, linear_.padded_inputs);
+      }
+      bool complete = true;
+#pragma omp parallel num_threads(threads_)
+      {
+        if (omp_get_num_threads() == threads_) {
+          UnitScope scope;
+          multiply(count, y + static_cast<size_t>(first) * linear_.outputs);
+        } else {
+          complete = false;
+        }
+      }
+      if (!complete) return "OpenMP gave fewer threads than the layer was built for";
+    }
+    return nullptr;
+  }
+
+ private:
+  static constexpr int kRows = 256;  // run together
+
+  void multiply(int rows, float *y) const {
+    run_linear(kernel_, linear_, input_, rows, omp_get_thread_num(), [&](int pair, int row, int count, const float *out) {
+      const int column = pair * kColumns, columns = std::min(kColumns, linear_.outputs - column);
+      for (int r = 0; r < count; ++r)
+        std::memcpy(y + static_cast<size_t>(row + r) * linear_.outputs + column, out + r * kColumns, columns * sizeof(float));
+    });
+  }
+
+  int threads_;
+  LinearKernel kernel_;
+  PackedLinear linear_;
+  std::vector<HugeBuffer> streams_;
+  std::vector<AlignedBuffer> memory_;
+  Activations input_;
+  float *padded_;  // one row
+};
