@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from headstart.loading import Model, Precision
 from headstart.sampling.params import SamplingParams
 
 MAX_CONTEXT = 2048
+_QUIET = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+"""No network, no progress bars."""
 WARM_UP, WARM_UP_PROMPT = 8, (1, 2, 1, 2)
 
 Answer = tuple[Sequence[int], SequenceStats]
@@ -46,7 +49,12 @@ class Worker:
         self.peer = peer
         # In a session of its own, so that Ctrl-C ends the sitting in order.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **_QUIET},
         )
         try:
             hello = self._read()

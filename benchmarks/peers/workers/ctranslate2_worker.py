@@ -59,4 +59,4 @@ def convert(model: Path, work: Path, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    serve(load, ["ctranslate2"], "converted from the GGUF to int8")
+    serve(load, ["ctranslate2"], "converted from the GGUF to int8, 8-bit activations")
