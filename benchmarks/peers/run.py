@@ -1,6 +1,6 @@
 """Headstart beside its peers: the same prompts, the same model file, as many tokens, in one sitting.
 
-    python benchmarks/peers/run.py --per-group 2 --drafters ngram,suffix,auto --out results
+    python benchmarks/peers/run.py --per-group 2 --precision bf16,int8-fast --drafters ngram,suffix --out results
     python benchmarks/peers/run.py --per-group 1 --max-tokens 48 --peers openvino,ctranslate2
 
 Every peer runs in an environment of its own (``environments.py``, made by the first run if need be), as a process that
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -19,7 +21,7 @@ from environments import PEERS
 from report import report
 from sitting import sit
 
-from headstart.analysis.bench.prompts import choose, read_prompts
+from headstart.analysis.bench.prompts import BenchPrompt, choose, groups_of, read_prompts
 from headstart.analysis.provenance import finished, model_record, provenance
 from headstart.errors import HeadstartError
 from headstart.loading import load_model
@@ -31,7 +33,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     where = provenance()
     models = [load_model(options.model, precision) for precision in options.precision]
-    prompts = choose(read_prompts(options.prompts), options.per_group)
+    prompts = in_turns(choose(read_prompts(options.prompts), options.per_group))
     sitting = sit(
         models,
         options.drafters,
@@ -77,6 +79,12 @@ def arguments() -> argparse.Namespace:
     if unknown:
         parser.error(f"there is no peer {min(unknown)!r}; choose from {', '.join(PEERS)}")
     return options
+
+
+def in_turns(prompts: Sequence[BenchPrompt]) -> list[BenchPrompt]:
+    """A prompt of each group, then another of each: a sitting that ends early has seen all groups alike."""
+    members = {group: [prompt for prompt in prompts if prompt.group == group] for group in groups_of(prompts)}
+    return [prompt for turn in zip_longest(*members.values()) for prompt in turn if prompt is not None]
 
 
 def names(text: str) -> list[str]:

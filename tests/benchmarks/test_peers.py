@@ -20,6 +20,7 @@ sys.path.insert(0, str(PEERS))
 
 import environments  # noqa: E402
 import report  # noqa: E402
+import run as command  # noqa: E402
 import sitting  # noqa: E402
 
 PROMPTS = [BenchPrompt("1", "qa", ("Who?",)), BenchPrompt("2", "rag", ("Where was it?",))]
@@ -132,6 +133,10 @@ class TestSitting:
         found = hold(WORKER)
         assert {each.prompt for each in found.runs} == {"1"}
         assert "ended early" in found.left_out["prompts not reached"]
+
+    def test_groups_take_turns(self):
+        prompts = [BenchPrompt(name, name[0], ("?",)) for name in ("a1", "a2", "b1", "c1", "c2", "c3")]
+        assert [prompt.id for prompt in command.in_turns(prompts)] == ["a1", "b1", "c1", "a2", "c2", "c3"]
 
 
 class TestReport:
