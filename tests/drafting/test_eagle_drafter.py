@@ -186,22 +186,30 @@ def test_a_batch_drafts_like_each_alone() -> None:
 def test_guesses_are_the_likeliest_paths_of_the_head() -> None:
     """The tree of one level deeper than wide is checked against every path, computed without a cache."""
     drafter = new_drafter(width=9, draft_tokens=2, tree_nodes=12)
-    tree = drafter.propose([begin(drafter, PROMPT)], [DraftBudget(12, 2)])[0]
+    sequence = begin(drafter, PROMPT)
+    sequence.params = SamplingParams(temperature=0)
+    tree = drafter.propose([sequence], [DraftBudget(12, 2)])[0]
     head, tables = random_eagle(VOCAB), None
     best = sorted(_scores(head, drafter, PROMPT, tables).items(), key=lambda item: -item[1])[:12]
     found = {tuple(int(tree.tokens[i]) for i in tree.path_to(node)) for node in range(len(tree))}
     assert found == {path for path, _ in best}
 
 
-def test_temperature_sharpens_the_tree() -> None:
-    """At a low temperature the tree goes deep along the favourite, at a high one it spreads."""
-    depths = []
-    for temperature in (0.1, 5.0):
+def test_the_noise_of_a_sampling_request_leads_its_tree() -> None:
+    """Near temperature 0 the tree is the greedy one; far from it the noise of each position chooses alone."""
+    trees = []
+    for temperature in (0.0, 1e-4, 1e4):
         drafter = new_drafter(width=4, draft_tokens=3, tree_nodes=5)
         sequence = begin(drafter, PROMPT)
         sequence.params = SamplingParams(temperature=temperature)
-        depths.append(drafter.propose([sequence], [BUDGET])[0].depths.mean())
-    assert depths[0] > depths[1]
+        trees.append(drafter.propose([sequence], [BUDGET])[0])
+    assert shape(trees[0]) == shape(trees[1])
+    ids = random_eagle(VOCAB).target_ids
+    favourites = [
+        int(ids[sequence.noise.position_exponentials(len(PROMPT) + depth, VOCAB, ids).argmin()]) for depth in range(3)
+    ]
+    deepest = trees[2].path_to(int(trees[2].depths.argmax()))
+    assert trees[2].tokens[deepest].tolist() == favourites
 
 
 def test_heads_of_another_kind_are_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from headstart.drafting.medusa import MedusaOptions
 from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads
+from headstart.sampling.params import SamplingParams
 
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5]
@@ -56,6 +57,7 @@ def test_slot_i_reads_the_state_before_the_root_and_guesses_depth_i_plus_1(kind:
 def test_after_a_round_the_last_accepted_rows_state_counts() -> None:
     drafter = head_drafter("blockwise", VOCAB, {})
     sequence = begin(drafter, PROMPT)
+    sequence.params = SamplingParams(temperature=0)
     tree = drafter.propose([sequence], [BUDGET])[0]
     first = int(tree.tokens[0])
     rows = np.asarray([PROMPT[-1], *tree.tokens.tolist()], dtype=np.int32)

@@ -18,6 +18,7 @@ from torch import Tensor
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
+from headstart.drafting.foresight import Foresight
 from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, Ids, Scores, TemplateTrees
 from headstart.drafting.heads import HeadOptions, head_pass, open_head
 from headstart.drafting.options import require
@@ -188,14 +189,14 @@ class HeadDrafter(ABC):
         count = len(drafted)
         caches = [reading.cache for _, reading in drafted]
         true_rows = [cache.rows for cache in caches]
-        coldness = torch.tensor([_coldness(sequence) for sequence, _ in drafted])[:, None, None]
+        foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
         trees = self.new_trees(count)
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
         states = torch.stack([reading.fed_back for _, reading in drafted if reading.fed_back is not None])
         logits = torch.stack([reading.logits for _, reading in drafted if reading.logits is not None])
         paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
-            beams = trees.grow(*self._best(logits.view(count, -1, logits.shape[-1]) * coldness))
+            beams = trees.grow(*self._best(foresight.scores(logits.view(count, -1, logits.shape[-1]), level)))
             if level == depth or beams is None:
                 break
             width, before = beams.tokens.shape[1], len(states) // count
@@ -221,12 +222,6 @@ class HeadDrafter(ABC):
         # A head may be wider than the target by padding rows.
         log_probs[tokens >= self._vocab_size] = -np.inf
         return log_probs.reshape(shape), np.minimum(tokens, self._vocab_size - 1).reshape(shape)
-
-
-def _coldness(sequence: SequenceView) -> float:
-    """Inverse temperature: what is likely for the target to say depends on it."""
-    params = sequence.params
-    return 1.0 if params.greedy else 1.0 / params.temperature
 
 
 class EagleDrafter(HeadDrafter):

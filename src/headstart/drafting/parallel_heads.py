@@ -15,6 +15,7 @@ from torch import Tensor
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
+from headstart.drafting.foresight import Foresight
 from headstart.drafting.head_trees import TemplateTrees
 from headstart.drafting.heads import HeadOptions, head_kit, open_head
 from headstart.drafting.options import require
@@ -40,6 +41,7 @@ class ParallelHeadsDrafter:
             f"model {options.model!r} holds {heads.config.kind} heads; choose the drafter of that name.",
         )
         self._options = options
+        self._vocab_size = context.vocab_size
         self._slots = heads.config.slots
         self._template = template
         self._pass = ParallelPass(heads, context.require_tables()(), head_kit(options))
@@ -73,7 +75,7 @@ class ParallelHeadsDrafter:
         ]
         if active:
             states = torch.stack([self._states[sequences[i].id][1] for i in active])
-            grown = self._grow(states, [budgets[i] for i in active])
+            grown = self._grow([sequences[i] for i in active], states, [budgets[i] for i in active])
             for i, tree in zip(active, grown, strict=True):
                 trees[i] = tree
         return trees
@@ -82,11 +84,15 @@ class ParallelHeadsDrafter:
         position, _ = self._states.get(sequence.id, (-1, None))
         return position == len(sequence.tokens) - 2 and position >= 0
 
-    def _grow(self, states: Tensor, budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+    def _grow(
+        self, sequences: Sequence[SequenceView], states: Tensor, budgets: Sequence[DraftBudget]
+    ) -> list[DraftTree]:
         logits = self._pass.logits(states)
         ranks = min(int(self._template.ranks.max()) + 1, logits.shape[-1])
+        foresight = Foresight(sequences, self._pass.target_ids, self._vocab_size)
         slots = min(self._slots, self._options.draft_tokens)
-        tokens = self._pass.best(logits[:, :slots], ranks)
+        scores = [foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)]
+        tokens = self._pass.best(torch.cat(scores, dim=1), ranks)
         trees = TemplateTrees(len(states), self._template)
         beams = 1
         for slot in range(slots):
