@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from drafting_toys import Ranking, ToySequence, check_tree, read_prompt, second_
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.auto import AutoDrafter
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
@@ -170,6 +170,115 @@ def test_drafters_that_draw_are_asked_for_point_masses(monkeypatch: pytest.Monke
     assert sequence.speculation.verify is VerifyRule.AUTO
 
 
+class Oracle:
+    """Knows what the target will say, a chain of so many tokens, at a price in seconds for every question."""
+
+    needs = TargetSignals()
+
+    def __init__(self, target: Ranking, length: int, price: float, clock: Clock) -> None:
+        self.target, self.length, self.price, self.clock = target, length, price, clock
+        self.asked = 0
+        self.right = True
+
+    def begin(self, sequence) -> None: ...
+
+    def observe(self, outcomes) -> None: ...
+
+    def end(self, sequence_id) -> None: ...
+
+    def propose(self, sequences, budgets) -> list[DraftTree]:
+        self.asked += len(sequences)
+        self.clock.now += self.price * len(sequences)
+        trees = []
+        for sequence, budget in zip(sequences, budgets, strict=True):
+            context = list(sequence.tokens)
+            for _ in range(min(self.length, budget.nodes)):
+                context.append(int(self.target(context)[0 if self.right else 1]))
+            trees.append(DraftTree.chain(context[len(sequence.tokens) :]))
+        return trees
+
+
+@dataclass
+class Clock:
+    """Time that passes only where something says so."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def with_oracles(monkeypatch: pytest.MonkeyPatch, **oracles: tuple[int, float]) -> tuple[Drafter, dict[str, Oracle]]:
+    """``auto`` over oracles of given lengths and prices. Nothing else takes any time."""
+    clock = Clock()
+    monkeypatch.setattr("headstart.drafting.auto.time.perf_counter", clock)
+    built = {name: Oracle(PREDICTABLE, length, price, clock) for name, (length, price) in oracles.items()}
+    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda name, context, **options: built[name])
+    return AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("+".join(built))), built
+
+
+def flat(rows: int) -> float:
+    return 1.0
+
+
+def test_a_dear_drafter_rests_while_a_cheap_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, dear=(3, 4.0), cheap=(2, 0.01))
+    nodes, _ = decode(drafter, [begin(drafter)], PREDICTABLE, flat, 400)
+    assert oracles["cheap"].asked > 390
+    assert oracles["dear"].asked < 10
+    assert np.mean([count >= 2 for count in nodes[50:]]) > 0.95
+
+
+def test_drafters_that_agree_do_not_both_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, first=(3, 0.02), second=(3, 0.01))
+    _, speedup = decode(drafter, [begin(drafter)], PREDICTABLE, flat, 300)
+    assert speedup > 3.5
+    assert oracles["second"].asked > 290
+    assert oracles["first"].asked < 150
+
+
+def test_a_dear_drafter_is_asked_where_it_brings_more_than_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, dear=(8, 0.5), cheap=(1, 0.01))
+    decode(drafter, [begin(drafter)], PREDICTABLE, flat, 200)
+    assert oracles["dear"].asked > 180
+
+
+def test_a_rested_drafter_comes_back_when_its_guesses_begin_to_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, dear=(8, 0.3))
+    sequence = begin(drafter)
+    oracles["dear"].right = False
+    decode(drafter, [sequence], PREDICTABLE, flat, 300)
+    rested = oracles["dear"].asked
+    assert rested < 20
+    oracles["dear"].right = True
+    decode(drafter, [sequence], PREDICTABLE, flat, 1000)
+    assert oracles["dear"].asked - rested > 500
+
+
+def test_a_large_batch_in_which_nothing_pays_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, cheap=(1, 0.02))
+    sequences = [begin(drafter, number) for number in range(16)]
+    nodes, _ = decode(drafter, sequences, PREDICTABLE, lambda rows: rows**1.5, 300)
+    assert oracles["cheap"].asked < 0.1 * 300 * 16
+    assert sum(nodes[50:]) < 0.02 * 250 * 16
+
+
+def test_beside_a_prompt_only_sure_guesses_ride() -> None:
+    drafter = auto("suffix")
+    sequence = begin(drafter)
+    decode(drafter, [sequence], PREDICTABLE, lambda rows: 1000.0 + rows, 100)
+    reader = ToySequence(9, [1, 2])
+    drafter.begin(reader)
+
+    def nodes(seconds: float) -> int:
+        beside = replace(read_prompt(ToySequence(9, [1, 2])), pass_rows=500, pass_seconds=seconds)
+        drafter.observe([replace(beside, sequence=reader)])
+        return len(drafter.propose([sequence], [replace(BUDGET, prompt_rows=499)])[0])
+
+    assert nodes(seconds=500 * 1.0) >= 4
+    assert nodes(seconds=500 * 900.0) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -178,7 +287,7 @@ def test_drafters_that_draw_are_asked_for_point_masses(monkeypatch: pytest.Monke
         ({"drafters": "suffix+suffix"}, "name each drafter once"),
         ({"drafters": "suffix+auto"}, "auto cannot plan for itself"),
         ({"drafters": "suffix+sufix"}, "no drafter 'sufix'"),
-        ({"drafter_options": {"ngram": {}}}, "drafter_options has 'ngram'"),
+        ({"drafter_options": {"recycling": {}}}, "drafter_options has 'recycling'"),
         ({"drafter_options": {"suffix": 3}}, "drafter_options has 'suffix': 3"),
         ({"drafter_options": {"suffix": {"size": 3}}}, "'suffix' has no option 'size'"),
     ],

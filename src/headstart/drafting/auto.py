@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from statistics import fmean
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
@@ -38,16 +37,20 @@ from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
 
-_UNTIMED_NODES = 15
-"""Nodes of a tree, over all sequences, while nothing is known of the costs: with the root one tile of 16 rows."""
+_UNTIMED_ROWS = 16
+"""Rows of a pass, roots included, while nothing is known of the costs: one tile."""
+_STRANGERS = 2
+"""Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn, and
+what it brings to them decides whether it is asked for the others."""
 _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again: one pass in so many is plain where guessing pays."""
 
 
 @dataclass(frozen=True)
 class AutoOptions:
-    drafters: str = "suffix+recycling"
-    """Who guesses, by name with + between them."""
+    drafters: str = "ngram+suffix"
+    """Who guesses, by name with + between them; with a single one, the planner chooses how many of its guesses are
+    verified."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Options of theirs, a dictionary for each name."""
 
@@ -112,6 +115,35 @@ class _Followed:
     merged: MergedGuesses = NOTHING
 
 
+@dataclass(slots=True)
+class _Asking:
+    """One drafter in one round."""
+
+    member: Member
+    seconds: float
+    """To ask it, for each sequence."""
+    rested: bool
+    """It rests for some sequence."""
+    probed: bool
+    """It was asked for one of these nevertheless."""
+
+
+@dataclass(slots=True)
+class _Round:
+    """What a proposal is judged by when its outcome is known."""
+
+    askings: list[_Asking] = field(default_factory=list)
+    asked: int = 0
+    """Questions, over all drafters and sequences."""
+    brought: list[tuple[Member, Standing, float, int]] = field(default_factory=list)
+    """What a drafter brought to a sequence that nobody cheaper did: tokens, and their rows."""
+    per_token: float = 0.0
+    """Seconds that a token takes; 0: not known."""
+    per_row: float = 0.0
+    own_seconds: float = 0.0
+    """Of the planner itself."""
+
+
 class AutoDrafter:
     """Merges the guesses of several drafters and verifies as many of them as pay."""
 
@@ -138,9 +170,12 @@ class AutoDrafter:
         self.costs = PassCosts()
         """What passes were seen to cost."""
         self._merits = credits_of(self._members)
-        self._asked: list[tuple[Member, int]] = []
-        """In this round, and for how many sequences."""
+        self._round = _Round()
         self._round_seconds, self._other_seconds = Recent(), Recent()
+        self._prompt_row_seconds = 0.0
+        """Of passes that read prompts."""
+        self._per_token = 0.0
+        """Seconds that a token took in the last round."""
         self._proposed_at = 0.0
 
     @property
@@ -152,64 +187,82 @@ class AutoDrafter:
         self._followed[sequence.id] = _Followed(
             view,
             [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in self._members],
-            [member.newcomer() for member in self._members],
+            [Standing() for _ in self._members],
         )
         for member in self._members:
             member.drafter.begin(view)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        start = time.perf_counter()
         followed = [self._followed[sequence.id] for sequence in sequences]
-        self._asked = []
+        self._round = _Round()
+        wanted = 0
         for place, member in enumerate(self._members):
-            self._ask(place, member, followed, budgets)
-        wanted = max((member.drafter.needs.top_ids for member, _ in self._asked), default=0)
+            if self._ask(place, member, followed, budgets):
+                wanted = max(wanted, member.drafter.needs.top_ids)
         self.needs = self._all_needs[wanted]
-        trees = self._cut(followed, budgets) if self._asked else [DraftTree.empty()] * len(followed)
+        trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)
         self._proposed_at = time.perf_counter()
+        self._round.own_seconds += self._proposed_at - start
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         start = time.perf_counter()
         for member in self._members:
             member.drafter.observe(outcomes)
-        for outcome in outcomes:
-            followed = self._followed.get(outcome.sequence.id)
-            if followed is not None and followed.guesses and outcome.committed:
-                for place, guesses in followed.guesses:
-                    guesses.judge(outcome.committed, followed.rates[place])
-                followed.guesses = []
-        # A pass that also read prompts says nothing of rounds.
-        if outcomes and outcomes[0].pass_rows and all(outcome.committed for outcome in outcomes):
-            self._time(outcomes, start)
+        if self._round.asked:
+            heard = time.perf_counter()
+            for outcome in outcomes:
+                followed = self._followed.get(outcome.sequence.id)
+                if followed is not None and outcome.committed:
+                    for place, guesses in followed.guesses:
+                        guesses.judge(outcome.committed, followed.rates[place])
+                    followed.guesses = []
+            self._round.own_seconds += time.perf_counter() - heard
+        if outcomes and outcomes[0].pass_rows:
+            if all([outcome.committed for outcome in outcomes]):
+                self._time(outcomes, start)
+            else:
+                self._prompt_row_seconds = outcomes[0].pass_seconds / outcomes[0].pass_rows
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:
             for member in self._members:
                 member.drafter.end(sequence_id)
 
-    def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> None:
-        """Let one drafter guess for the sequences where it pays; for all of them when a probe is due."""
-        rested = 0
+    def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
+        """Let one drafter guess for the sequences where it pays, and for one more where a probe is due."""
+        resting: list[int] = []
         asked: list[int] = []
+        strangers = _STRANGERS
         for i, each in enumerate(followed):
+            if not place:
+                each.guesses = []
             if budgets[i].nodes and budgets[i].depth:
-                if each.standings[place].rests:
-                    rested += 1
-                    if not member.probe_is_due:
-                        continue
-                asked.append(i)
-        if rested and member.probe_is_due:
-            member.allowance -= rested * member.seconds
-        if rested:
-            member.save_up(self._round_seconds.value)
-        if not asked:
-            return
-        start = time.perf_counter()
-        trees = member.drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
-        for i, tree in zip(asked, trees, strict=True):
-            followed[i].guesses.append((place, Guesses.of(tree)))
-        member.timed(time.perf_counter() - start, len(asked))
-        self._asked.append((member, len(asked)))
+                standing = each.standings[place]
+                if standing.rounds:
+                    (resting if standing.rests else asked).append(i)
+                elif member.usual.rests or not strangers:
+                    resting.append(i)
+                else:
+                    strangers -= 1
+                    asked.append(i)
+        probed = bool(resting) and member.probe_is_due
+        if probed:
+            asked.append(resting[member.probes % len(resting)])
+        seconds = 0.0
+        if asked:
+            start = time.perf_counter()
+            trees = member.drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
+            for i, tree in zip(asked, trees, strict=True):
+                followed[i].guesses.append((place, Guesses.of(tree)))
+            seconds = time.perf_counter() - start
+            self._round.asked += len(asked)
+            self._round.own_seconds -= seconds
+        if asked or resting:
+            each_seconds = seconds / len(asked) if asked else 0.0
+            self._round.askings.append(_Asking(member, each_seconds, bool(resting), probed))
+        return bool(asked)
 
     def _cut(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """As many nodes as pay, the likeliest of all sequences together."""
@@ -222,20 +275,25 @@ class AutoDrafter:
         if len(followed) > 1:
             # Stable, and reach falls along every path: a parent stays before its child.
             ranked.sort(key=itemgetter(0))
-        context = fmean([len(each.view.tokens) for each in followed])
-        count, per_token, per_row = self._size(len(followed), [-reach for reach, _, _ in ranked], context)
+        reach = [-negative for negative, _, _ in ranked]
+        if budgets[0].prompt_rows:
+            count, per_token, per_row = self._size_beside_prompts(reach), 0.0, 0.0
+        else:
+            context = sum([len(each.view.tokens) for each in followed]) / len(followed)
+            count, per_token, per_row = self._size(len(followed), reach, context)
         chosen: list[list[int]] = [[] for _ in followed]
         for _, i, node in ranked[:count]:
             chosen[i].append(node)
         if per_token:
-            self._judge_members(followed, chosen, per_token, per_row)
+            self._round.per_token, self._round.per_row = per_token, per_row
+            self._credit(followed, chosen)
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
     def _size(self, roots: int, reach: Sequence[float], context: float) -> tuple[int, float, float]:
         """How many nodes to verify, of those whose reach is given in falling order; and what, in seconds, a token is
         worth then and a row costs (0 while the costs are not known)."""
         if not self.costs.known:
-            return min(len(reach), _UNTIMED_NODES), 0.0, 0.0
+            return min(len(reach), max(_UNTIMED_ROWS - roots, 0)), 0.0, 0.0
         if reach and self.costs.stale(roots, _PLAIN_EVERY):
             return 0, 0.0, 0.0
         passes, other = self.costs.seconds(roots, roots + len(reach), context), self._other_seconds.value
@@ -249,10 +307,15 @@ class AutoDrafter:
         per_row = (passes[count] - passes[0]) / count if count else 0.0
         return count, taken / said, per_row
 
-    def _judge_members(
-        self, followed: Sequence[_Followed], chosen: Sequence[list[int]], per_token: float, per_row: float
-    ) -> None:
-        """Credit every verified guess to the cheapest drafter that made it."""
+    def _size_beside_prompts(self, reach: Sequence[float]) -> int:
+        """The same in a pass that reads prompts: there a row costs what a prompt's does, and an accepted guess saves
+        what a token takes in other rounds."""
+        if not self._per_token:
+            return 0
+        return sum([chance * self._per_token > self._prompt_row_seconds for chance in reach])
+
+    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]]) -> None:
+        """Every verified guess is the merit of the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
             gains, rows = [0.0] * len(members), [0] * len(members)
@@ -261,17 +324,27 @@ class AutoDrafter:
                 gains[place] += each.merged.reach[node]
                 rows[place] += 1
             for place, _ in each.guesses:
-                members[place].judge(each.standings[place], gains[place], rows[place], per_token, per_row)
+                self._round.brought.append((members[place], each.standings[place], gains[place], rows[place]))
 
     def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
         """Learn what the round cost."""
         first = outcomes[0]
         row_keys = sum([len(outcome.row_tokens) * outcome.first_position for outcome in outcomes])
         self.costs.add(first.pass_rows, first.pass_seconds, row_keys)
-        for member, sequences in self._asked:
-            if first.signal_seconds and member.drafter.needs.top_ids:
-                member.seconds += first.signal_seconds / sequences / 8
-        self._merits = credits_of(self._members) if self._asked else self._merits
+        now = self._round
+        own = now.own_seconds / now.asked if now.asked else 0.0
+        for asking in now.askings:
+            if asking.seconds:
+                signal = first.signal_seconds / len(outcomes) if asking.member.drafter.needs.top_ids else 0.0
+                # To verify a tree takes about as long again as to plan it.
+                asking.member.cost.add(asking.seconds + signal + 2 * own)
+            if asking.rested:
+                asking.member.rested(asking.probed, self._round_seconds.value)
+        for member, standing, gain, rows in now.brought:
+            member.judge(standing, gain, rows, now.per_token, now.per_row)
+        self._per_token = now.per_token or self._per_token
+        if now.asked:
+            self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         self._other_seconds.add(between + time.perf_counter() - start)
         self._round_seconds.add(first.pass_seconds + self._other_seconds.value)

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import ScopedMemory
 from headstart.drafting.guess_rates import GuessRates, first_rates
+from headstart.drafting.pass_costs import Recent
 
-_SHARED_WEIGHT, _SHARED_MEMORY = 8.0, 1000.0
+_SHARED_MEMORY = 1000.0
 OWN_WEIGHT, OWN_MEMORY = 4.0, 40.0
 _STEADY, _PROBE = 1 / 8, 1 / 2
 """Weight of the latest round in a standing: of a drafter that is always asked, and of one that rests."""
+_FIRST_ROUNDS = 6
+"""For which nobody rests: what guesses of each grade are worth shows only then, and the first questions take longer,
+since there may be a prompt to learn."""
 _PROBE_SHARE = 0.005
 """Share of the time that goes into asking a resting drafter again."""
 
@@ -26,9 +30,13 @@ class Standing:
     rows: float = 0.0
     """Rows that these took."""
     rests: bool = False
+    rounds: int = 0
+    """Seen; 0: the drafter was never asked, and ``rests`` says nothing."""
 
     def update(self, gain: float, rows: int, weight: float) -> None:
-        """One more round."""
+        """One more round, which counts for so much of the past, the first few evenly."""
+        self.rounds += 1
+        weight = max(weight, 1 / self.rounds)
         self.gain += (gain - self.gain) * weight
         self.rows += (rows - self.rows) * weight
 
@@ -41,42 +49,47 @@ class Member:
     bit: int
     """Marks the guesses that are its own."""
     rates: ScopedMemory[GuessRates] = field(init=False)
-    seconds: float = 0.0
-    """To ask it for one sequence, with what it has the target's pass do for it; 0: never asked."""
+    cost: Recent = field(default_factory=Recent)
+    """Seconds to ask it for one sequence, with what it has the target's pass do for it."""
     usual: Standing = field(default_factory=Standing)
-    """Where new sequences begin."""
-    allowance: float = 0.0
-    """Seconds that may be spent on probes."""
+    """Over all sequences: whether new ones are worth asking for."""
+    probes: int = 0
+    """So far."""
+    debt: float = 0.0
+    """Seconds of its last probe that are not paid for yet."""
 
     def __post_init__(self) -> None:
-        self.rates = ScopedMemory(lambda: GuessRates(first_rates(self.drafter), _SHARED_WEIGHT, _SHARED_MEMORY))
+        self.rates = ScopedMemory(lambda: first_rates(self.drafter, _SHARED_MEMORY))
 
     @property
     def probe_is_due(self) -> bool:
-        return self.allowance >= 0.0
+        """Whether the last probe is paid for, by a small share of the time since."""
+        return self.debt <= 0.0
 
-    def timed(self, seconds: float, sequences: int) -> None:
-        """It was asked for so many sequences."""
-        each = seconds / sequences
-        self.seconds += (each - self.seconds) * (_STEADY if self.seconds else 1.0)
+    @property
+    def seconds(self) -> float:
+        """To ask it for one sequence, with what it has the target's pass do for it; 0: never asked."""
+        return self.cost.value
+
+    def rested(self, probed: bool, round_seconds: float) -> None:
+        """In a round it rested for some sequences, and was asked for one of them nevertheless."""
+        self.probes += probed
+        self.debt = max(self.debt + probed * self.seconds - _PROBE_SHARE * round_seconds, 0.0)
 
     def judge(self, standing: Standing, gain: float, rows: int, per_token: float, per_row: float) -> None:
         """A sequence for which it was asked has its tree; what a token is worth and a row costs is in seconds."""
         standing.update(gain, rows, _PROBE if standing.rests else _STEADY)
         self.usual.update(gain, rows, _STEADY)
+        rested = standing.rests
         standing.rests = self._loses(standing, per_token, per_row)
         self.usual.rests = self._loses(self.usual, per_token, per_row)
+        if standing.rests and not rested:
+            self.debt = max(self.debt, self.seconds)
 
     def _loses(self, standing: Standing, per_token: float, per_row: float) -> bool:
+        if self.usual.rounds < _FIRST_ROUNDS:
+            return False
         return standing.gain * per_token - standing.rows * per_row < self.seconds
-
-    def newcomer(self) -> Standing:
-        """The standing of a sequence for which it was never asked."""
-        return Standing(self.usual.gain, self.usual.rows, self.usual.rests)
-
-    def save_up(self, seconds: float) -> None:
-        """A round passed in which it rested for some sequence: the debt of its last probe shrinks."""
-        self.allowance = min(self.allowance + _PROBE_SHARE * seconds, 0.0)
 
 
 def credits_of(members: Sequence[Member]) -> list[int]:

@@ -76,6 +76,8 @@ class DraftBudget:
 
     nodes: int
     depth: int
+    prompt_rows: int = 0
+    """Rows of prompts that ride in the same pass."""
 
 
 @dataclass(frozen=True)

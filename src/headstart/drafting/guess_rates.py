@@ -10,6 +10,8 @@ from headstart.drafting.base import Drafter
 _RANKS = 8
 _FIRST_RATE = 0.25
 """Of any guess before one was judged, where the drafter says nothing else."""
+_MEASURED_WEIGHT, _UNKNOWN_WEIGHT = 8.0, 1.0
+"""Trials that rates measured elsewhere are worth, and those that nobody measured."""
 
 
 class GuessRates:
@@ -23,16 +25,17 @@ class GuessRates:
         memory: trials after which a grade's past counts half.
     """
 
-    __slots__ = ("_hits", "_memory", "_prior", "_prior_weight", "_trials", "rates")
+    __slots__ = ("_hits", "_memory", "_prior", "_prior_rates", "_prior_weight", "_trials", "rates")
 
     def __init__(self, prior: GuessRates | Sequence[float], prior_weight: float, memory: float) -> None:
         self._prior = prior if isinstance(prior, GuessRates) else None
+        self._prior_rates = prior.rates if isinstance(prior, GuessRates) else prior
         self._prior_weight = prior_weight
         self._memory = memory
-        self.rates: list[float] = list(prior.rates if isinstance(prior, GuessRates) else prior)
+        self.rates: list[float] = list(self._prior_rates)
         """[grade] the chance of a guess to be accepted, given its parent."""
-        self._hits = [prior_weight * rate for rate in self.rates]
-        self._trials = [prior_weight] * len(self.rates)
+        self._hits = [0.0] * len(self.rates)
+        self._trials = [0.0] * len(self.rates)
 
     def count(self, grade: int, accepted: bool) -> None:
         """One guess was judged."""
@@ -40,16 +43,19 @@ class GuessRates:
             self._prior.count(grade, accepted)
         self._hits[grade] = hits = self._hits[grade] + accepted
         self._trials[grade] = trials = self._trials[grade] + 1.0
-        self.rates[grade] = hits / trials
+        weight = self._prior_weight
+        self.rates[grade] = (hits + weight * self._prior_rates[grade]) / (trials + weight)
         if trials > self._memory:
             self._hits[grade] /= 2
             self._trials[grade] /= 2
 
 
-def first_rates(drafter: Drafter) -> list[float]:
-    """[grade] what a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them."""
+def first_rates(drafter: Drafter, memory: float) -> GuessRates:
+    """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, which a few
+    trials outweigh."""
     known = list(getattr(drafter, "grade_rates", ()))
-    return known + [_FIRST_RATE] * (MAX_GRADES - len(known))
+    weight = _MEASURED_WEIGHT if known else _UNKNOWN_WEIGHT
+    return GuessRates(known + [_FIRST_RATE] * (MAX_GRADES - len(known)), weight, memory)
 
 
 def grades_of(tree: DraftTree) -> list[int]:

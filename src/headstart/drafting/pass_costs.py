@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 
 _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
 """Passes of (step before, step] rows count as equally costly: few enough steps to be learned in some dozens of rounds,
@@ -13,11 +13,11 @@ close enough to see the kernels' own (tiles of 16 rows)."""
 _RECENT = 9
 _MEMORY = 1024
 """Passes after which a step not taken is forgotten: the machine may have changed."""
-_HOPED_SHARE = 1 / 16
-"""Of the average row, what a further one is believed to cost where larger passes are not known: little, so that whoever
-spends rows where they pay tries them and so knows."""
-_REACH = 2
-"""So many times the rows of the largest pass known may be tried."""
+_HOPED_SHARE, _HOPED_SLOPE = 1 / 16, 1 / 2
+"""What a row is believed to cost where larger passes are not known, of the average row and of the last ones known:
+little, so that whoever spends rows where they pay tries them and so knows."""
+_FURTHER, _LEAST_FURTHER = 1 / 2, 4
+"""By so much of its rows, and at least by so many, the largest pass known may be exceeded."""
 _REDRAWN_EVERY = 8
 """Passes after which the curve is drawn anew."""
 _MEAN_MEMORY, _SLOPE_MEMORY = 64, 256
@@ -26,15 +26,17 @@ _SLOPE_DOUBT = 1e7
 
 
 class PassCosts:
-    """Time of a pass: a part for its rows, straight lines between the medians of the last few passes on each step, and
-    a part for its *row-keys* (for each row the tokens of its context, summed), which grows with the context.
+    """Time of a pass: a part for its rows, the median of the last few passes on each step, and a part for its
+    *row-keys* (for each row the tokens of its context, summed), which grows with the context.
 
-    The slope of the second is the one that explains best how passes on one and the same step differ.
+    A step never taken is believed to cost no more than the one below it, so that whoever spends rows where they pay
+    tries it now and then and so knows. The slope of the second part is the one that explains best how passes on one
+    and the same step differ.
     """
 
     def __init__(self) -> None:
-        self._recent: list[deque[tuple[float, float]]] = [deque(maxlen=_RECENT) for _ in _STEPS]
-        """[step] row-keys and seconds of its last passes."""
+        self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in _STEPS]
+        """[step] seconds of its last passes, without their row-keys."""
         self._last_seen = [-1] * len(_STEPS)
         self._passes = 0
         self._slope = _Slope(len(_STEPS))
@@ -57,7 +59,7 @@ class PassCosts:
         if self.stale(rows, _MEMORY):
             self._recent[step].clear()
             self._curve = []
-        self._recent[step].append((row_keys, seconds))
+        self._recent[step].append(max(seconds - self._slope.value * row_keys, 0.0))
         self._last_seen[step] = self._passes
         self._passes += 1
         self._slope.add(step, row_keys, seconds)
@@ -74,26 +76,27 @@ class PassCosts:
         pass was seen. Shorter than asked for where so many rows are too far from all that is known."""
         if not self._curve:
             self._curve = self._fit()
-        each = self._slope.value * context
-        return [base + rows * each for rows, base in enumerate(self._curve[low - 1 : high], start=low)]
+        bases, each = self._curve[low - 1 : high], self._slope.value * context
+        return [base + rows * each for rows, base in enumerate(bases, start=low)] if each else bases
 
     def _fit(self) -> list[float]:
-        slope = self._slope.value
         points: list[tuple[int, float]] = []
         for step in range(len(_STEPS) - 1, -1, -1):
             if self._recent[step] and self._passes - self._last_seen[step] <= _MEMORY:
-                seconds = median([max(seconds - slope * keys, 0.0) for keys, seconds in self._recent[step]])
+                seconds = median(self._recent[step])
                 # More rows never cost less: what says otherwise is a disturbance of the smaller pass.
                 points.append((_STEPS[step], min(seconds, points[-1][1]) if points else seconds))
         points.reverse()
         rows, seconds = points[0]
-        curve = [seconds] * rows
+        curve, rise = [seconds] * rows, 0.0
         for (few, less), (many, more) in pairwise(points):
+            first = _STEPS[_step(many) - 1]
+            curve += [less] * (first - few) + [more] * (many - first)
             rise = (more - less) / (many - few)
-            curve += [less + rise * extra for extra in range(1, many - few + 1)]
         rows, seconds = points[-1]
-        hoped = seconds * _HOPED_SHARE / rows
-        curve += [seconds + hoped * extra for extra in range(1, (_REACH - 1) * rows + 1)]
+        hoped = max(seconds * _HOPED_SHARE / rows, rise * _HOPED_SLOPE)
+        further = max(int(_FURTHER * rows), _LEAST_FURTHER)
+        curve += [seconds + hoped * extra for extra in range(1, further + 1)]
         return curve
 
 
@@ -129,7 +132,7 @@ class Recent:
 
     def add(self, value: float) -> None:
         self._values.append(value)
-        self.value = median(self._values)
+        self.value = median_low(self._values)
 
 
 def _step(rows: int) -> int:

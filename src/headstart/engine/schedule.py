@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
@@ -76,6 +76,9 @@ def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Pl
         free -= needed
         rows -= count
         reading.append((sequence, count))
+    if reading:
+        prompt_rows = sum(count for _, count in reading)
+        budgets = [(sequence, replace(budget, prompt_rows=prompt_rows)) for sequence, budget in budgets]
     return Plan(reading, budgets) if reading or budgets else None
 
 
