@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 import numpy as np
@@ -16,7 +16,14 @@ import numpy as np
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
+from headstart.drafting.base import (
+    DraftBudget,
+    Drafter,
+    RoundOutcome,
+    SequenceView,
+    SpeculationParams,
+    TargetSignals,
+)
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 
@@ -85,7 +92,9 @@ class Profile:
     draft_step: float
     """Seconds for each level."""
     other: float
-    """Seconds of a round that are neither draft nor target pass."""
+    """Seconds of a round that are neither draft nor target pass, where nothing is guessed."""
+    other_step: float = 0.0
+    """Seconds more for each node."""
 
     def tokens(self, nodes: int) -> float:
         """Tokens a round from trees cut to their first ``nodes`` nodes: 1 + the sum of their reach."""
@@ -93,36 +102,53 @@ class Profile:
 
 
 class _Watching:
-    """Times a drafter, asks for one level only now and then, and keeps how full trees fared."""
+    """Times a drafter and what follows from its trees, asks for one level only now and then, and keeps how full trees
+    fared."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.needs = drafter.needs
         self._drafter = drafter
         self.begin, self.end = drafter.begin, drafter.end
         self._rounds = 0
+        self._proposed = self._observed = 0.0
+        self._between = 0.0
         self.timed: list[tuple[int, float]] = []
         """Levels and seconds of every proposal."""
+        self.others: list[tuple[int, float]] = []
+        """Nodes of every round, and its seconds that are neither draft nor target pass."""
         self.levels: list[list[int]] = []
         self.accepted: list[list[int]] = []
+
+    @property
+    def needs(self) -> TargetSignals:
+        return self._drafter.needs
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         short = self._rounds % _SHORT_EVERY == _SHORT_EVERY - 1
         if short:
-            budgets = [DraftBudget(budget.nodes, min(budget.depth, 1)) for budget in budgets]
+            budgets = [replace(budget, depth=min(budget.depth, 1)) for budget in budgets]
         start = time.perf_counter()
         trees = self._drafter.propose(sequences, budgets)
-        seconds = time.perf_counter() - start
-        self.timed.append((max((int(tree.depths.max(initial=0)) for tree in trees), default=0), seconds))
+        self._proposed = time.perf_counter()
+        self._between = start - self._observed
+        self.timed.append((max((int(tree.depths.max(initial=0)) for tree in trees), default=0), self._proposed - start))
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         self._drafter.observe(outcomes)
+        after_round, self._observed = bool(self._observed), time.perf_counter()
         for outcome in outcomes:
             if outcome.committed:
                 if self._rounds % _SHORT_EVERY != _SHORT_EVERY - 1:
                     self.levels.append(np.maximum.accumulate(outcome.draft.depths).tolist())
                     self.accepted.append(list(outcome.accepted))
                 self._rounds += 1
+                if after_round:
+                    rest = self._observed - self._proposed - outcome.pass_seconds + self._between
+                    self.others.append((len(outcome.draft), rest))
+
+    def pause(self) -> None:
+        """Another sequence begins: the time since the last round belongs to none."""
+        self._observed = 0.0
 
 
 def profile(
@@ -142,19 +168,16 @@ def profile(
 
     engine = bench.open(contender, watch)
     (watcher,) = watching
-    others, rounds = 0.0, 0
     for tokens in prompts:
-        sequence = bench.sequence(tokens, params)
-        bench.decode(engine, sequence)
-        stats = sequence.stats
-        others += stats.seconds - stats.prefill_seconds - stats.draft_seconds - stats.target_seconds
-        rounds += stats.rounds
-    base, step = _line(watcher.timed)
-    return Profile(contender.name, watcher.levels, watcher.accepted, base, step, max(others / max(rounds, 1), 0.0))
+        bench.decode(engine, bench.sequence(tokens, params))
+        watcher.pause()
+    return Profile(contender.name, watcher.levels, watcher.accepted, *_line(watcher.timed), *_line(watcher.others))
 
 
 def _line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds as base + step * levels, through the medians of the shallow and of the deep proposals."""
+    """Seconds as base + step * size, through the medians of the small and of the large sizes."""
+    if not timed:
+        return 0.0, 0.0
     middle = fmean(levels for levels, _ in timed)
     shallow = [pair for pair in timed if pair[0] <= middle]
     deep = [pair for pair in timed if pair[0] > middle]
@@ -198,7 +221,7 @@ def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, no
     cut = [levels[:nodes] for levels in drafter.levels]
     rows = np.array([1.0 + len(levels) for levels in cut])
     depths = np.array([levels[-1] if levels else 0 for levels in cut])
-    own = drafter.draft_base + drafter.draft_step * depths + drafter.other
+    own = drafter.draft_base + drafter.draft_step * depths + drafter.other + drafter.other_step * (rows - 1.0)
     seconds = float(np.mean(passes.of(batch, rows) + batch * own))
     tokens = drafter.tokens(nodes)
     return Forecast(drafter.name, batch, nodes, tokens, seconds, tokens * plain_seconds / seconds)
@@ -215,7 +238,7 @@ class Plan:
     forecasts: list[Forecast]
     """Of every drafter, batch and size."""
     checked: list[tuple[Forecast, float]] = field(default_factory=list)
-    """Forecasts that were tried, and the tokens per second measured."""
+    """Forecasts that were tried, plain decoding first, and the tokens per second measured."""
 
     def best(self, batch: int, drafter: str | None = None) -> Forecast:
         """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them."""
@@ -263,17 +286,25 @@ def check(
     params: SamplingParams,
 ) -> None:
     """Decode the prompts as planned for one sequence at a time, each drafter at its best size, in turn; see
-    ``Plan.checked``."""
-    chosen = [(each, plan.best(1, each.name)) for each in contenders]
-    engines = [bench.open(each) for each, _ in chosen]
-    tokens, seconds = [0] * len(chosen), [0.0] * len(chosen)
-    for prompt in prompts:
-        for place, (_, expected) in enumerate(chosen):
-            wishes = SpeculationParams(tree_nodes=expected.nodes)
-            sequence = bench.sequence(prompt, params, wishes)
+    ``Plan.checked``.
+
+    Passes are timed again between the prompts, each time at the context of the next one, and the forecasts are made
+    anew from them: what else the machine does then hits prediction and measurement alike.
+    """
+    sizes = [plan.best(1, each.name).nodes for each in contenders]
+    engines = [bench.open(each) for each in contenders]
+    tokens, seconds = [0] * len(sizes), [0.0] * len(sizes)
+    timed = []
+    for number, prompt in enumerate(prompts):
+        timed.append(measure_passes(bench, len(prompt) + (params.max_tokens or 0) // 2, (1,), 3))
+        for turn in range(len(sizes)):
+            place = (number + turn) % len(sizes)
+            sequence = bench.sequence(prompt, params, SpeculationParams(tree_nodes=sizes[place]))
             bench.decode(engines[place], sequence)
             tokens[place] += sequence.stats.tokens
             seconds[place] += sequence.stats.seconds - sequence.stats.prefill_seconds
-    plan.checked += [
-        (expected, count / time_taken) for (_, expected), count, time_taken in zip(chosen, tokens, seconds, strict=True)
-    ]
+    curve = {rows: fmean(times.seconds[1][rows] for times in timed) for rows in timed[0].seconds[1]}
+    passes = PassTimes(round(fmean(times.context for times in timed)), {1: curve})
+    plain, *_ = plan.profiles
+    for drafter, nodes, count, taken in zip(plan.profiles, sizes, tokens, seconds, strict=True):
+        plan.checked.append((forecast(drafter, plain, passes, 1, nodes), count / taken))

@@ -58,9 +58,9 @@ def acceptance(
     from headstart.analysis.acceptance import measure_acceptance
     from headstart.analysis.acceptance_report import exhibits, to_json
     from headstart.analysis.bench.prompts import choose, read_prompts
-    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import PLAIN, Workbench, contenders
-    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.progress import Activity
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
@@ -89,23 +89,9 @@ def acceptance(
                     )
                 )
 
-    record = {
-        "provenance": finished(where),
-        "model": model_record(loaded),
-        "settings": {
-            "prompts": "package" if prompts is None else prompts.name,
-            "prompt_ids": [prompt.id for prompt in chosen],
-            "max_tokens": max_tokens,
-            "seed": seed,
-        },
-    }
-    result, shown = to_json(results, record), exhibits(results, record)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(shown)
-    if out is not None:
-        write_report(out, "acceptance", result, f"Acceptance of guesses for {Path(model).name}", shown)
+    record = measurement_record(where, loaded, prompts, chosen, max_tokens=max_tokens, seed=seed)
+    title = f"Acceptance of guesses for {Path(model).name}"
+    hand_out(to_json(results, record), exhibits(results, record), as_json, out, "acceptance", title)
 
 
 def _temperatures(text: str) -> list[float]:

@@ -13,8 +13,10 @@ from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
     from headstart.analysis.bars import BarChart
+    from headstart.analysis.bench.prompts import BenchPrompt
     from headstart.analysis.page import Table
     from headstart.analysis.plots import Figure
+    from headstart.loading import Model
 
     Exhibit = Table | Figure | BarChart
 
@@ -68,3 +70,36 @@ def write_report(
     except OSError as error:
         raise ConfigError(f"--out is {directory}, which cannot be written: {error.strerror}.") from error
     typer.echo(f"Wrote {' and '.join(str(directory / file) for file in texts)}.", err=True)
+
+
+def measurement_record(
+    where: Mapping[str, Any], model: Model, prompts: Path | None, chosen: Sequence[BenchPrompt], **settings: Any
+) -> dict[str, Any]:
+    """What every report of a measurement begins with: where, with which model, on which prompts, and how."""
+    from headstart.analysis.provenance import finished, model_record
+
+    return {
+        "provenance": finished(where),
+        "model": model_record(model),
+        "settings": {
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": [prompt.id for prompt in chosen],
+            **settings,
+        },
+    }
+
+
+def hand_out(
+    result: Mapping[str, Any], exhibits: Sequence[Exhibit], as_json: bool, out: Path | None, name: str, title: str
+) -> None:
+    """On stdout, as JSON or tables, and in a directory where one is named.
+
+    Raises:
+        ConfigError: files cannot be written.
+    """
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(exhibits)
+    if out is not None:
+        write_report(out, name, result, title, exhibits)

@@ -53,9 +53,9 @@ def plan(
     from headstart.analysis.plan_report import exhibits, to_json
     from headstart.analysis.planner import check as check_plan
     from headstart.analysis.planner import make_plan
-    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import Workbench, contenders
-    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.progress import Activity
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
@@ -78,26 +78,19 @@ def plan(
             activity.show("Checking")
             check_plan(bench, made, listed, fitting, params)
 
-    record = {
-        "provenance": finished(where),
-        "model": model_record(loaded),
-        "settings": {
-            "prompts": "package" if prompts is None else prompts.name,
-            "prompt_ids": [prompt.id for prompt in chosen],
-            "left_out": len(encoded) - len(fitting),
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "seed": seed,
-            "repeats": repeats,
-        },
-    }
-    result, shown = to_json(made, record), exhibits(made, record)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(shown)
-    if out is not None:
-        write_report(out, "plan", result, f"Plan for {loaded.backend.name} {Path(model).name}", shown)
+    record = measurement_record(
+        where,
+        loaded,
+        prompts,
+        chosen,
+        left_out=len(encoded) - len(fitting),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        repeats=repeats,
+    )
+    title = f"Plan for {loaded.backend.name} {Path(model).name}"
+    hand_out(to_json(made, record), exhibits(made, record), as_json, out, "plan", title)
 
 
 def _batches(text: str) -> list[int]:

@@ -1,0 +1,83 @@
+"""Drafters against plain decoding in batches of several sizes, in turn, on the same prompts.
+
+    python benchmarks/batches.py PROMPTS.jsonl --batches 1,4,8,16,32 --drafters ngram,auto:drafters=ngram,auto
+
+Every batch is decoded greedily by each drafter one right after the other, prompts included, as often as asked for;
+each cell is the median of the ratios to plain decoding in the same turn, with the smallest and the largest. Tokens are
+compared with plain decoding's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+
+from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
+from headstart.analysis.provenance import finished, model_record, provenance
+from headstart.analysis.workbench import PLAIN, Workbench, contenders
+from headstart.loading import load_model
+from headstart.sampling.params import SamplingParams
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("prompts", type=Path, nargs="?", help="in Spec-Bench's form; without: those that ship")
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--drafters", default="ngram,auto:drafters=ngram,auto")
+    parser.add_argument("--batches", default="1,4,8,16,32")
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--longest-prompt", type=int, default=400, help="tokens; longer ones are left out")
+    parser.add_argument("--repeats", type=int, default=3, help="turns that count; one more comes before them")
+    parser.add_argument("--cpu-time", action="store_true", help="of this process instead of the wall's (one thread)")
+    parser.add_argument("--out", type=Path, help="JSON file")
+    wanted = parser.parse_args()
+    where, clock = provenance(), time.process_time if wanted.cpu_time else time.perf_counter
+    model = load_model(wanted.model, wanted.precision)
+    encoded = [encode_turns(model, prompt.turns[:1], []) for prompt in choose(read_prompts(wanted.prompts), None)]
+    encoded = [tokens for tokens in encoded if len(tokens) <= wanted.longest_prompt]
+    params = SamplingParams(temperature=0, max_tokens=wanted.max_tokens, ignore_eos=True)
+    listed = contenders(wanted.drafters)
+    results = []
+    print(f"| batch | {' | '.join(each.name for each in listed[1:])} | plain tokens/s |")
+    print("|" + "---|" * (len(listed) + 1))
+    for batch in map(int, wanted.batches.split(",")):
+        bench = Workbench.of_model(model, batch, wanted.longest_prompt + wanted.max_tokens)
+        engines = {each.name: bench.open(each) for each in listed}
+        source = cycle(encoded)
+        speeds: dict[str, list[float]] = defaultdict(list)
+        different: dict[str, int] = defaultdict(int)
+        for turn in range(wanted.repeats + 1):
+            prompts = list(islice(source, batch))
+            names = list(engines)
+            said = {}
+            for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                sequences = [bench.sequence(tokens, params) for tokens in prompts]
+                start = clock()
+                bench.decode(engines[name], *sequences)
+                seconds = clock() - start
+                said[name] = [sequence.output for sequence in sequences]
+                if turn:
+                    speeds[name].append(batch * wanted.max_tokens / seconds)
+            for name in names:
+                different[name] += sum(a != b for a, b in zip(said[name], said[PLAIN], strict=True))
+        cells = []
+        for each in listed[1:]:
+            ratios = [fast / plain for fast, plain in zip(speeds[each.name], speeds[PLAIN], strict=True)]
+            cells.append(f"{median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})")
+            results.append({"batch": batch, "drafter": each.name, "ratios": ratios, "different": different[each.name]})
+        print(f"| {batch} | {' | '.join(cells)} | {median(speeds[PLAIN]):.1f} |", flush=True)
+    print(f"Texts that are not plain decoding's: {sum(each['different'] for each in results)}")
+    if wanted.out is not None:
+        settings = {name: str(value) for name, value in vars(wanted).items()}
+        record = {"provenance": finished(where), "model": model_record(model), "settings": settings, "results": results}
+        wanted.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
