@@ -103,9 +103,16 @@ def merge(proposals: Sequence[tuple[int, Guesses, GuessRates]]) -> MergedGuesses
     other drafter holds against it is scaled to the rest: the chances of one parent's children must not add up to more
     than 1.
     """
+    proposals = [proposal for proposal in proposals if proposal[1].tokens]
+    if not proposals:
+        return NOTHING
+    if len(proposals) == 1:
+        ((bit, guesses, rates),) = proposals
+        chances = [rates.rates[grade] for grade in guesses.grades]
+        return MergedGuesses(guesses.tokens, guesses.parents, [bit] * len(chances), _reach(guesses.parents, chances))
     tokens: list[int] = []
     parents: list[int] = []
-    chances: list[float] = []
+    chances = []
     owners: list[int] = []
     nodes: dict[tuple[int, int], int] = {}
     children: dict[int, list[int]] = {}
@@ -128,11 +135,16 @@ def merge(proposals: Sequence[tuple[int, Guesses, GuessRates]]) -> MergedGuesses
     for siblings in children.values():
         if len(siblings) > 1:
             _share(siblings, chances, owners)
+    return MergedGuesses(tokens, parents, owners, _reach(parents, chances))
+
+
+def _reach(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
+    """[node] the product of the chances along its path."""
     reach: list[float] = []
     for chance, parent in zip(chances, parents, strict=True):
-        chance = min(chance, _MOST_CERTAIN)
-        reach.append(chance if parent == ROOT else chance * reach[parent])
-    return MergedGuesses(tokens, parents, owners, reach)
+        certain = min(chance, _MOST_CERTAIN)
+        reach.append(certain if parent == ROOT else certain * reach[parent])
+    return reach
 
 
 def _share(siblings: list[int], chances: list[float], owners: Sequence[int]) -> None:
