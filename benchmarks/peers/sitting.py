@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from environments import CACHE, WORKERS, Peer
@@ -164,13 +166,24 @@ def sit(
             own = dict(own_decoders(models, benches, drafters))
             sitting.weights.update({name: name.split()[1] for name in own})
             sitting.reference = next(iter(own))
-            try:
-                for runs in measure(sitting, benches[0], models[0], own, others, prompts, max_tokens, repeat):
+            with early_end() as ended:
+                for runs in measure(sitting, benches[0], models[0], own, others, prompts, max_tokens, repeat, ended):
                     sitting.runs += runs
-            except KeyboardInterrupt:
+            if ended.is_set():
                 sitting.left_out["prompts not reached"] = "the sitting was ended early"
                 break
     return sitting
+
+
+@contextmanager
+def early_end() -> Iterator[Event]:
+    """An event that SIGINT sets meanwhile, as often as it comes: ``timeout`` sends it twice."""
+    ended = Event()
+    before = signal.signal(signal.SIGINT, lambda *_: ended.set())
+    try:
+        yield ended
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def own_decoders(models: Sequence[Model], benches: Sequence[Workbench], drafters: str) -> Iterator[tuple[str, Decode]]:
@@ -218,6 +231,7 @@ def measure(
     prompts: Sequence[BenchPrompt],
     max_tokens: int,
     repeat: int,
+    ended: Event,
 ) -> Iterator[list[Run]]:
     """All contenders, their order rotating, on one prompt after the other. Peers that fail leave ``peers``."""
     all_of_them = own | peers
@@ -232,6 +246,8 @@ def measure(
         names, runs = [*own, *peers], []
         first = (place + repeat * len(prompts)) % len(names)
         for name in names[first:] + names[:first]:
+            if ended.is_set():
+                return
             answer = _attempt(sitting, peers, name, all_of_them[name], tokens, count)
             if answer is not None:
                 output, stats = answer
