@@ -25,7 +25,8 @@ BUDGET = DraftBudget(nodes=9, depth=3)
 
 
 def new_drafter(name: str = "eagle3", **options: object) -> HeadDrafter:
-    return head_drafter(name, VOCAB, {"width": 2, "draft_tokens": 3, **options}).drafter  # type: ignore[attr-defined, no-any-return]
+    given = {"width": 2, "draft_tokens": 3, "min_probability": 0.0, **options}
+    return head_drafter(name, VOCAB, given).drafter  # type: ignore[attr-defined, no-any-return]
 
 
 def read(drafter: HeadDrafter, sequence: ToySequence, first: int, count: int) -> None:
@@ -160,7 +161,7 @@ def test_missing_states_stop_the_guessing_until_the_sequence_begins_again() -> N
 
 def test_contexts_far_beyond_the_training_length(tmp_path: Path) -> None:
     save_head(random_eagle(VOCAB, max_positions=16), tmp_path)
-    drafter = head_drafter("eagle3", VOCAB, {}, tmp_path).drafter  # type: ignore[attr-defined]
+    drafter = head_drafter("eagle3", VOCAB, {"min_probability": 0.0}, tmp_path).drafter  # type: ignore[attr-defined]
     tokens = np.random.default_rng(0).integers(0, VOCAB, 1500).tolist()
     long = drafter.propose([begin(drafter, tokens)], [BUDGET])[0]
     whole = new_drafter(width=6, draft_tokens=5)
@@ -268,3 +269,16 @@ def _scores(
             for k, further in enumerate(head.logits(second).log_softmax(-1).tolist()):  # type: ignore[operator]
                 scores[ids[j], ids[k]] = log_prob + further
     return scores
+
+
+def test_a_draft_ends_where_nothing_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step is run for guesses that are left out."""
+    patient, wary = new_drafter(), new_drafter(min_probability=0.999)
+    steps = []
+    for drafter in (patient, wary):
+        sequence = begin(drafter, PROMPT)
+        recorder = Recorder(drafter, monkeypatch)
+        tree = drafter.propose([sequence], [BUDGET])[0]
+        steps.append((len(recorder.steps), len(tree)))
+    assert steps[0][0] == 3
+    assert steps[1] == (1, 0)

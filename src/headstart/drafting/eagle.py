@@ -46,9 +46,10 @@ class EagleOptions(HeadOptions):
 class DynamicEagleOptions(HeadOptions):
     width: int = 6
     """Nodes of a level that get children, and children of each of them."""
-    min_probability: float = 0.0
+    min_probability: float = 0.1
     """A guess is left out where the head holds its path for less likely than this, and the tree ends where all are:
-    rows and steps cost more than such guesses bring. 0 keeps all."""
+    rows and steps cost more than such guesses bring. 0 keeps all; where rows are cheap, as on a matrix unit, less than
+    the default is worth trying."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,8 +33,8 @@ class HeadOptions:
     tree_nodes: int = 15
     """Nodes of a draft at most (with the root one tile of 16 rows)."""
     precision: Literal["auto", "fp32", "bf16", "int8", "int8-fast"] = "auto"
-    """Of the head's matrices, whatever the target's; auto: bf16 where the native pass or the processor multiplies it,
-    else fp32."""
+    """Of the head's matrices, whatever the target's; auto: int8-fast on the native pass (guesses need not be exact),
+    else bf16 where the processor multiplies it, else fp32."""
 
     def __post_init__(self) -> None:
         for name in ("draft_tokens", "tree_nodes"):
@@ -43,7 +43,7 @@ class HeadOptions:
 
     @property
     def native_precision(self) -> Precision:
-        return "bf16" if self.precision == "auto" else self.precision
+        return "int8-fast" if self.precision == "auto" else self.precision
 
     @property
     def dtype(self) -> torch.dtype:
