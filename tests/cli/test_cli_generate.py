@@ -42,15 +42,16 @@ class Generate(Protocol):
 @pytest.fixture(scope="module")
 def llm(tiny_model_dir: Path) -> LLM:
     """The library, which says what the command has to print."""
-    return LLM(tiny_model_dir, precision="fp32")
+    return LLM(tiny_model_dir, "ngram", precision="fp32")
 
 
 @pytest.fixture
 def generate(tiny_model_dir: Path) -> Generate:
-    """``headstart generate`` with the tiny model and 40 tokens, whatever else is given."""
+    """``headstart generate`` with the tiny model, 40 tokens and a drafter whose guesses do not depend on the clock,
+    whatever else is given."""
 
     def call(*arguments: object, stdin: str | bytes | None = None, **env: str) -> Result:
-        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40)
+        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40, "--drafter", "ngram")
         return headstart(*base, *arguments, stdin=stdin, **env)
 
     return call

@@ -1,5 +1,5 @@
 """Drafters: whatever guesses what the target will say."""
 
-DEFAULT_DRAFTER = "ngram"
-"""Needs nothing but the text itself, and was fastest on the default model in every sitting (docs/experiments.md):
-its few rows cost little where there is no matrix unit."""
+DEFAULT_DRAFTER = "auto"
+"""Asks the drafters that need nothing but the text, and the head that comes with Headstart for the default model, where
+each pays: the fastest on the default model (docs/experiments.md), and it turns itself off where guesses lose."""

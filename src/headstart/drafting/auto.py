@@ -46,28 +46,34 @@ _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again: one pass in so many is plain where guessing pays."""
 
 
+_FREE = ("ngram", "suffix")
+_HEAD = "eagle3"
+
+
 @dataclass(frozen=True)
 class AutoOptions:
-    drafters: str = "ngram+suffix"
+    drafters: str | None = None
     """Who guesses, by name with + between them; with a single one, the planner chooses how many of its guesses are
-    verified."""
+    verified. None: two that copy from the text, and the head that comes with Headstart, if there is one for the target
+    and no prefixes are cached (what is found there brings no states to a head)."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Options of theirs, a dictionary for each name."""
 
     def __post_init__(self) -> None:
-        names = self.names
+        names = self.names or [*_FREE, _HEAD]
         require(all(names), f"drafters is {self.drafters!r}; give names with + between them, like 'suffix+recycling'.")
         require(len(set(names)) == len(names), f"drafters is {self.drafters!r}; name each drafter once.")
         require("auto" not in names, f"drafters is {self.drafters!r}; auto cannot plan for itself, leave it out.")
         for name, options in self.drafter_options.items():
             require(
                 name in names and isinstance(options, Mapping),
-                f"drafter_options has {name!r}: {options!r}; give a dictionary of options for one of {self.drafters}.",
+                f"drafter_options has {name!r}: {options!r}; give a dictionary of options of one of {names}.",
             )
 
     @property
     def names(self) -> list[str]:
-        return [name.strip() for name in self.drafters.split("+")]
+        """Empty: not chosen."""
+        return [] if self.drafters is None else [name.strip() for name in self.drafters.split("+")]
 
     def of(self, name: str) -> dict[str, object]:
         """The options of one of the drafters."""
@@ -115,6 +121,24 @@ class _Followed:
     merged: MergedGuesses = NOTHING
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What is verified in a round, and what is expected of it, over all sequences."""
+
+    nodes: int
+    tokens: float = 0.0
+    """Roots included."""
+    seconds: float = 0.0
+    """0: what passes cost is not known."""
+    per_row: float = 0.0
+    """Seconds for each of the nodes."""
+
+    def worth(self, gain: float, rows: int) -> float:
+        """Seconds that some of the nodes save: what their tokens would take without them, less their rows'."""
+        row_seconds = rows * self.per_row
+        return gain * (self.seconds - row_seconds) / (self.tokens - gain) - row_seconds
+
+
 @dataclass(slots=True)
 class _Asking:
     """One drafter in one round."""
@@ -135,11 +159,10 @@ class _Round:
     askings: list[_Asking] = field(default_factory=list)
     asked: int = 0
     """Questions, over all drafters and sequences."""
-    brought: list[tuple[Member, Standing, float, int]] = field(default_factory=list)
-    """What a drafter brought to a sequence that nobody cheaper did: tokens, and their rows."""
+    brought: list[tuple[Member, Standing, float]] = field(default_factory=list)
+    """What a drafter brought to a sequence that nobody cheaper did, in seconds."""
     per_token: float = 0.0
     """Seconds that a token takes; 0: not known."""
-    per_row: float = 0.0
     own_seconds: float = 0.0
     """Of the planner itself."""
 
@@ -157,7 +180,7 @@ class AutoDrafter:
         inner = replace(context, scope_of=_scope_of_outer(context))
         self._members = [
             Member(create_drafter(name, inner, **options.of(name)), 1 << place)
-            for place, name in enumerate(options.names)
+            for place, name in enumerate(options.names or _found(context))
         ]
         needs = [member.drafter.needs for member in self._members]
         taps = tuple(sorted({tap for need in needs for tap in need.taps}))
@@ -242,7 +265,7 @@ class AutoDrafter:
                 standing = each.standings[place]
                 if standing.rounds:
                     (resting if standing.rests else asked).append(i)
-                elif member.usual.rests or not strangers:
+                elif not strangers:
                     resting.append(i)
                 else:
                     strangers -= 1
@@ -277,25 +300,25 @@ class AutoDrafter:
             ranked.sort(key=itemgetter(0))
         reach = [-negative for negative, _, _ in ranked]
         if budgets[0].prompt_rows:
-            count, per_token, per_row = self._size_beside_prompts(reach), 0.0, 0.0
+            count, size = self._size_beside_prompts(reach), None
         else:
             context = sum([len(each.view.tokens) for each in followed]) / len(followed)
-            count, per_token, per_row = self._size(len(followed), reach, context)
+            size = self._size(len(followed), reach, context)
+            count = size.nodes
         chosen: list[list[int]] = [[] for _ in followed]
         for _, i, node in ranked[:count]:
             chosen[i].append(node)
-        if per_token:
-            self._round.per_token, self._round.per_row = per_token, per_row
-            self._credit(followed, chosen)
+        if size is not None and size.seconds:
+            self._round.per_token = size.seconds / size.tokens
+            self._credit(followed, chosen, size)
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _size(self, roots: int, reach: Sequence[float], context: float) -> tuple[int, float, float]:
-        """How many nodes to verify, of those whose reach is given in falling order; and what, in seconds, a token is
-        worth then and a row costs (0 while the costs are not known)."""
+    def _size(self, roots: int, reach: Sequence[float], context: float) -> _Size:
+        """How many nodes to verify, of those whose reach is given in falling order."""
         if not self.costs.known:
-            return min(len(reach), max(_UNTIMED_ROWS - roots, 0)), 0.0, 0.0
+            return _Size(min(len(reach), max(_UNTIMED_ROWS - roots, 0)))
         if reach and self.costs.stale(roots, _PLAIN_EVERY):
-            return 0, 0.0, 0.0
+            return _Size(0)
         passes, other = self.costs.seconds(roots, roots + len(reach), context), self._other_seconds.value
         tokens, count = float(roots), 0
         said, taken = tokens, passes[0] + other
@@ -304,8 +327,7 @@ class AutoDrafter:
             tokens += chance
             if tokens * taken > said * (seconds + other):
                 said, taken, count = tokens, seconds + other, node
-        per_row = (passes[count] - passes[0]) / count if count else 0.0
-        return count, taken / said, per_row
+        return _Size(count, said, taken, (passes[count] - passes[0]) / count if count else 0.0)
 
     def _size_beside_prompts(self, reach: Sequence[float]) -> int:
         """The same in a pass that reads prompts: there a row costs what a prompt's does, and an accepted guess saves
@@ -314,7 +336,7 @@ class AutoDrafter:
             return 0
         return sum([chance * self._per_token > self._prompt_row_seconds for chance in reach])
 
-    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]]) -> None:
+    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: _Size) -> None:
         """Every verified guess is the merit of the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
@@ -324,7 +346,8 @@ class AutoDrafter:
                 gains[place] += each.merged.reach[node]
                 rows[place] += 1
             for place, _ in each.guesses:
-                self._round.brought.append((members[place], each.standings[place], gains[place], rows[place]))
+                worth = size.worth(gains[place], rows[place])
+                self._round.brought.append((members[place], each.standings[place], worth))
 
     def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
         """Learn what the round cost."""
@@ -340,14 +363,20 @@ class AutoDrafter:
                 asking.member.cost.add(asking.seconds + signal + 2 * own)
             if asking.rested:
                 asking.member.rested(asking.probed, self._round_seconds.value)
-        for member, standing, gain, rows in now.brought:
-            member.judge(standing, gain, rows, now.per_token, now.per_row)
+        for member, standing, worth in now.brought:
+            member.judge(standing, worth)
         self._per_token = now.per_token or self._per_token
         if now.asked:
             self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         self._other_seconds.add(between + time.perf_counter() - start)
         self._round_seconds.add(first.pass_seconds + self._other_seconds.value)
+
+
+def _found(context: DraftContext) -> list[str]:
+    caches_prefixes = context.runner is not None and context.runner.cache.prefixes is not None
+    has_head = context.find_head is not None and context.find_head(_HEAD) is not None
+    return [*_FREE, _HEAD] if has_head and not caches_prefixes else list(_FREE)
 
 
 def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:

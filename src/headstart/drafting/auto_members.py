@@ -12,12 +12,17 @@ from headstart.drafting.pass_costs import Recent
 
 _SHARED_MEMORY = 1000.0
 OWN_WEIGHT, OWN_MEMORY = 4.0, 40.0
-_STEADY, _PROBE = 1 / 8, 1 / 2
-"""Weight of the latest round in a standing: of a drafter that is always asked, and of one that rests."""
+_STEADY, _PROBE, _USUAL = 1 / 16, 1 / 2, 1 / 64
+"""Weight of the latest round in a standing: of a drafter that is always asked, of one that rests, and over all
+sequences. Worth differs much from round to round: a head brings four tokens, then none."""
+_MOST = 8.0
+"""What a round is worth at most, in costs: one great success must not pay for a hundred failures."""
+_USUAL_ROUNDS = 6
+"""Rounds of its own that outweigh, for a sequence, what a drafter is usually worth."""
 _FIRST_ROUNDS = 6
 """For which nobody rests: what guesses of each grade are worth shows only then, and the first questions take longer,
 since there may be a prompt to learn."""
-_PROBE_SHARE = 0.005
+_PROBE_SHARE = 0.01
 """Share of the time that goes into asking a resting drafter again."""
 
 
@@ -25,20 +30,17 @@ _PROBE_SHARE = 0.005
 class Standing:
     """What one drafter lately brought to one sequence, in rounds in which it was asked."""
 
-    gain: float = 0.0
-    """Expected tokens a round that no drafter cheaper than it brought."""
-    rows: float = 0.0
-    """Rows that these took."""
+    worth: float = 0.0
+    """Seconds a round that its guesses saved, those that no drafter cheaper than it made, less those of their rows."""
     rests: bool = False
     rounds: int = 0
     """Seen; 0: the drafter was never asked, and ``rests`` says nothing."""
 
-    def update(self, gain: float, rows: int, weight: float) -> None:
-        """One more round, which counts for so much of the past, the first few evenly."""
+    def update(self, worth: float, weight: float, begun: int = 0) -> None:
+        """One more round, which counts for so much of the past; the first few evenly, beside ``begun`` others that the
+        standing began with."""
         self.rounds += 1
-        weight = max(weight, 1 / self.rounds)
-        self.gain += (gain - self.gain) * weight
-        self.rows += (rows - self.rows) * weight
+        self.worth += (worth - self.worth) * max(weight, 1 / (begun + self.rounds))
 
 
 @dataclass(eq=False)
@@ -76,20 +78,21 @@ class Member:
         self.probes += probed
         self.debt = max(self.debt + probed * self.seconds - _PROBE_SHARE * round_seconds, 0.0)
 
-    def judge(self, standing: Standing, gain: float, rows: int, per_token: float, per_row: float) -> None:
-        """A sequence for which it was asked has its tree; what a token is worth and a row costs is in seconds."""
-        standing.update(gain, rows, _PROBE if standing.rests else _STEADY)
-        self.usual.update(gain, rows, _STEADY)
+    def judge(self, standing: Standing, worth: float) -> None:
+        """A sequence for which it was asked has its tree; what its guesses are worth is in seconds."""
+        worth = min(worth, _MOST * self.seconds)
+        if not standing.rounds and self.usual.rounds:
+            standing.worth = self.usual.worth
+        standing.update(worth, _PROBE if standing.rests else _STEADY, _USUAL_ROUNDS if self.usual.rounds else 0)
+        self.usual.update(worth, _USUAL)
         rested = standing.rests
-        standing.rests = self._loses(standing, per_token, per_row)
-        self.usual.rests = self._loses(self.usual, per_token, per_row)
+        standing.rests = self._loses(standing)
+        self.usual.rests = self._loses(self.usual)
         if standing.rests and not rested:
             self.debt = max(self.debt, self.seconds)
 
-    def _loses(self, standing: Standing, per_token: float, per_row: float) -> bool:
-        if self.usual.rounds < _FIRST_ROUNDS:
-            return False
-        return standing.gain * per_token - standing.rows * per_row < self.seconds
+    def _loses(self, standing: Standing) -> bool:
+        return self.usual.rounds >= _FIRST_ROUNDS and standing.worth < self.seconds
 
 
 def credits_of(members: Sequence[Member]) -> list[int]:

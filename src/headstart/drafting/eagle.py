@@ -19,7 +19,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.foresight import Foresight
-from headstart.drafting.head_trees import ConfidenceTrees, HeadTrees, Ids, Scores, TemplateTrees
+from headstart.drafting.head_trees import CONFIDENCE_RATES, ConfidenceTrees, HeadTrees, Ids, Scores, TemplateTrees
 from headstart.drafting.heads import HeadOptions, head_pass, open_head
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import rank_tree
@@ -245,6 +245,7 @@ class Eagle2Drafter(HeadDrafter):
 
     Options = DynamicEagleOptions
     variant = "eagle"
+    grade_rates = CONFIDENCE_RATES
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
         super().__init__(context, options)

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,11 @@ Scores = NDArray[np.float32]
 _IMPOSSIBLE = np.float32(-1e30)
 _CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
 """Bounds of the classes that guesses are graded in; the first level has classes of its own, as have all others."""
+
+
+_BOUNDS = (0.0, *_CONFIDENCE.tolist(), 1.0)
+CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 2
+"""[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
 
 @dataclass(frozen=True)
