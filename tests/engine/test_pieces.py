@@ -29,7 +29,7 @@ def test_refused_guesses_stand_beside_corrections(drafter: str) -> None:
 
 @pytest.fixture(scope="module")
 def llm(tiny_model_dir: Path) -> LLM:
-    return LLM(tiny_model_dir, precision="fp32")
+    return LLM(tiny_model_dir, "ngram", precision="fp32")
 
 
 def test_the_last_piece_brings_the_result(llm: LLM) -> None:

@@ -49,7 +49,9 @@ def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Pat
     assert json.loads((tmp_path / "training.json").read_text())["step"] == 3
     if name != "draft-model":
         load_head(tmp_path, target().config)
-    llm = LLM(target(), name, draft_model=tmp_path)
+    # A head that has learnt next to nothing is sure of nothing.
+    options = {"min_probability": 0.0} if name == "eagle3" else {}
+    llm = LLM(target(), name, draft_model=tmp_path, drafter_options=options)
     plain = LLM(target(), "none")
     said = [
         each.generate("Once upon", SamplingParams(temperature=0, max_tokens=12)).pop().outputs[0]

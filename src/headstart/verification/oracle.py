@@ -124,6 +124,9 @@ class EnumeratedNoise(SequenceNoise):
         chosen = self._branches.choose([float(weight) for weight in weights / weights.sum()])
         return chosen if ids is None else int(ids[chosen])
 
+    def contenders(self, position: int, row: NDArray[np.float32], temperature: float, floor: float) -> None:
+        """Nobody can tell before the branch is chosen."""
+
     def position_exponentials(self, position: int, vocab_size: int, ids: Tensor | None = None) -> NoReturn:
         raise NotImplementedError("exponentials cannot be enumerated; draw instead")
 
