@@ -286,6 +286,18 @@ def test_beside_a_prompt_only_sure_guesses_ride() -> None:
     assert nodes(seconds=500 * 900.0) == 0
 
 
+def test_a_drafter_that_reads_states_is_left_out_of_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, oracles = with_oracles(monkeypatch, head=(3, 0.01), free=(2, 0.01))
+    oracles["head"].needs = TargetSignals(taps=(1,))
+    one = begin(drafter)
+    decode(drafter, [one], PREDICTABLE, flat, 20)
+    alone = oracles["head"].asked
+    assert alone == 20
+    decode(drafter, [one, begin(drafter, 2)], PREDICTABLE, flat, 50)
+    assert oracles["head"].asked == alone
+    assert oracles["free"].asked > 60
+
+
 class _Prefixes:
     """As much of a runner as tells whether prefixes are cached."""
 

@@ -42,6 +42,9 @@ _UNTIMED_ROWS = 16
 _STRANGERS = 2
 """Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn, and
 what it brings to them decides whether it is asked for the others."""
+_FEW = 1
+"""Sequences at most for which drafters that read the target's states are kept: to read along costs them time for every
+sequence, asked or not, and beside other sequences' rows less is won (docs/experiments.md)."""
 _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again: one pass in so many is plain where guessing pays."""
 
@@ -218,10 +221,12 @@ class AutoDrafter:
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         start = time.perf_counter()
         followed = [self._followed[sequence.id] for sequence in sequences]
+        for each in followed:
+            each.guesses = []
         self._round = _Round()
         wanted = 0
         for place, member in enumerate(self._members):
-            if self._ask(place, member, followed, budgets):
+            if self._keeps(member) and self._ask(place, member, followed, budgets):
                 wanted = max(wanted, member.drafter.needs.top_ids)
         self.needs = self._all_needs[wanted]
         trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)
@@ -232,7 +237,8 @@ class AutoDrafter:
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         start = time.perf_counter()
         for member in self._members:
-            member.drafter.observe(outcomes)
+            if self._keeps(member):
+                member.drafter.observe(outcomes)
         if self._round.asked:
             heard = time.perf_counter()
             for outcome in outcomes:
@@ -253,14 +259,16 @@ class AutoDrafter:
             for member in self._members:
                 member.drafter.end(sequence_id)
 
+    def _keeps(self, member: Member) -> bool:
+        """Whether it follows what is decoded. Whoever missed a round of a sequence guesses nothing for it any more."""
+        return len(self._followed) <= _FEW or not member.drafter.needs.taps
+
     def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
         """Let one drafter guess for the sequences where it pays, and for one more where a probe is due."""
         resting: list[int] = []
         asked: list[int] = []
         strangers = _STRANGERS
         for i, each in enumerate(followed):
-            if not place:
-                each.guesses = []
             if budgets[i].nodes and budgets[i].depth:
                 standing = each.standings[place]
                 if standing.rounds:
