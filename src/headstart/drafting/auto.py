@@ -40,8 +40,7 @@ from headstart.verification.base import VerifyRule
 _UNTIMED_ROWS = 16
 """Rows of a pass, roots included, while nothing is known of the costs: one tile."""
 _STRANGERS = 2
-"""Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn, and
-what it brings to them decides whether it is asked for the others."""
+"""Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn."""
 _FEW = 1
 """Sequences at most for which drafters that read the target's states are kept: to read along costs them time for every
 sequence, asked or not, and beside other sequences' rows less is won (docs/experiments.md)."""
@@ -58,7 +57,7 @@ class AutoOptions:
     drafters: str | None = None
     """Who guesses, by name with + between them; with a single one, the planner chooses how many of its guesses are
     verified. None: two that copy from the text, and the head that comes with Headstart, if there is one for the target
-    and no prefixes are cached (what is found there brings no states to a head)."""
+    and no prefixes are cached (what is found there brings no states to a head). It guesses where one sequence decodes."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Options of theirs, a dictionary for each name."""
 

@@ -54,7 +54,7 @@ class Member:
     cost: Recent = field(default_factory=Recent)
     """Seconds to ask it for one sequence, with what it has the target's pass do for it."""
     usual: Standing = field(default_factory=Standing)
-    """Over all sequences: whether new ones are worth asking for."""
+    """Over all sequences: what it is worth to new ones, until they know better."""
     probes: int = 0
     """So far."""
     debt: float = 0.0
@@ -87,7 +87,6 @@ class Member:
         self.usual.update(worth, _USUAL)
         rested = standing.rests
         standing.rests = self._loses(standing)
-        self.usual.rests = self._loses(self.usual)
         if standing.rests and not rested:
             self.debt = max(self.debt, self.seconds)
 
