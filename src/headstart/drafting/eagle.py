@@ -8,23 +8,36 @@ forgotten after it, so drafting always continues from what the target saw.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.foresight import Foresight
-from headstart.drafting.head_trees import CONFIDENCE_RATES, ConfidenceTrees, HeadTrees, Ids, Scores, TemplateTrees
+from headstart.drafting.head_trees import (
+    CONFIDENCE_RATES,
+    ConfidenceTrees,
+    HeadTrees,
+    Ids,
+    Scores,
+    TemplateTrees,
+    confidence_grades,
+    least_score,
+)
 from headstart.drafting.heads import HeadOptions, head_pass, open_head
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import rank_tree
+from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.head_pass import DraftCache, DraftRows
+from headstart.models.heads.head_pass import DraftCache, DraftRoot, DraftRows
+
+Features = NDArray[np.float32]
 
 _EAGER_ROWS = 64
 """So many unread rows of a sequence are read when they come, which bounds the memory of long prompts; fewer wait until
@@ -58,25 +71,60 @@ class DynamicEagleOptions(HeadOptions):
         require(0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all guesses.")
 
 
-@dataclass
 class Reading:
-    """How far the head has read one sequence."""
+    """How far the head has read one sequence.
 
-    cache: DraftCache
-    unread: list[Tensor] = field(default_factory=list)
-    """[row, taps * hidden] the target's states behind the rows in the cache, in order."""
-    num_unread: int = 0
-    fed_back: Tensor | None = None
-    """[hidden] the head's own state after the last row."""
-    logits: Tensor | None = None
-    """float32 [draft vocab] after the last row."""
-    broken: bool = False
-    """States are missing; nothing can be guessed until the sequence begins again."""
+    The features of the last known position stay even when it was read, so that every draft begins with a true row.
+    """
+
+    def __init__(self, cache: DraftCache) -> None:
+        self.cache = cache
+        self.broken = False
+        """States are missing; nothing can be guessed until the sequence begins again."""
+        self.known = 0
+        """Positions whose true states have come."""
+        self._features = np.empty((0, 0), np.float32)
+        """[row, taps * hidden] of ``_held`` positions up to the last known one, with room behind them."""
+        self._held = 0
 
     @property
-    def known(self) -> int:
-        """Positions whose true states have come."""
-        return self.cache.rows + self.num_unread
+    def num_unread(self) -> int:
+        """Known positions that are not in the cache."""
+        return self.known - self.cache.rows
+
+    def append(self, states: Sequence[Tensor], rows: list[int]) -> None:
+        """Know the next positions: these rows of each tap's states [row, hidden]."""
+        if not self.num_unread:
+            self._held = 0
+        first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
+        width = sum(state.shape[1] for state in states)
+        if self._held > len(self._features):
+            room = np.empty((max(2 * first, self._held), width), np.float32)
+            if first:
+                room[:first] = self._features[:first]
+            self._features = room
+        column = 0
+        for state in states:
+            values = state.float().numpy(force=True)
+            self._features[first : self._held, column : column + values.shape[1]] = values[rows]
+            column += values.shape[1]
+
+    def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
+        """The next rows for the head, all by default: the token behind each position, and its features."""
+        first = self.cache.rows
+        end = self.known if count is None else first + count
+        place = self._held - self.num_unread
+        return np.array(sequence.tokens[first + 1 : end + 1], np.int32), self._features[place : place + end - first]
+
+    def rewind(self) -> None:
+        """Have at least one row unread."""
+        if not self.num_unread:
+            self.cache.truncate(self.known - 1)
+
+    def forget_read(self) -> None:
+        """Free the features of what was read."""
+        self._features = self._features[self._held - self.num_unread : self._held].copy()
+        self._held = self.num_unread
 
 
 class HeadDrafter(ABC):
@@ -130,14 +178,10 @@ class HeadDrafter(ABC):
                 # A cache that was filled elsewhere brings no states.
                 reading.broken = True
                 continue
-            kept = torch.tensor(outcome.kept_rows)
-            # A copy: a slice would hold on to the states of the whole pass.
-            states = torch.cat([outcome.hidden[tap].index_select(0, kept) for tap in self._taps], dim=-1)
-            reading.unread.append(states)
-            reading.num_unread += len(kept)
+            reading.append([outcome.hidden[tap] for tap in self._taps], outcome.kept_rows)
             if reading.num_unread >= _EAGER_ROWS:
                 many.append((outcome.sequence, reading))
-        self._read(many)
+        self._read_on(many)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         trees = [DraftTree.empty()] * len(sequences)
@@ -148,7 +192,8 @@ class HeadDrafter(ABC):
         ]
         if active:
             drafted = [(sequences[i], self._readings[sequences[i].id]) for i in active]
-            self._read(drafted)
+            for _, reading in drafted:
+                reading.rewind()
             grown = self._grow(drafted, [budgets[i] for i in active])
             for i, tree in zip(active, grown, strict=True):
                 trees[i] = tree
@@ -158,43 +203,40 @@ class HeadDrafter(ABC):
         reading = self._readings.get(sequence.id)
         return reading is not None and not reading.broken and 0 < reading.known == len(sequence.tokens) - 1
 
-    def _read(self, sequences: Iterable[tuple[SequenceView, Reading]]) -> None:
-        """Turn unread true states into rows. The token behind a state is known by then, also behind a prompt chunk."""
-        waiting = [(sequence, reading) for sequence, reading in sequences if reading.num_unread]
+    def _read_on(self, waiting: list[tuple[SequenceView, Reading]]) -> None:
+        """Turn known states into rows, but the last of each sequence. The token behind a state is known by then, also
+        behind a prompt chunk."""
         while waiting:
             room = _ROWS_PER_PASS
-            parts: list[tuple[Reading, DraftRows]] = []
-            states: list[Tensor] = []
-            tokens: list[int] = []
+            rows, parts = [], []
             for sequence, reading in waiting:
-                count = min(reading.num_unread, room)
+                count = min(reading.num_unread - 1, room)
                 if not count:
                     break
                 room -= count
-                unread = reading.unread[0] if len(reading.unread) == 1 else torch.cat(reading.unread)
-                reading.unread = [unread[count:]] if count < len(unread) else []
-                reading.num_unread -= count
-                first = reading.cache.rows
-                parts.append((reading, DraftRows(reading.cache, count)))
-                states.append(unread[:count])
-                tokens += sequence.tokens[first + 1 : first + 1 + count]
-            ends, logits = self._pass.read(
-                np.array(tokens, dtype=np.int32), torch.cat(states), [rows for _, rows in parts]
-            )
-            for i, (reading, _) in enumerate(parts):
-                reading.fed_back, reading.logits = ends[i], logits[i]
-            waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread]
+                rows.append(reading.unread(sequence, count))
+                parts.append(DraftRows(reading.cache, count))
+            self._read(rows, parts)
+            for _, reading in waiting[: len(parts)]:
+                reading.forget_read()
+            waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
+
+    def _read(self, rows: Sequence[tuple[IntArray, Features]], parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        tokens, features = (np.concatenate(column) for column in zip(*rows, strict=True))
+        return self._pass.read(tokens, torch.from_numpy(features), parts)
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        """One step a level, over the beams of all sequences."""
+        """What was not read yet, then one step a level, over the beams of all sequences."""
         count = len(drafted)
         caches = [reading.cache for _, reading in drafted]
+        states, logits = self._read(
+            [reading.unread(sequence) for sequence, reading in drafted],
+            [DraftRows(reading.cache, reading.num_unread) for _, reading in drafted],
+        )
         true_rows = [cache.rows for cache in caches]
         foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
         trees = self.new_trees(count)
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
-        states = torch.stack([reading.fed_back for _, reading in drafted if reading.fed_back is not None])
-        logits = torch.stack([reading.logits for _, reading in drafted if reading.logits is not None])
         paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
             beams = trees.grow(*self._best(foresight.scores(logits.view(count, -1, logits.shape[-1]), level)))
@@ -250,6 +292,8 @@ class Eagle2Drafter(HeadDrafter):
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
         super().__init__(context, options)
         self._width, self._least = options.width, options.min_probability
+        ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
+        self._growth = self._pass.growth(self._width, least_score(self._least), ids)
 
     @property
     def ranks(self) -> int:
@@ -257,6 +301,24 @@ class Eagle2Drafter(HeadDrafter):
 
     def new_trees(self, count: int) -> HeadTrees:
         return ConfidenceTrees(count, self._width, self._least)
+
+    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if self._growth is None:
+            return super()._grow(drafted, budgets)
+        roots = [
+            DraftRoot(
+                reading.cache,
+                *reading.unread(sequence),
+                min(self._options.tree_nodes, budget.nodes),
+                min(self._options.draft_tokens, budget.depth),
+            )
+            for (sequence, reading), budget in zip(drafted, budgets, strict=True)
+        ]
+        foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
+        grown = self._growth.grow(roots, foresight.of if foresight.sampled else None)
+        return [
+            DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
+        ]
 
 
 class Eagle3Drafter(Eagle2Drafter):

@@ -40,18 +40,19 @@ class Foresight:
     def __init__(self, sequences: Sequence[SequenceView], ids: Tensor, vocab_size: int) -> None:
         self._sequences = sequences
         self._vocab_size = vocab_size
-        self._ids = ids.clamp(max=vocab_size - 1)
-        self._sampled = not all(sequence.params.greedy for sequence in sequences)
+        self.sampled = not all(sequence.params.greedy for sequence in sequences)
+        """Scores are not the logits themselves."""
+        self._ids = ids.clamp(max=vocab_size - 1) if self.sampled else ids
 
     def scores(self, logits: Tensor, depth: int) -> Tensor:
         """``logits`` [sequence, beam, column] of tokens ``depth`` places behind the root, as scores of that shape."""
-        if not self._sampled:
+        if not self.sampled:
             return logits
-        return torch.stack(
-            [self._of(sequence, rows, depth) for sequence, rows in zip(self._sequences, logits, strict=True)]
-        )
+        return torch.stack([self.of(place, rows, depth) for place, rows in enumerate(logits)])
 
-    def _of(self, sequence: SequenceView, rows: Tensor, depth: int) -> Tensor:
+    def of(self, place: int, rows: Tensor, depth: int) -> Tensor:
+        """The same for one of the sequences: [beam, column]."""
+        sequence = self._sequences[place]
         params = sequence.params
         if params.greedy:
             return rows

@@ -31,6 +31,25 @@ CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 
 """[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
 
+def least_score(min_probability: float) -> float:
+    """The log-probability that a path must have at least; what is impossible has less, whatever is asked for."""
+    return math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
+
+
+def confidence_grades(parents: NDArray[np.integer], scores: Scores) -> NDArray[np.int32]:
+    """[node] how likely a head holds a guess to be, given its parent.
+
+    Args:
+        parents: [node].
+        scores: [node] log-probabilities of paths.
+    """
+    first = parents == ROOT
+    above = np.where(first, np.float32(0), scores[parents])
+    grades = np.searchsorted(_CONFIDENCE, np.exp(np.minimum(scores - above, 0))).astype(np.int32)
+    grades[~first] += len(_CONFIDENCE) + 1
+    return grades
+
+
 @dataclass(frozen=True)
 class Beams:
     """The nodes of one level whose children come next, for each sequence."""
@@ -79,14 +98,14 @@ class HeadTrees(ABC):
                 parents[row],
                 scores[row],
                 depths,
-                self.grades(parents[row], scores[row], depths),
+                self.grades(parents[row], scores[row]),
                 min(max_nodes, budget.nodes),
                 budget.depth,
             )
             for row, budget in enumerate(budgets)
         ]
 
-    def grades(self, parents: Ids, scores: Scores, depths: Ids) -> NDArray[np.int32] | None:
+    def grades(self, parents: Ids, scores: Scores) -> NDArray[np.int32] | None:
         """[node] classes of confidence (``DraftTree.grades``), where scores tell."""
         return None
 
@@ -104,7 +123,7 @@ class ConfidenceTrees(HeadTrees):
     def __init__(self, count: int, width: int, min_probability: float = 0.0) -> None:
         super().__init__(count)
         self._width = width
-        self._least = np.float32(math.log(min_probability) if min_probability > 0 else _IMPOSSIBLE / 2)
+        self._least = np.float32(least_score(min_probability))
         self._scores: Scores = np.zeros((count, 1), dtype=np.float32)
 
     def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:
@@ -124,11 +143,8 @@ class ConfidenceTrees(HeadTrees):
         self._frontier = best + first
         return Beams(np.take_along_axis(flat, best, axis=1), best // ranks)
 
-    def grades(self, parents: Ids, scores: Scores, depths: Ids) -> NDArray[np.int32]:
-        """How likely the head holds a guess to be, given its parent."""
-        above = np.where(parents == ROOT, 0.0, scores[parents])
-        grades = np.searchsorted(_CONFIDENCE, np.exp(np.minimum(scores - above, 0.0)))
-        return (grades + (depths > 1) * (len(_CONFIDENCE) + 1)).astype(np.int32)
+    def grades(self, parents: Ids, scores: Scores) -> NDArray[np.int32]:
+        return confidence_grades(parents, scores)
 
 
 class TemplateTrees(HeadTrees):

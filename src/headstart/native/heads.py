@@ -16,10 +16,12 @@ from torch import Tensor
 from headstart.errors import ConfigError
 from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleConfig, EagleHead
-from headstart.models.heads.head_pass import DraftCache, DraftRows, Kit
+from headstart.models.heads.head_pass import DraftRows, Kit
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import PAGE_KEYS, NativeStorage, Precision
+from headstart.native.backend import Precision
+from headstart.native.draft_cache import NativeDraftCache, PagePool
+from headstart.native.growth import NativeGrowth
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
 from headstart.native.packing import (
@@ -32,12 +34,12 @@ from headstart.native.packing import (
     PART_NORMS,
     Packer,
     RopeTables,
+    address,
     as_float32,
     as_int32,
     as_matrix,
 )
 
-_FIRST_PAGES = 32
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
 """``Entry`` of ``src/decoder.h``."""
 
@@ -51,58 +53,6 @@ def supports_head(config: EagleConfig) -> str | None:
     if config.norm_before_fc and config.fc_norm:
         return "true features are normed twice"
     return None
-
-
-class NativeDraftCache(DraftCache):
-    """Rows on pages of the pass they belong to."""
-
-    def __init__(self, pages: PagePool) -> None:
-        self._pool = pages
-        self.pages: list[int] = []
-
-    def reserve(self, rows: int) -> None:
-        """Room for so many rows in all."""
-        missing = -(-rows // PAGE_KEYS) - len(self.pages)
-        if missing > 0:
-            self.pages += self._pool.take(missing)
-
-    def release(self) -> None:
-        self._pool.give_back(self.pages)
-        self.rows, self.pages = 0, []
-
-
-class PagePool:
-    """Pages of a head's keys and values, as many as its sequences need."""
-
-    def __init__(self, library: Library, model: int) -> None:
-        self._library = library
-        self._model = model
-        self.storage = NativeStorage(library, model, _FIRST_PAGES, PAGE_KEYS)
-        self._free = list(range(_FIRST_PAGES))
-
-    def take(self, count: int) -> list[int]:
-        """Pages that nobody else has.
-
-        Raises:
-            ConfigError: memory is short.
-        """
-        if count > len(self._free):
-            self._grow(count - len(self._free))
-        taken = self._free[:count]
-        del self._free[:count]
-        return taken
-
-    def give_back(self, pages: Sequence[int]) -> None:
-        """Pages that were taken."""
-        self._free += pages
-
-    def _grow(self, missing: int) -> None:
-        before = self.storage
-        pages = max(2 * before.num_blocks, before.num_blocks + missing)
-        self.storage = NativeStorage(self._library, self._model, pages, PAGE_KEYS)
-        # One layer: pages stand one behind the other, whatever their number.
-        self.storage.memory[: before.nbytes] = before.memory
-        self._free += range(before.num_blocks, pages)
 
 
 class NativeEaglePass:
@@ -172,6 +122,10 @@ class NativeEaglePass:
         """See ``best_tokens``."""
         return best_tokens(self._library, logits, ranks)
 
+    def growth(self, width: int, least: float, ids: IntArray) -> NativeGrowth:
+        """See ``HeadPass``."""
+        return NativeGrowth(self._library, self.handle, self.config, self._pages, self._ropes, width, least, ids)
+
     def _run(
         self, tokens: IntArray, inputs: Tensor, parts: Sequence[DraftRows], wanted: IntArray, true: bool
     ) -> tuple[Tensor, Tensor]:
@@ -198,18 +152,18 @@ class NativeEaglePass:
             wanted=len(wanted),
             layers=1,
             taps=1,
-            tokens=_address(tokens),
-            positions=_address(positions),
-            parents=None if parents is None else _address(parents),
-            row_starts=_address(starts),
-            cached_lengths=_address(cached),
-            block_tables=_address(blocks),
-            logit_rows=_address(wanted),
-            tap_layers=_address(self._state_tap),
+            tokens=address(tokens),
+            positions=address(positions),
+            parents=None if parents is None else address(parents),
+            row_starts=address(starts),
+            cached_lengths=address(cached),
+            block_tables=address(blocks),
+            logit_rows=address(wanted),
+            tap_layers=address(self._state_tap),
             inputs=inputs.data_ptr(),
             true_features=true,
             path_length=0 if paths is None else paths.shape[1],
-            paths=None if paths is None else _address(paths),
+            paths=None if paths is None else address(paths),
             logits=logits.data_ptr(),
             tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
         )
@@ -228,7 +182,7 @@ class NativeEaglePass:
             part.cache.reserve(part.cache.rows + part.count)
             tables.append(part.cache.pages)
         longest = max(map(len, tables))
-        return np.array([pages + [0] * (longest - len(pages)) for pages in tables], dtype=np.int32)
+        return np.array([[*pages, *[0] * (longest - len(pages))] for pages in tables], dtype=np.int32)
 
     def _pack(self, head: EagleHead, tables: TargetTables) -> None:
         config, layer = self.config, head.midlayer
@@ -317,7 +271,7 @@ def best_tokens(library: Library, logits: Tensor, ranks: int) -> tuple[NDArray[n
     rows, size = logits.shape
     logits = as_float32(logits)
     log_probs, ids = np.empty((rows, ranks), np.float32), np.empty((rows, ranks), np.int32)
-    library.best(logits.data_ptr(), rows, size, ranks, _address(log_probs), _address(ids))
+    library.best(logits.data_ptr(), rows, size, ranks, address(log_probs), address(ids))
     return log_probs, ids
 
 
@@ -332,10 +286,6 @@ def _chains(starts: IntArray) -> IntArray:
     parents = np.arange(-1, starts[-1] - 1, dtype=np.int32)
     parents[starts[:-1]] = -1
     return parents
-
-
-def _address(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def _shape(config: EagleConfig, tokens: int, precision: Precision, threads: int) -> Shape:

@@ -32,6 +32,27 @@ class Pass(Structure):
     )
 
 
+class Drafted(Structure):
+    """``HeadstartDrafted``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("cached", "unread", "depth", "nodes", "pages", "found", "beams")),
+        *((name, c_void_p) for name in ("page_table", "tokens", "features")),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_scores")),
+    )
+
+
+class Draft(Structure):
+    """``HeadstartDraft``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("sequences", "width", "state_tap")),
+        ("least", c_float),
+        *((name, c_void_p) for name in ("target_ids", "logits")),
+        ("drafted", POINTER(Drafted)),
+    )
+
+
 class Noise(Structure):
     """``HeadstartNoise``."""
 
@@ -55,6 +76,7 @@ _SIGNATURES = {
     "cache_move": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "forward": (c_char_p, (c_void_p, c_void_p, POINTER(Pass))),
+    "draft": (c_char_p, (c_void_p, c_void_p, POINTER(Draft), c_int, c_int)),
     "noise_words": (None, (POINTER(Noise), c_void_p, c_int64, c_void_p)),
     "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
     "ranked": (c_float, (c_void_p, c_int64, c_int64)),

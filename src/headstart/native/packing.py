@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import ConfigError
@@ -25,6 +26,11 @@ FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 
 def as_int32(values: IntArray) -> IntArray:
     return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def address(array: NDArray[np.generic]) -> int:
+    """Of the first element; whoever passes it on keeps the array."""
+    return int(array.__array_interface__["data"][0])
 
 
 def as_float32(tensor: Tensor) -> Tensor:

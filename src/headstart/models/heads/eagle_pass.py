@@ -99,6 +99,9 @@ class EaglePass:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
 
+    def growth(self, width: int, least: float, ids: IntArray) -> None:
+        """Step by step."""
+
     @torch.inference_mode()
     def _fuse(self, features: Tensor) -> Tensor:
         """True features [row, taps * target hidden] -> [row, hidden] (``EagleHead.fuse``)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -54,6 +54,44 @@ class DraftRows:
         return [self.true_rows + self.paths.shape[1] - 1] * self.count
 
 
+class DraftRoot(NamedTuple):
+    """Where the draft of one sequence begins, and how far it may grow."""
+
+    cache: DraftCache
+    tokens: IntArray
+    """int32 [row] behind each of the true rows that the cache lacks, at least one."""
+    features: NDArray[np.float32]
+    """[row, taps * target hidden] the target's states there."""
+    nodes: int
+    depth: int
+
+
+class GrownTree(NamedTuple):
+    """The likeliest paths of a head, merged; parents come before their children."""
+
+    tokens: IntArray
+    """int32 [node] target ids."""
+    parents: IntArray
+    """int32 [node], -1 for children of the root."""
+    scores: NDArray[np.float32]
+    """[node] log-probability of the path."""
+
+
+RowScores = Callable[[int, Tensor, int], Tensor]
+"""Place of a root, float32 logits [beam, draft vocab], depth of the tokens -> scores of that shape to go by instead."""
+
+
+class Growth(Protocol):
+    """Whole drafts in compiled code."""
+
+    def grow(self, roots: Sequence[DraftRoot], scores: RowScores | None) -> list[GrownTree]:
+        """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does.
+
+        The rows of the drafts are forgotten, the true ones stay. ``scores`` None: the logits as they are.
+        """
+        ...
+
+
 class HeadPass(Protocol):
     """Runs an EAGLE head over rows of several sequences side by side."""
 
@@ -88,6 +126,16 @@ class HeadPass(Protocol):
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
+        ...
+
+    def growth(self, width: int, least: float, ids: IntArray) -> Growth | None:
+        """What grows whole drafts; None where they grow step by step.
+
+        Args:
+            width: nodes of a level that get children, and children of each of them.
+            least: log-probability of a path; less likely nodes are left out.
+            ids: int32 [draft vocab] target id of each draft id, -1 where the target has none.
+        """
         ...
 
 

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "best.h"
+#include "draft.h"
 #include "pass.h"
 #include "sampling.h"
 #include "single_linear.h"
@@ -13,9 +14,10 @@
 namespace {
 
 struct Model {
-  explicit Model(const HeadstartShape &shape) : decoder(shape), runner(decoder) {}
+  explicit Model(const HeadstartShape &shape) : decoder(shape), runner(decoder), draft(decoder, runner) {}
   Decoder decoder;
   PassRunner runner;
+  Draft draft;
 };
 
 Model *model_of(void *p) { return static_cast<Model *>(p); }
@@ -86,6 +88,14 @@ HEADSTART_API const char *headstart_forward(void *model, const void *cache, cons
     return model_of(model)->runner.run(*cache_of(cache), *pass);
   } catch (const std::bad_alloc &) {
     return "no memory for the pass";
+  }
+}
+
+HEADSTART_API const char *headstart_draft(void *model, const void *cache, HeadstartDraft *draft, int first, int last) {
+  try {
+    return model_of(model)->draft.run(*cache_of(cache), *draft, first, last);
+  } catch (const std::bad_alloc &) {
+    return "no memory for the draft";
   }
 }
 

@@ -30,6 +30,30 @@ struct HeadstartPass {
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
 };
 
+// One sequence of a draft that grows.
+struct HeadstartDrafted {
+  int32_t cached, unread;     // true rows in the cache, and behind them those to be read first, at least one
+  int32_t depth, nodes;       // at most
+  int32_t pages;              // in page_table: room for all true rows, and for the width of every level but the last
+  int32_t found, beams;       // out: nodes written; rows of `logits` that the next level grows from
+  const int32_t *page_table;
+  const int32_t *tokens;      // [unread]
+  const float *features;      // [unread][features]
+  int32_t *node_tokens, *node_parents;  // out, [nodes]: target ids; earlier nodes, -1 for the root
+  float *node_scores;                   // out, [nodes]: log-probabilities of their paths
+};
+
+// A draft of a head that grows level by level from the likeliest paths, for several sequences side by side.
+struct HeadstartDraft {
+  int32_t sequences;
+  int32_t width;              // nodes of a level that get children, and children of each of them
+  int32_t state_tap;          // which tap is fed back
+  float least;                // log-probability of a path; less likely nodes are left out
+  const int32_t *target_ids;  // [vocab], -1 where the target has no such token
+  float *logits;              // [sequences * width][vocab] scratch, the beams of each sequence behind one another
+  HeadstartDrafted *drafted;  // [sequences]
+};
+
 // The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
 struct HeadstartNoise {
   uint32_t key[2], counter[3];
@@ -64,6 +88,11 @@ void headstart_cache_copy(const void *cache, const int32_t *source, const int32_
 
 // Null on success, else what is wrong with the pass, as a sentence. Nothing has been written then.
 const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass);
+
+// Grows the levels `first` to `last` of a draft, and runs the pass whose logits the next level grows from; level 0 begins
+// a draft: it reads the true rows. Between two calls the caller may change the logits, nothing else. What is written at
+// the end are the best nodes so far. Null on success, else what is wrong, as a sentence; then the draft is to begin anew.
+const char *headstart_draft(void *model, const void *cache, HeadstartDraft *draft, int first, int last);
 
 // The 32-bit noise words of tokens 0..count - 1, or of `ids`, where given.
 void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count, uint32_t *words);

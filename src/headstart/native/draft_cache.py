@@ -1,0 +1,67 @@
+"""Keys and values of heads on the native pass: pages that each sequence takes as it needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headstart.models.backend import IntArray
+from headstart.models.heads.head_pass import DraftCache
+from headstart.native.backend import PAGE_KEYS, NativeStorage
+from headstart.native.library import Library
+
+_FIRST_PAGES = 32
+
+
+class NativeDraftCache(DraftCache):
+    """Rows on pages of the pass they belong to."""
+
+    def __init__(self, pages: PagePool) -> None:
+        self._pool = pages
+        self.pages: IntArray = np.empty(0, np.int32)
+        """int32 [page] in the order of their rows."""
+
+    def reserve(self, rows: int) -> None:
+        """Room for so many rows in all."""
+        missing = -(-rows // PAGE_KEYS) - len(self.pages)
+        if missing > 0:
+            self.pages = np.array([*self.pages, *self._pool.take(missing)], np.int32)
+
+    def release(self) -> None:
+        self._pool.give_back(self.pages.tolist())
+        self.rows, self.pages = 0, self.pages[:0]
+
+
+class PagePool:
+    """Pages of a head's keys and values, as many as its sequences need."""
+
+    def __init__(self, library: Library, model: int) -> None:
+        self._library = library
+        self._model = model
+        self.storage = NativeStorage(library, model, _FIRST_PAGES, PAGE_KEYS)
+        self._free = list(range(_FIRST_PAGES))
+
+    def take(self, count: int) -> list[int]:
+        """Pages that nobody else has.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        if count > len(self._free):
+            self._grow(count - len(self._free))
+        taken = self._free[:count]
+        del self._free[:count]
+        return taken
+
+    def give_back(self, pages: Sequence[int]) -> None:
+        """Pages that were taken."""
+        self._free += pages
+
+    def _grow(self, missing: int) -> None:
+        before = self.storage
+        pages = max(2 * before.num_blocks, before.num_blocks + missing)
+        self.storage = NativeStorage(self._library, self._model, pages, PAGE_KEYS)
+        # One layer: pages stand one behind the other, whatever their number.
+        self.storage.memory[: before.nbytes] = before.memory
+        self._free += range(before.num_blocks, pages)

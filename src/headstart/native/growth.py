@@ -1,0 +1,113 @@
+"""Whole drafts of an EAGLE head in one native call (``src/draft.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from headstart.models.backend import IntArray
+from headstart.models.heads.eagle import EagleConfig
+from headstart.models.heads.head_pass import DraftRoot, GrownTree, RowScores
+from headstart.native.draft_cache import NativeDraftCache, PagePool
+from headstart.native.library import Draft, Drafted, Library
+from headstart.native.packing import RopeTables, address, as_int32
+
+
+class NativeGrowth:
+    """Grows drafts from the likeliest paths (``Growth``).
+
+    Args:
+        model: the packed head.
+        pages: of its caches.
+        ropes: its tables.
+        width, least, ids: see ``HeadPass.growth``.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        model: int,
+        config: EagleConfig,
+        pages: PagePool,
+        ropes: RopeTables,
+        width: int,
+        least: float,
+        ids: IntArray,
+    ) -> None:
+        self._library = library
+        self._model = model
+        self._features = config.target_hidden_size * len(config.taps)
+        self._pages = pages
+        self._ropes = ropes
+        self._width = width
+        self._ids = as_int32(ids)
+        self._logits = torch.empty(0, config.draft_vocab_size)
+        self._draft = Draft(
+            width=width,
+            state_tap=-1 if config.norm_output else 1,
+            least=least,
+            target_ids=address(self._ids),
+        )
+        self._drafted = (Drafted * 0)()
+
+    def grow(self, roots: Sequence[DraftRoot], scores: RowScores | None) -> list[GrownTree]:
+        """See ``Growth``."""
+        self._reserve(len(roots))
+        trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
+        depth = max(root.depth for root in roots)
+        if scores is None:
+            self._run(0, depth)
+        else:
+            self._run(0, 0)
+            for level in range(1, depth + 1):
+                self._rescore(len(roots), scores, level)
+                self._run(level, level)
+        grown = []
+        for drafted, root, tree in zip(self._drafted, roots, trees, strict=False):
+            root.cache.rows = drafted.cached + drafted.unread
+            tokens, parents, path_scores = tree[:, : drafted.found]
+            grown.append(GrownTree(tokens, parents, path_scores.view(np.float32)))
+        return grown
+
+    def _reserve(self, count: int) -> None:
+        """Room for so many sequences."""
+        if count > len(self._drafted):
+            self._drafted = (Drafted * count)()
+            self._draft.drafted = self._drafted
+            self._logits = torch.empty(count * self._width, self._logits.shape[1])
+            self._draft.logits = self._logits.data_ptr()
+        self._draft.sequences = count
+
+    def _enter(self, drafted: Drafted, root: DraftRoot) -> IntArray:
+        """Tell the library of one sequence; where its tree will be written, scores as the bits of floats."""
+        cache, tokens, features = root.cache, root.tokens, root.features
+        assert isinstance(cache, NativeDraftCache)
+        if features.shape != (len(tokens), self._features) or features.dtype != np.float32 or not len(tokens):
+            raise ValueError(f"features are {features.dtype} {features.shape}; float32 rows x features is needed")
+        rows = cache.rows + len(tokens)
+        cache.reserve(rows + (root.depth - 1) * self._width)
+        self._ropes.reach(rows + root.depth)
+        tree = np.empty((3, root.nodes), np.int32)
+        drafted.cached, drafted.unread = cache.rows, len(tokens)
+        drafted.depth, drafted.nodes = root.depth, root.nodes
+        drafted.pages, drafted.page_table = len(cache.pages), address(cache.pages)
+        drafted.tokens, drafted.features = address(tokens), address(features)
+        first, size = address(tree), tree.strides[0]
+        drafted.node_tokens, drafted.node_parents, drafted.node_scores = first, first + size, first + 2 * size
+        return tree
+
+    def _rescore(self, count: int, scores: RowScores, level: int) -> None:
+        """Put scores in the place of the logits that the level grows from."""
+        first = 0
+        for place in range(count):
+            rows = self._logits[first : (first := first + self._drafted[place].beams)]
+            if len(rows):
+                rows.copy_(scores(place, rows, level))
+
+    def _run(self, first: int, last: int) -> None:
+        error = self._library.draft(self._model, self._pages.storage.handle, ctypes.byref(self._draft), first, last)
+        if error is not None:
+            raise ValueError(f"the head cannot draft: {error.decode()}")
