@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.corpus import Pack
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.objective import Objective
+from headstart.training.optimiser import OptimiserName
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import TargetStates
 from headstart.training.trainer import StepReport, Trainer, TrainSettings, learning_rate, steps_within
@@ -66,20 +68,21 @@ def kill_after(step: int) -> Callable[[StepReport], None]:
     return on_step
 
 
-@pytest.mark.parametrize("killed_at", [1, 3, 4])
-def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path, killed_at: int) -> None:
+@pytest.mark.parametrize(("killed_at", "optimiser"), [(1, "adamw"), (3, "adamw"), (4, "adamw"), (3, "muon")])
+def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path, killed_at: int, optimiser: OptimiserName) -> None:
     """Killed before a checkpoint, between two, and right behind one."""
-    trainer(tmp_path / "whole", eagle()).run()
+    settings = replace(SETTINGS, optimiser=optimiser)
+    trainer(tmp_path / "whole", eagle(), settings).run()
     with pytest.raises(Killed):
-        trainer(tmp_path / "killed", eagle()).run(kill_after(killed_at))
-    again = trainer(tmp_path / "killed", eagle())
+        trainer(tmp_path / "killed", eagle(), settings).run(kill_after(killed_at))
+    again = trainer(tmp_path / "killed", eagle(), settings)
     assert again.progress.step == killed_at // 2 * 2
     again.run()
     for name in (CHECKPOINT_FILE, "model.safetensors"):
         whole, killed = (load_file(tmp_path / run / name) for run in ("whole", "killed"))
         assert whole.keys() == killed.keys()
         assert all(torch.equal(whole[key], killed[key]) for key in whole)
-    assert again.progress.losses == trainer(tmp_path / "whole", eagle()).progress.losses
+    assert again.progress.losses == trainer(tmp_path / "whole", eagle(), settings).progress.losses
 
 
 def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:
@@ -102,11 +105,21 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "objective", [lambda: eagle("eagle"), lambda: parallel("medusa"), lambda: parallel("blockwise")]
+    ("objective", "optimiser"),
+    [
+        (lambda: eagle("eagle"), "adamw"),
+        (eagle, "muon"),
+        (lambda: parallel("medusa"), "adamw"),
+        (lambda: parallel("blockwise"), "adamw"),
+    ],
 )
-def test_loss_falls_and_acceptance_rises(tmp_path: Path, objective: Callable[[], Objective]) -> None:
+def test_loss_falls_and_acceptance_rises(
+    tmp_path: Path, objective: Callable[[], Objective], optimiser: OptimiserName
+) -> None:
     """On the learnt text: a random target's other texts have too little in common with it."""
-    settings = TrainSettings(steps=40, batch=8, micro_batch=8, evaluate_every=20, save_every=40, lr=1e-2)
+    settings = TrainSettings(
+        steps=40, batch=8, micro_batch=8, evaluate_every=20, save_every=40, optimiser=optimiser, lr=1e-2
+    )
     progress = trainer(tmp_path, objective(), settings, packs()[:8]).run()
     losses = [loss for _, loss in progress.losses]
     assert losses[-1] < 0.9 * losses[0]

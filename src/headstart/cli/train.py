@@ -43,6 +43,17 @@ class LossChoice(StrEnum):
     LK = "lk"
 
 
+class OptimiserChoice(StrEnum):
+    """Names of ``training.optimiser.OptimiserName``, likewise."""
+
+    MUON = "muon"
+    ADAMW = "adamw"
+
+
+_OPTIMISERS = {HeadChoice.EAGLE3: OptimiserChoice.MUON, HeadChoice.EAGLE: OptimiserChoice.MUON}
+"""Where it is not adamw."""
+
+
 class ArithmeticChoice(StrEnum):
     """What products of a training are computed in."""
 
@@ -149,6 +160,14 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Optimiser steps instead of epochs.", rich_help_panel=TRAINING)
     ] = None,
+    optimiser: Annotated[
+        OptimiserChoice | None,
+        typer.Option(
+            help="adamw, or muon for the matrices between hidden states and adamw for the rest; left out: muon for "
+            "eagle3 and eagle, which learn in half the steps with it.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     lr: Annotated[
         float | None,
         typer.Option(
@@ -234,6 +253,7 @@ def train(
                 steps=steps,
                 batch=batch,
                 micro_batch=micro_batch,
+                optimiser=(optimiser or _OPTIMISERS.get(head, OptimiserChoice.ADAMW)).value,
                 lr=_RATES.get(head, 1e-3) if lr is None else lr,
                 evaluate_every=evaluate_every,
                 save_every=save_every,

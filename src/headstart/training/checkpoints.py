@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
+from headstart.training.optimiser import Optimiser
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 
@@ -39,13 +39,11 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path, head: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, settings: dict[str, Any]
+    path: Path, head: nn.Module, optimiser: Optimiser, progress: Progress, settings: dict[str, Any]
 ) -> None:
     """Replace the checkpoint in one step: a kill leaves the old one or the new one."""
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
-    for place, parameter in enumerate(_parameters(optimiser)):
-        for name, value in optimiser.state[parameter].items():
-            tensors[f"optimiser.{place}.{name}"] = value
+    tensors |= {f"optimiser.{name}": tensor for name, tensor in optimiser.state().items()}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     record = {"progress": asdict(progress), "settings": settings}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,9 +52,7 @@ def save_checkpoint(
     os.replace(unfinished, path)
 
 
-def load_checkpoint(
-    path: Path, head: nn.Module, optimiser: torch.optim.Optimizer, settings: dict[str, Any]
-) -> Progress | None:
+def load_checkpoint(path: Path, head: nn.Module, optimiser: Optimiser, settings: dict[str, Any]) -> Progress | None:
     """Go on from a checkpoint; None where there is none.
 
     Raises:
@@ -78,20 +74,13 @@ def load_checkpoint(
         raise CheckpointError(
             f"{path} belongs to a training with another {', '.join(changed)}; give the same, or another --out."
         )
-    head.load_state_dict({name[5:]: tensor for name, tensor in tensors.items() if name.startswith("head.")})
-    for place, parameter in enumerate(_parameters(optimiser)):
-        prefix = f"optimiser.{place}."
-        state = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        if state:
-            # The step count stays where the optimiser wants it, on the CPU.
-            optimiser.state[parameter] = {
-                name: tensor if name == "step" else tensor.to(parameter.device) for name, tensor in state.items()
-            }
+    head.load_state_dict(_part("head.", tensors))
+    optimiser.load_state(_part("optimiser.", tensors))
     return _progress(record["progress"])
 
 
-def _parameters(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+def _part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _progress(record: dict[str, Any]) -> Progress:

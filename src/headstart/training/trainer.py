@@ -1,4 +1,4 @@
-"""The loop: AdamW, warm-up and cosine, clipped gradients, held-out acceptance, checkpoints."""
+"""The loop: warm-up and cosine, clipped gradients, held-out acceptance, checkpoints."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_check
 from headstart.training.corpus import Pack
 from headstart.training.distributed import Team
 from headstart.training.objective import HeldOut, Objective, trainable
+from headstart.training.optimiser import Optimiser, OptimiserName
 from headstart.training.states import TargetStates
 
 _TIMED_STEPS = 5
@@ -35,6 +36,7 @@ class TrainSettings:
     """Packs of a step, over all processes."""
     micro_batch: int = 4
     """Packs that are computed together."""
+    optimiser: OptimiserName = "adamw"
     lr: float = 1e-3
     warm_up: float = 0.04
     """Share of the steps until the learning rate is reached."""
@@ -103,9 +105,7 @@ class Trainer:
         self._record = record or {}
         self._minutes = minutes
         self._parameters = [parameter for _, parameter in trainable(objective.head)]
-        self._optimiser = torch.optim.AdamW(
-            self._parameters, lr=settings.lr, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-        )
+        self._optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
         per_epoch = max(len(packs) // settings.batch, 1)
         planned = math.ceil(settings.epochs * per_epoch) if settings.steps is None else settings.steps
         self._identity = {**asdict(settings), "packs": len(packs), "processes": self._team.size}
@@ -175,10 +175,7 @@ class Trainer:
             total += loss.item()
         self._team.average_gradients(self._parameters)
         torch.nn.utils.clip_grad_norm_(self._parameters, settings.clip)
-        for group in self._optimiser.param_groups:
-            group["lr"] = settings.lr * learning_rate(progress.step, progress.total_steps, settings.warm_up)
-        self._optimiser.step()
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.step(learning_rate(progress.step, progress.total_steps, settings.warm_up))
         mean = self._team.sum(torch.tensor(total / self._team.size, dtype=torch.float64)).item()
         if not math.isfinite(mean):
             raise ConfigError(f"the loss of step {progress.step} is {mean}; choose a smaller lr than {settings.lr}.")
