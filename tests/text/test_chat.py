@@ -175,7 +175,21 @@ def test_only_plain_data_reach_the_template() -> None:
 
 def test_a_tool_call_needs_no_content() -> None:
     messages = [{"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}]
-    assert ECHO.render(messages) == "[assistant|None]"
+    assert ECHO.render(messages) == "[assistant|]"
+    assert ChatTemplate("{{ 'said: ' + messages[0]['content'] }}").render(messages) == "said: "
+    for odd in (5, "f", {"name": "f"}, [5, None, {"function": "f"}]):
+        assert ECHO.render([{"role": "assistant", "content": "x", "tool_calls": odd}]) == "[assistant|x]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [('{"a": [1, "é"]}', '{"a": [1, "é"]}'), ({"a": 1}, '{"a": 1}'), ("a: 1", '"a: 1"'), ("3", '"3"')],
+)
+def test_arguments_of_a_call_are_not_quoted_twice(arguments: Any, shown: str) -> None:
+    """The API has them as JSON text; what is no object stays as it came."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
+    assert template.render([{"role": "assistant", "content": None, "tool_calls": [call]}]) == shown
 
 
 @pytest.mark.parametrize(
@@ -186,6 +200,10 @@ def test_a_tool_call_needs_no_content() -> None:
         (None, "messages is a NoneType"),
         ({"role": "user", "content": "x"}, "messages is a dict"),
         (["Hi"], r"messages\[0\] is a str"),
+        (
+            [{"role": "x", "content": "", "tool_calls": [{"function": {"arguments": '{"a": ' + "[" * 60 + "]" * 60 + "}"}}]}],
+            "nested more than 50",
+        ),
         ([*USER, {"content": "x"}], r"messages\[1\]\.role is None"),
         ([{"role": 3, "content": "x"}], r"messages\[0\]\.role is 3"),
         ([{"role": "user"}], r"messages\[0\]\.content is missing"),

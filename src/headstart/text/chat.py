@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,7 +69,8 @@ class ChatTemplate:
         """The prompt of a conversation. Encode it with ``add_special_tokens=False``: it brings its own.
 
         ``messages``: each has a "role" and a "content": a string, a list of text parts as the OpenAI API has them (they
-        are joined by newlines), or None beside "tool_calls". ``tools``: JSON schemas of functions.
+        are joined by newlines), or None beside "tool_calls"; what these pass to a function may be JSON text or an
+        object. ``tools``: JSON schemas of functions.
         ``add_generation_prompt``: end with what begins an answer. ``variables``: what else the template knows.
 
         Raises:
@@ -143,11 +145,29 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     content = plain.get("content")
     if isinstance(content, list):
         plain["content"] = "\n".join(_text_part(part, f"{where}.content[{at}]") for at, part in enumerate(content))
-    elif content is None and not plain.get("tool_calls"):
+    elif content is None and plain.get("tool_calls"):
+        # The API says None where a call is all there is; templates add texts up.
+        plain["content"] = ""
+    elif content is None:
         raise RequestError(f"{where}.content is missing; give a text.")
-    elif content is not None and not isinstance(content, str):
+    elif not isinstance(content, str):
         raise RequestError(f"{where}.content is a {type(content).__name__}; give a text or a list of text parts.")
+    calls = plain.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        _open_arguments(call)
     return plain
+
+
+def _open_arguments(call: Any) -> None:
+    """A call's arguments as an object: the API has them as JSON text, which templates would quote once more."""
+    match call:
+        case {"function": {"arguments": str(text)} as function}:
+            try:
+                arguments = json.loads(text)
+            except (ValueError, RecursionError):
+                return
+            if isinstance(arguments, dict):
+                function["arguments"] = _plain(arguments, "function.arguments")
 
 
 def _text_part(part: Any, where: str) -> str:
