@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -39,7 +39,7 @@ class PeerFailed(RuntimeError):
 
 
 class Worker:
-    """A peer's process.
+    """A peer's process, stopped while others decode: many libraries' threads go on looking for work for a while.
 
     Raises:
         PeerFailed: it does not come up.
@@ -66,6 +66,7 @@ class Worker:
         self.modes: list[str] = hello["modes"]
         self.versions: dict[str, str] = hello["versions"]
         self.weights: str = hello["weights"]
+        self._stop()
 
     def __enter__(self) -> Worker:
         return self
@@ -77,6 +78,7 @@ class Worker:
         """End the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._go_on()
         self._process.stdin.close()
         try:
             self._process.wait(timeout=10)
@@ -92,13 +94,25 @@ class Worker:
             PeerFailed: with what the peer has to say.
         """
         assert self._process.stdin is not None
+        self._go_on()
         print(json.dumps({"mode": mode, "tokens": list(tokens), "count": count}), file=self._process.stdin, flush=True)
         reply = self._read()
+        self._stop()
         if "error" in reply:
             raise PeerFailed(reply["error"])
         if len(reply["tokens"]) != count:
             raise PeerFailed(f"gave {len(reply['tokens'])} tokens where {count} were asked for")
         return reply
+
+    def _stop(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGSTOP)
+            # Until it has happened, or the process has ended; its status is left to Popen.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def _go_on(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGCONT)
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +89,16 @@ def run(contender: str, prompt: str, tokens: tuple[int, ...], seconds: float, pr
     return Run(contender, prompt, "qa", 0, 0, tokens, (), stats, must_agree=False)
 
 
+def state_of(program: str) -> list[str]:
+    """What processes that run this program are doing: R for running, S for waiting, T for stopped."""
+    states = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if program in (process / "cmdline").read_text():
+                states.append((process / "stat").read_text().rpartition(")")[2].split()[0])
+    return states
+
+
 def speed(rate: float) -> tuple[dict[str, Speed], Speed]:
     same = Speed(*(Spread(value, value, value) for value in (rate, rate, 1.0)))
     return {"qa": same}, same
@@ -110,6 +121,25 @@ class TestSitting:
         prefills = {each.contender: each.stats.prefill_seconds for each in hold(WORKER).runs}
         assert prefills["peer0 plain"] == 0
         assert prefills["peer0 silent"] > 0
+
+    @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
+    def test_peers_stand_still_while_others_decode(self, hold, tmp_path, monkeypatch):
+        states: list[str] = []
+        whole = sitting.own_decoder
+
+        def watched(bench, engine):
+            decode = whole(bench, engine)
+
+            def look(tokens, count):
+                states.extend(state_of(str(tmp_path / "worker0.py")))
+                return decode(tokens, count)
+
+            return look
+
+        monkeypatch.setattr(sitting, "own_decoder", watched)
+        hold(WORKER)
+        assert states
+        assert set(states) == {"T"}
 
     def test_modes_that_fail_are_left_out_and_the_rest_goes_on(self, hold):
         found = hold(WORKER)
