@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.foresight import Foresight
-from headstart.drafting.head_trees import TemplateTrees
 from headstart.drafting.heads import HeadOptions, head_kit, open_head
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import TreeTemplate
@@ -44,6 +44,9 @@ class ParallelHeadsDrafter:
         self._vocab_size = context.vocab_size
         self._slots = heads.config.slots
         self._template = template
+        self._most_ranks = int(template.ranks.max()) + 1
+        self._shapes: dict[tuple[int, int], TreeTemplate] = {}
+        """Nodes and depth at most -> the template cut to them."""
         self._pass = ParallelPass(heads, context.require_tables()(), head_kit(options))
         self._states: dict[int, tuple[int, Tensor]] = {}
         """id -> position, and the target's state there [hidden]."""
@@ -87,19 +90,22 @@ class ParallelHeadsDrafter:
     def _grow(
         self, sequences: Sequence[SequenceView], states: Tensor, budgets: Sequence[DraftBudget]
     ) -> list[DraftTree]:
-        logits = self._pass.logits(states)
-        ranks = min(int(self._template.ranks.max()) + 1, logits.shape[-1])
-        foresight = Foresight(sequences, self._pass.target_ids, self._vocab_size)
         slots = min(self._slots, self._options.draft_tokens)
-        scores = [foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)]
-        tokens = self._pass.best(torch.cat(scores, dim=1), ranks)
-        trees = TemplateTrees(len(states), self._template)
-        beams = 1
-        for slot in range(slots):
-            # Every node of a level has the same children.
-            children = np.repeat(tokens[:, slot, None], beams, axis=1)
-            grown = trees.grow(np.zeros(children.shape, np.float32), children)
-            if grown is None:
-                break
-            beams = grown.tokens.shape[1]
-        return trees.trees(self._options.tree_nodes, budgets)
+        logits = self._pass.logits(states)[:, :slots]
+        ranks = min(self._most_ranks, logits.shape[-1])
+        foresight = Foresight(sequences, self._pass.target_ids, self._vocab_size)
+        if foresight.sampled:
+            logits = torch.cat([foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
+        best = self._pass.best(logits, ranks)
+        return [
+            self._tree(tokens, min(self._options.tree_nodes, budget.nodes), min(slots, budget.depth))
+            for tokens, budget in zip(best, budgets, strict=True)
+        ]
+
+    def _tree(self, tokens: NDArray[np.int64], nodes: int, depth: int) -> DraftTree:
+        """A tree of what the slots say, [slot, rank]: every node of a level has the same children."""
+        shape = self._shapes.get((nodes, depth))
+        if shape is None:
+            shape = self._shapes[nodes, depth] = self._template.cut(nodes, depth, tokens.shape[1])
+        said = tokens[shape.depths - 1, shape.ranks]
+        return DraftTree(said.astype(np.int32), shape.parents.astype(np.int32))

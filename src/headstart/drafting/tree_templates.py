@@ -25,6 +25,18 @@ class TreeTemplate:
     def __len__(self) -> int:
         return len(self.parents)
 
+    def cut(self, nodes: int, depth: int, ranks: int) -> TreeTemplate:
+        """The best ``nodes`` nodes down to ``depth``, level by level; a node has ``ranks`` next tokens at most."""
+        chosen: list[int] = []
+        for node, (parent, rank) in enumerate(zip(self.parents.tolist(), self.ranks.tolist(), strict=True)):
+            if self.depths[node] <= depth and rank < ranks and parent in (ROOT, *chosen):
+                chosen.append(node)
+        kept = sorted(chosen[:nodes], key=lambda node: int(self.depths[node]))
+        place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
+        return TreeTemplate(
+            np.array([place[int(self.parents[node])] for node in kept]), self.ranks[kept], self.depths[kept]
+        )
+
 
 def rank_tree(level_sizes: Sequence[int], rank_probabilities: Sequence[float]) -> TreeTemplate:
     """The likeliest paths of ranks, ``level_sizes[i]`` of them at depth i + 1, by the product along the path."""
