@@ -20,7 +20,7 @@ from headstart.sampling.params import SamplingParams
         ("temperature", "hot"),
         ("temperature", None),
         ("temperature", 10**400),
-        ("top_k", -1),
+        ("top_k", -2),
         ("top_k", 2.5),
         ("top_k", True),
         ("top_p", 0.0),
@@ -69,6 +69,10 @@ def test_values_come_out_as_plain_python():
     assert type(params.top_p) is float
     assert params.stop == ("end",)
     assert params.logit_bias == {7: -math.inf}
+
+
+def test_top_k_may_be_off_in_vllms_way():
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
 
 
 def test_vocabulary_bounds_and_contradictions():

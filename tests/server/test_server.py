@@ -120,6 +120,25 @@ def test_echo_with_logprobs_scores_the_prompt(llm: LLM, plain: LLM) -> None:
         assert [logprobs["text_offset"][i] for i in (0, 1, 6)] == [0, 1, 6]
 
 
+def test_a_prompt_is_scored_without_an_answer(llm: LLM) -> None:
+    """``max_tokens: 0`` beside ``echo``, as evaluations ask for log-likelihoods."""
+    body = {"prompt": ["abcdef", "xy"], "echo": True, "temperature": 0}
+    for logprobs in (None, 1):
+        longer = post(llm, "/v1/completions", {**body, "logprobs": logprobs, "max_tokens": 1}).json()
+        reply = post(llm, "/v1/completions", {**body, "logprobs": logprobs, "max_tokens": 0}).json()
+        assert [choice["text"] for choice in reply["choices"]] == ["abcdef", "xy"]
+        assert reply["usage"]["completion_tokens"] == 0
+        assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] == 8
+        for choice, more in zip(reply["choices"], longer["choices"], strict=True):
+            assert choice["finish_reason"] == "length"
+            if logprobs is None:
+                assert choice["logprobs"] is None
+            else:
+                assert choice["logprobs"] == {name: values[:-1] for name, values in more["logprobs"].items()}
+    assert_openai_error(post(llm, "/v1/completions", {**body, "echo": False, "max_tokens": 0}), 400)
+    assert_openai_error(post(llm, "/v1/completions", {**body, "stream": True, "max_tokens": 0}), 400)
+
+
 @pytest.mark.parametrize(
     ("wish", "drafter"),
     [
@@ -195,14 +214,20 @@ def test_tokens_go_both_ways(llm: LLM) -> None:
     chat = post(llm, "/tokenize", {"messages": CHAT}).json()["tokens"]
     assert chat == llm.encode_chat(CHAT).token_ids
     assert_openai_error(post(llm, "/tokenize", {}), 400)
+    for token in (-1, llm.model.config.vocab_size, 2**70):
+        error = assert_openai_error(post(llm, "/detokenize", {"tokens": [5, token]}), 400)
+        assert str(token) in error["message"]
 
 
 def test_state_is_told(llm: LLM) -> None:
     async def work(client: httpx.AsyncClient) -> list[dict[str, Any]]:
-        return [(await client.get(path)).json() for path in ("/v1/models", "/health", "/version", "/openapi.json")]
+        assert_openai_error(await client.get("/v1/models/other"), 404)
+        paths = ("/v1/models", "/v1/models/tiny", "/health", "/version", "/openapi.json")
+        return [(await client.get(path)).json() for path in paths]
 
-    models, health, version, document = ask(llm, work)
-    assert models["data"][0]["id"] == "tiny"
+    models, model, health, version, document = ask(llm, work)
+    assert models["data"] == [model]
+    assert model["id"] == "tiny"
     assert health == {"status": "ok"}
     assert version["version"]
     assert "/v1/chat/completions" in document["paths"]
@@ -280,6 +305,38 @@ BAD_CHATS: list[dict[str, Any]] = [
     {"tools": [{"type": "function", "function": {"name": ""}}]},
     {"top_logprobs": 3},
 ]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message", "field"),
+    [
+        ("completions", b"", "the body is not a JSON object; send one, with content-type application/json.", None),
+        ("completions", b"[]", "the body is not a JSON object; send one, with content-type application/json.", None),
+        ("completions", b'{"a" 1}', "the body is not JSON (Expecting ':' delimiter at character 5).", None),
+        (
+            "completions",
+            b'{"prompt": [1, "a"]}',
+            "prompt: It must be a text, a list of token ids, or a list of",
+            "prompt",
+        ),
+        ("completions", b'{"prompt": "a", "stop": 1}', "stop: It must be a text or a list of texts.", "stop"),
+        ("completions", b'{"prompt": "a", "n": "1"}', "n: Input should be a valid integer.", "n"),
+        (
+            "chat/completions",
+            b'{"messages": [], "tool_choice": "any"}',
+            "tool_choice: It must be none, auto",
+            "tool_choice",
+        ),
+    ],
+)
+def test_a_complaint_names_the_field_and_what_it_may_be(
+    llm: LLM, path: str, body: bytes, message: str, field: str | None
+) -> None:
+    headers = {"content-type": "application/json"}
+    reply = ask(llm, lambda client: client.post(f"/v1/{path}", content=body, headers=headers))
+    error = assert_openai_error(reply, 400)
+    assert error["message"].startswith(message)
+    assert error["param"] == field
 
 
 def test_bad_chats_are_refused_in_openais_shape(llm: LLM) -> None:

@@ -201,7 +201,13 @@ def test_arguments_of_a_call_are_not_quoted_twice(arguments: Any, shown: str) ->
         ({"role": "user", "content": "x"}, "messages is a dict"),
         (["Hi"], r"messages\[0\] is a str"),
         (
-            [{"role": "x", "content": "", "tool_calls": [{"function": {"arguments": '{"a": ' + "[" * 60 + "]" * 60 + "}"}}]}],
+            [
+                {
+                    "role": "x",
+                    "content": "",
+                    "tool_calls": [{"function": {"arguments": '{"a": ' + "[" * 60 + "]" * 60 + "}"}}],
+                }
+            ],
             "nested more than 50",
         ),
         ([*USER, {"content": "x"}], r"messages\[1\]\.role is None"),

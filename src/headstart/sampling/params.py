@@ -58,7 +58,7 @@ class SamplingParams:
     temperature: float = 1.0
     """0 is greedy: the highest logit, the lowest id among equals."""
     top_k: int = 0
-    """Keep the k highest logits (ties with the k-th stay); 0 keeps all."""
+    """Keep the k highest logits (ties with the k-th stay); 0, or -1 as vLLM has it, keeps all."""
     top_p: float = 1.0
     """Keep the smallest set of most probable tokens whose mass reaches top_p."""
     min_p: float = 0.0
@@ -113,6 +113,8 @@ class SamplingParams:
         for name in _REAL_FIELDS:
             object.__setattr__(self, name, _real(name, getattr(self, name)))
         _check(self.temperature >= 0, f"temperature is {self.temperature}; it must be 0 (greedy) or more.")
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
         _check(self.top_k >= 0, f"top_k is {self.top_k}; it must be 0 (off) or more.")
         _check(0 < self.top_p <= 1, f"top_p is {self.top_p}; it must lie in (0, 1].")
         _check(0 <= self.min_p <= 1, f"min_p is {self.min_p}; it must lie in [0, 1].")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -69,10 +70,8 @@ def create_app(
 def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body")
-        message = f"{where}: {first['msg']}." if where else f"{first['msg']}."
-        return Reply(error_body(message, "invalid_request_error", where or None), 400)
+        message, field = _complaint(error.errors()[0])
+        return Reply(error_body(message, "invalid_request_error", field), 400)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
@@ -98,3 +97,13 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
     async def unexpected(request: Request, error: Exception) -> Response:
         _log.error("a request failed unexpectedly.", exc_info=error)
         return Reply(error_body("the server failed to answer this request.", "server_error"), 500)
+
+
+def _complaint(error: Mapping[str, Any]) -> tuple[str, str | None]:
+    """What is wrong with a body, as a sentence, and the field where it is."""
+    field = ".".join(str(part) for part in error["loc"] if part != "body")
+    if error["type"] == "json_invalid":
+        return f"the body is not JSON ({error['ctx']['error']} at character {field}).", None
+    if not field:
+        return "the body is not a JSON object; send one, with content-type application/json.", None
+    return f"{field}: {error['msg']}.", field

@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from headstart.engine.outputs import FinishReason, TokenLogprobs
+from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
 from headstart.errors import RequestError
 from headstart.request import Job, StreamPiece
 from headstart.server.doors import TENANT, error_body
@@ -36,6 +36,8 @@ class Wish:
     echo: bool
     logprobs: int | None
     tools: ToolPlan | None = None
+    prompt_alone: bool = False
+    """Nothing but the echo is wanted: the one token that the engine says is left out."""
 
 
 class Generator:
@@ -48,7 +50,7 @@ class Generator:
 
     async def complete(self, body: CompletionBody, request: Request) -> Response:
         """``POST /v1/completions``."""
-        self._check_model(body)
+        self.check_model(body.model)
         if body.suffix:
             raise RequestError("suffix is given; this server continues texts and cannot fill in. Leave it out.")
         if body.best_of not in (None, body.n or 1):
@@ -57,6 +59,9 @@ class Generator:
         if echo and body.stream and logprobs is not None:
             raise RequestError("echo with logprobs cannot be streamed; leave stream out.")
         max_tokens = _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
+        prompt_alone = echo and max_tokens == 0 and not body.stream
+        if prompt_alone:
+            max_tokens = 1
         params = body.sampling(self._settings, max_tokens, logprobs)
         prompts = _prompts(body.prompt)
         if not 0 < len(prompts) <= self._settings.max_prompts:
@@ -78,11 +83,12 @@ class Generator:
             return jobs
 
         jobs = await asyncio.to_thread(make_jobs)
-        return await self._reply(Wish(body, jobs, chat=False, echo=echo, logprobs=logprobs), request)
+        wish = Wish(body, jobs, chat=False, echo=echo, logprobs=logprobs, prompt_alone=prompt_alone)
+        return await self._reply(wish, request)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
         """``POST /v1/chat/completions``."""
-        self._check_model(body)
+        self.check_model(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true.")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
@@ -102,9 +108,14 @@ class Generator:
         )
         return await self._reply(Wish(body, jobs, chat=True, echo=False, logprobs=logprobs, tools=plan), request)
 
-    def _check_model(self, body: Generation) -> None:
-        if body.model is not None and body.model != self._settings.served_name:
-            raise UnknownModelError(f"model {body.model!r} is not served here; it is {self._settings.served_name!r}.")
+    def check_model(self, name: str | None) -> None:
+        """Refuse a name that is not the model's.
+
+        Raises:
+            UnknownModelError: it is not.
+        """
+        if name is not None and name != self._settings.served_name:
+            raise UnknownModelError(f"model {name!r} is not served here; it is {self._settings.served_name!r}.")
 
     async def _reply(self, wish: Wish, request: Request) -> Response:
         answer = await self._engine.submit(wish.jobs)
@@ -116,13 +127,11 @@ class Generator:
         for job in wish.jobs:
             if job.sequence.finish_reason is FinishReason.ERROR:
                 return Reply(*_failure(job, answer))
-        return Reply(
-            self._head(wish, _new_id(wish), chunk=False)
-            | {
-                "choices": [self._choice(wish, job, place) for place, job in enumerate(wish.jobs)],
-                "usage": usage(wish.jobs, answer.drafter),
-            }
-        )
+        choices = [self._choice(wish, job, place) for place, job in enumerate(wish.jobs)]
+        counts = usage(wish.jobs, answer.drafter)
+        if wish.prompt_alone:
+            counts |= {"completion_tokens": 0, "total_tokens": counts["prompt_tokens"]}
+        return Reply(self._head(wish, _new_id(wish), chunk=False) | {"choices": choices, "usage": counts})
 
     async def _events(self, wish: Wish, answer: Answer, request: Request) -> AsyncIterator[str]:
         head = self._head(wish, _new_id(wish), chunk=True)
@@ -173,6 +182,9 @@ class Generator:
 
     def _choice(self, wish: Wish, job: Job, place: int) -> dict[str, Any]:
         tokenizer, done = self._llm.model.tokenizer, job.completion()
+        if wish.prompt_alone:
+            nothing: list[TokenLogprobs] | None = None if done.logprobs is None else []
+            done = Completion(done.index, "", [], FinishReason.LENGTH, done.stats, [], nothing)
         logprobs: dict[str, Any] | None = None
         called: list[ToolCall] = []
         if wish.chat:
@@ -188,7 +200,8 @@ class Generator:
             if done.logprobs is not None:
                 sequence = job.sequence
                 first: list[TokenLogprobs | None] = [None, *sequence.prompt_logprobs] if wish.echo else []
-                tokens = sequence.tokens if wish.echo else sequence.output
+                prompt_ids = sequence.tokens[: sequence.prompt_length] if wish.echo else []
+                tokens = [*prompt_ids, *done.token_ids]
                 logprobs = completion_logprobs(tokenizer, [*first, *done.logprobs], tokens)
             said = {"text": prompt + done.text}
         return {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import RequestError
@@ -14,6 +15,18 @@ from headstart.server.settings import ServerSettings
 from headstart.verification.base import VerifyRule
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
+
+
+def _one_of(forms: str) -> WrapValidator:
+    """Of a value that has none of several forms, say what they are instead of why it has not the first of them."""
+
+    def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise PydanticCustomError("form", "It must be {forms}", {"forms": forms}) from None
+
+    return WrapValidator(check)
 
 
 class Body(BaseModel):
@@ -85,7 +98,7 @@ class Generation(Body):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: str | list[str] | None = None
+    stop: Annotated[str | list[str] | None, _one_of("a text or a list of texts")] = None
     stop_token_ids: list[int] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
@@ -186,7 +199,10 @@ class NamedTool(Body):
 class CompletionBody(Generation):
     """``POST /v1/completions``."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: Annotated[
+        str | list[int] | list[str] | list[list[int]],
+        _one_of("a text, a list of token ids, or a list of either"),
+    ]
     echo: bool | None = None
     logprobs: int | None = None
     suffix: str | None = None
@@ -201,7 +217,10 @@ class ChatBody(Generation):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | NamedTool | None,
+        _one_of("none, auto, required or an object that names a function"),
+    ] = None
     parallel_tool_calls: bool | None = None
 
 

@@ -127,6 +127,10 @@ async def tokenize(body: TokenizeBody, here: Here) -> Response:
 )
 async def detokenize(body: DetokenizeBody, here: Here) -> Response:
     """The text of token ids."""
+    vocab_size = here.llm.model.config.vocab_size
+    for token in body.tokens:
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"tokens holds {token}; this model's ids go from 0 to {vocab_size - 1}.")
     text = await asyncio.to_thread(here.llm.model.tokenizer.decode, body.tokens, False)
     return Reply({"prompt": text})
 
@@ -136,14 +140,29 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
 )
 async def models(here: Here) -> Response:
     """The one model that is served."""
-    model = {
+    return Reply({"object": "list", "data": [_model(here)]})
+
+
+@router.get(
+    "/v1/models/{name:path}",
+    response_model=None,
+    tags=["state"],
+    responses=_answers(schemas.ServedModel, "The model of that name.", 404),
+)
+async def model(name: str, here: Here) -> Response:
+    """The model that is served, if this is its name."""
+    here.generator.check_model(name)
+    return Reply(_model(here))
+
+
+def _model(here: Served) -> dict[str, Any]:
+    return {
         "id": here.settings.served_name,
         "object": "model",
         "created": here.started,
         "owned_by": "headstart",
         "max_model_len": here.llm.engine.limits.max_context,
     }
-    return Reply({"object": "list", "data": [model]})
 
 
 @router.get(
