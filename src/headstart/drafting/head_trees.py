@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,11 +23,12 @@ Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
 
 _IMPOSSIBLE = np.float32(-1e30)
-_CONFIDENCE = np.array([0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995])
+_CONFIDENCE = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Bounds of the classes that guesses are graded in; the first level has classes of its own, as have all others."""
-
-
-_BOUNDS = (0.0, *_CONFIDENCE.tolist(), 1.0)
+_LOG_CONFIDENCE = [math.log(bound) for bound in _CONFIDENCE]
+_DEEPER = len(_CONFIDENCE) + 1
+"""The first class of the other levels."""
+_BOUNDS = (0.0, *_CONFIDENCE, 1.0)
 CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 2
 """[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
@@ -36,18 +38,23 @@ def least_score(min_probability: float) -> float:
     return math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
 
 
-def confidence_grades(parents: NDArray[np.integer], scores: Scores) -> NDArray[np.int32]:
+def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:
     """[node] how likely a head holds a guess to be, given its parent.
 
     Args:
         parents: [node].
         scores: [node] log-probabilities of paths.
     """
-    first = parents == ROOT
-    above = np.where(first, np.float32(0), scores[parents])
-    grades = np.searchsorted(_CONFIDENCE, np.exp(np.minimum(scores - above, 0))).astype(np.int32)
-    grades[~first] += len(_CONFIDENCE) + 1
-    return grades
+    paths = scores.tolist()
+    return np.array(
+        [
+            bisect_left(_LOG_CONFIDENCE, score)
+            if parent == ROOT
+            else _DEEPER + bisect_left(_LOG_CONFIDENCE, score - paths[parent])
+            for parent, score in zip(parents.tolist(), paths, strict=True)
+        ],
+        dtype=np.int32,
+    )
 
 
 @dataclass(frozen=True)
@@ -98,14 +105,14 @@ class HeadTrees(ABC):
                 parents[row],
                 scores[row],
                 depths,
-                self.grades(parents[row], scores[row]),
                 min(max_nodes, budget.nodes),
                 budget.depth,
+                self.grades,
             )
             for row, budget in enumerate(budgets)
         ]
 
-    def grades(self, parents: Ids, scores: Scores) -> NDArray[np.int32] | None:
+    def grades(self, parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32] | None:
         """[node] classes of confidence (``DraftTree.grades``), where scores tell."""
         return None
 
@@ -143,7 +150,7 @@ class ConfidenceTrees(HeadTrees):
         self._frontier = best + first
         return Beams(np.take_along_axis(flat, best, axis=1), best // ranks)
 
-    def grades(self, parents: Ids, scores: Scores) -> NDArray[np.int32]:
+    def grades(self, parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:
         return confidence_grades(parents, scores)
 
 
@@ -192,9 +199,9 @@ def _best(
     parents: Ids,
     scores: Scores,
     depths: Ids,
-    grades: NDArray[np.int32] | None,
     nodes: int,
     depth: int,
+    grades: Callable[[NDArray[np.int32], Scores], NDArray[np.int32] | None],
 ) -> DraftTree:
     """The ``nodes`` best of a tree's nodes down to ``depth``. At equal scores the shallower one is better, so a
     node's parent always comes with it."""
@@ -203,5 +210,5 @@ def _best(
     kept = np.sort(order[:nodes])
     place = np.full(len(tokens) + 1, ROOT, dtype=np.int32)
     place[kept] = np.arange(len(kept))
-    classes = None if grades is None else grades[kept]
-    return DraftTree(tokens[kept].astype(np.int32), place[parents[kept]], grades=classes)
+    kept_parents = place[parents[kept]]
+    return DraftTree(tokens[kept].astype(np.int32), kept_parents, grades=grades(kept_parents, scores[kept]))
