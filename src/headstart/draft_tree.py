@@ -79,7 +79,8 @@ class DraftTree:
             raise ValueError(
                 f"tokens {self.tokens.shape} and parents {self.parents.shape} must be two vectors of one length"
             )
-        if len(self.parents) and not ((self.parents >= ROOT) & (self.parents < np.arange(len(self.parents)))).all():
+        # Trees are small and made many times a round: plain lists are several times faster than arrays here.
+        if not all([ROOT <= parent < node for node, parent in enumerate(self.parents.tolist())]):
             raise ValueError("parents must be ROOT or an earlier node")
         if (self.law is TreeLaw.POINT_MASS) != (self.draws is None):
             raise ValueError(f"a {self.law.value} tree {'has no' if self.draws is not None else 'needs'} draws")
@@ -129,10 +130,10 @@ class DraftTree:
     @cached_property
     def depths(self) -> NDArray[np.int32]:
         """[node] distance from the root, 1 for its children."""
-        depths = np.zeros(len(self), dtype=np.int32)
-        for node, parent in enumerate(self.parents.tolist()):
-            depths[node] = 1 if parent == ROOT else depths[parent] + 1
-        return depths
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return np.array(depths, dtype=np.int32)
 
     @cached_property
     def children(self) -> dict[int, list[int]]:

@@ -146,12 +146,14 @@ class _Asking:
     """One drafter in one round."""
 
     member: Member
-    seconds: float
-    """To ask it, for each sequence."""
     rested: bool
     """It rests for some sequence."""
-    probed: bool
-    """It was asked for one of these nevertheless."""
+    seconds: float = 0.0
+    """To ask it, for each sequence that it knew."""
+    first_seconds: float = 0.0
+    """The same for each that it did not know."""
+    probe_seconds: float = 0.0
+    """To ask it for one for which it rests."""
 
 
 @dataclass(slots=True)
@@ -224,9 +226,10 @@ class AutoDrafter:
             each.guesses = []
         self._round = _Round()
         wanted = 0
-        for place, member in enumerate(self._members):
-            if self._keeps(member) and self._ask(place, member, followed, budgets):
-                wanted = max(wanted, member.drafter.needs.top_ids)
+        if not budgets[0].prompt_rows or self._may_pay_beside_prompts:
+            for place, member in enumerate(self._members):
+                if self._keeps(member) and self._ask(place, member, followed, budgets):
+                    wanted = max(wanted, member.drafter.needs.top_ids)
         self.needs = self._all_needs[wanted]
         trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)
         self._proposed_at = time.perf_counter()
@@ -264,35 +267,46 @@ class AutoDrafter:
 
     def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
         """Let one drafter guess for the sequences where it pays, and for one more where a probe is due."""
+        known: list[int] = []
+        new: list[int] = []
         resting: list[int] = []
-        asked: list[int] = []
-        strangers = _STRANGERS
         for i, each in enumerate(followed):
             if budgets[i].nodes and budgets[i].depth:
                 standing = each.standings[place]
-                if standing.rounds:
-                    (resting if standing.rests else asked).append(i)
-                elif not strangers:
+                if member.rests(standing, len(followed)) or (not standing.asked and len(new) == _STRANGERS):
                     resting.append(i)
                 else:
-                    strangers -= 1
-                    asked.append(i)
-        probed = bool(resting) and member.probe_is_due
-        if probed:
-            asked.append(resting[member.probes % len(resting)])
-        seconds = 0.0
-        if asked:
-            start = time.perf_counter()
-            trees = member.drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
-            for i, tree in zip(asked, trees, strict=True):
-                followed[i].guesses.append((place, Guesses.of(tree)))
-            seconds = time.perf_counter() - start
-            self._round.asked += len(asked)
-            self._round.own_seconds -= seconds
+                    (known if standing.asked else new).append(i)
+        asking = _Asking(member, bool(resting))
+        asked = len(known) + len(new)
+        if known:
+            asking.seconds = self._question(place, known, followed, budgets) / len(known)
+        if new:
+            asking.first_seconds = self._question(place, new, followed, budgets) / len(new)
+        # Beside prompts nobody is judged, so that nothing would come of a probe.
+        if resting and member.probe_is_due and not budgets[0].prompt_rows:
+            probed = resting[member.probes % len(resting)]
+            member.probes += 1
+            asking.probe_seconds = self._question(place, [probed], followed, budgets)
+            asked += 1
         if asked or resting:
-            each_seconds = seconds / len(asked) if asked else 0.0
-            self._round.askings.append(_Asking(member, each_seconds, bool(resting), probed))
+            self._round.askings.append(asking)
+            self._round.asked += asked
         return bool(asked)
+
+    def _question(
+        self, place: int, asked: Sequence[int], followed: Sequence[_Followed], budgets: Sequence[DraftBudget]
+    ) -> float:
+        """Let one drafter guess for some of the sequences; the seconds that it took."""
+        start = time.perf_counter()
+        drafter = self._members[place].drafter
+        trees = drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
+        for i, tree in zip(asked, trees, strict=True):
+            followed[i].guesses.append((place, Guesses.of(tree)))
+            followed[i].standings[place].asked = True
+        seconds = time.perf_counter() - start
+        self._round.own_seconds -= seconds
+        return seconds
 
     def _cut(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """As many nodes as pay, the likeliest of all sequences together."""
@@ -339,9 +353,11 @@ class AutoDrafter:
     def _size_beside_prompts(self, reach: Sequence[float]) -> int:
         """The same in a pass that reads prompts: there a row costs what a prompt's does, and an accepted guess saves
         what a token takes in other rounds."""
-        if not self._per_token:
-            return 0
         return sum([chance * self._per_token > self._prompt_row_seconds for chance in reach])
+
+    @property
+    def _may_pay_beside_prompts(self) -> bool:
+        return self._per_token > self._prompt_row_seconds
 
     def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: _Size) -> None:
         """Every verified guess is the merit of the cheapest drafter that made it."""
@@ -364,20 +380,24 @@ class AutoDrafter:
         now = self._round
         own = now.own_seconds / now.asked if now.asked else 0.0
         for asking in now.askings:
+            member = asking.member
+            # To verify a tree takes about as long again as to plan it.
+            beside = 2 * own + (first.signal_seconds / len(outcomes) if member.drafter.needs.top_ids else 0.0)
             if asking.seconds:
-                signal = first.signal_seconds / len(outcomes) if asking.member.drafter.needs.top_ids else 0.0
-                # To verify a tree takes about as long again as to plan it.
-                asking.member.cost.add(asking.seconds + signal + 2 * own)
+                member.cost.add(asking.seconds + beside)
+            if asking.first_seconds:
+                member.first_cost.add(asking.first_seconds)
             if asking.rested:
-                asking.member.rested(asking.probed, self._round_seconds.value)
+                probe_seconds = asking.probe_seconds + beside if asking.probe_seconds else 0.0
+                member.rested(probe_seconds, self._round_seconds.value)
         for member, standing, worth in now.brought:
-            member.judge(standing, worth)
-        self._per_token = now.per_token or self._per_token
+            member.judge(standing, worth, len(outcomes))
         if now.asked:
             self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         self._other_seconds.add(between + time.perf_counter() - start)
         self._round_seconds.add(first.pass_seconds + self._other_seconds.value)
+        self._per_token = now.per_token or self._round_seconds.value / len(outcomes)
 
 
 def _found(context: DraftContext) -> list[str]:

@@ -22,8 +22,10 @@ _USUAL_ROUNDS = 6
 _FIRST_ROUNDS = 6
 """For which nobody rests: what guesses of each grade are worth shows only then, and the first questions take longer,
 since there may be a prompt to learn."""
-_PROBE_SHARE = 0.01
+_PROBE_SHARE = 1 / 200
 """Share of the time that goes into asking a resting drafter again."""
+_ANSWER = 64
+"""Rounds over which the first question about a sequence, for which its prompt is read, is paid for: a short answer."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,9 @@ class Standing:
     """Seconds a round that its guesses saved, those that no drafter cheaper than it made, less those of their rows."""
     rests: bool = False
     rounds: int = 0
-    """Seen; 0: the drafter was never asked, and ``rests`` says nothing."""
+    """Judged; 0: ``worth`` and ``rests`` say nothing yet."""
+    asked: bool = False
+    """Whether the drafter has read the sequence's prompt."""
 
     def update(self, worth: float, weight: float, begun: int = 0) -> None:
         """One more round, which counts for so much of the past; the first few evenly, beside ``begun`` others that the
@@ -53,15 +57,20 @@ class Member:
     rates: ScopedMemory[GuessRates] = field(init=False)
     cost: Recent = field(default_factory=Recent)
     """Seconds to ask it for one sequence, with what it has the target's pass do for it."""
-    usual: Standing = field(default_factory=Standing)
-    """Over all sequences: what it is worth to new ones, until they know better."""
+    first_cost: Recent = field(default_factory=Recent)
+    """Seconds to ask it for a sequence for the first time."""
     probes: int = 0
     """So far."""
     debt: float = 0.0
-    """Seconds of its last probe that are not paid for yet."""
+    """Seconds of its last probes that are not paid for yet."""
+    _usual: dict[int, Standing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rates = ScopedMemory(lambda: first_rates(self.drafter, _SHARED_MEMORY))
+
+    def usual(self, roots: int) -> Standing:
+        """Over all sequences of batches of about this size: what it is worth to new ones, until they know better."""
+        return self._usual.setdefault(roots.bit_length(), Standing())
 
     @property
     def probe_is_due(self) -> bool:
@@ -71,27 +80,30 @@ class Member:
     @property
     def seconds(self) -> float:
         """To ask it for one sequence, with what it has the target's pass do for it; 0: never asked."""
-        return self.cost.value
+        return self.cost.value + self.first_cost.value / _ANSWER
 
-    def rested(self, probed: bool, round_seconds: float) -> None:
-        """In a round it rested for some sequences, and was asked for one of them nevertheless."""
-        self.probes += probed
-        self.debt = max(self.debt + probed * self.seconds - _PROBE_SHARE * round_seconds, 0.0)
+    def rests(self, standing: Standing, roots: int) -> bool:
+        """Whether it is not asked, unless to see if that is still right."""
+        return standing.rests if standing.rounds else self._loses(self.usual(roots).worth, roots)
 
-    def judge(self, standing: Standing, worth: float) -> None:
+    def rested(self, probe_seconds: float, round_seconds: float) -> None:
+        """In a round it rested for some sequences; to be asked for one of them nevertheless took so long."""
+        self.debt = max(self.debt + probe_seconds - _PROBE_SHARE * round_seconds, 0.0)
+
+    def judge(self, standing: Standing, worth: float, roots: int) -> None:
         """A sequence for which it was asked has its tree; what its guesses are worth is in seconds."""
-        worth = min(worth, _MOST * self.seconds)
-        if not standing.rounds and self.usual.rounds:
-            standing.worth = self.usual.worth
-        standing.update(worth, _PROBE if standing.rests else _STEADY, _USUAL_ROUNDS if self.usual.rounds else 0)
-        self.usual.update(worth, _USUAL)
+        worth, usual = min(worth, _MOST * self.seconds), self.usual(roots)
+        if not standing.rounds and usual.rounds:
+            standing.worth = usual.worth
+        standing.update(worth, _PROBE if standing.rests else _STEADY, _USUAL_ROUNDS if usual.rounds else 0)
+        usual.update(worth, _USUAL)
         rested = standing.rests
-        standing.rests = self._loses(standing)
+        standing.rests = self._loses(standing.worth, roots)
         if standing.rests and not rested:
             self.debt = max(self.debt, self.seconds)
 
-    def _loses(self, standing: Standing) -> bool:
-        return self.usual.rounds >= _FIRST_ROUNDS and standing.worth < self.seconds
+    def _loses(self, worth: float, roots: int) -> bool:
+        return self.usual(roots).rounds >= _FIRST_ROUNDS and worth < self.seconds
 
 
 def credits_of(members: Sequence[Member]) -> list[int]:

@@ -13,7 +13,7 @@ its guesses chain. Where the chapter is silent or its text cannot be meant:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -147,4 +147,7 @@ class NgramDrafter(HistoryDrafter[NgramTables]):
 
     def draft(self, state: NgramTables, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
         tokens, grades = state.predict(min(self._options.draft_tokens, budget.nodes, budget.depth))
-        return replace(DraftTree.chain(tokens), grades=np.array(grades, dtype=np.int32))
+        if not tokens:
+            return DraftTree.empty()
+        parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+        return DraftTree(np.array(tokens, dtype=np.int32), parents, grades=np.array(grades, dtype=np.int32))

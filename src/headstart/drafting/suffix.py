@@ -12,6 +12,7 @@ suffix that occurred once before makes a certain guess, not one of 1/2.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -66,8 +67,8 @@ class Proposal:
 
 NOTHING = Proposal(0.0, [], [], [], [])
 
-GRADED_MATCHES = np.array([2, 3, 4, 6, 9, 14, 22])
-GRADED_RATIOS = np.array([0.25, 0.45, 0.7, 0.999])
+GRADED_MATCHES = (2, 3, 4, 6, 9, 14, 22)
+GRADED_RATIOS = (0.25, 0.45, 0.7, 0.999)
 """Where classes of confidence begin: by the length of what stood before a node, and by its relative frequency."""
 GRADE_RATES = (
     *(0.07, 0.12, 0.15, 0.24, 0.31),  # one token matched
@@ -85,9 +86,12 @@ grades seen less than ten times follow the trend."""
 
 def grades_of(proposal: Proposal) -> NDArray[np.int32]:
     """[node] classes of confidence (``DraftTree.grades``)."""
-    matches = np.searchsorted(GRADED_MATCHES, proposal.matches, side="right")
-    ratios = np.searchsorted(GRADED_RATIOS, proposal.ratios, side="right")
-    return (matches * (len(GRADED_RATIOS) + 1) + ratios).astype(np.int32)
+    classes = len(GRADED_RATIOS) + 1
+    grades = [
+        bisect_right(GRADED_MATCHES, matched) * classes + bisect_right(GRADED_RATIOS, ratio)
+        for matched, ratio in zip(proposal.matches, proposal.ratios, strict=True)
+    ]
+    return np.array(grades, dtype=np.int32)
 
 
 def grow_tree(
