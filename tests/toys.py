@@ -55,6 +55,7 @@ class ToyBackend:
     name = "toy"
     nbytes = 0
     exact_rows = False
+    finds_best = False
 
     def __init__(
         self, vocab_size: int, logits_of: LogitsOf, max_positions: int = 4096, eos: tuple[int, ...] = ()
@@ -99,7 +100,15 @@ class ToyBackend:
         logits = [self.logits_of(tuple(paths[row])) for row in batch.logit_rows.tolist()]
         stacked = np.stack(logits) if logits else np.zeros((0, self.config.vocab_size))
         hidden = {tap: torch.tensor([[float(path[-1])] for path in paths]) for tap in batch.taps}
-        return PassOutput(torch.tensor(stacked, dtype=torch.float32), hidden)
+        best = [best_token(self.logits_of(tuple(paths[row]))) for row in batch.best_rows.tolist()]
+        return PassOutput(torch.tensor(stacked, dtype=torch.float32), hidden, np.array(best, np.int32))
+
+
+def best_token(logits: np.ndarray) -> int:
+    """As ``PassOutput.best`` has it."""
+    row = np.asarray(logits, np.float32)
+    token = int(row.argmax())
+    return token if np.isfinite(row[token]) else -1
 
 
 def hashed_logits(vocab_size: int, seed: int = 0, order: int | None = None, scale: float = 2.0) -> LogitsOf:

@@ -17,6 +17,9 @@ from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
 
+Wanted = Literal["all", "last", "none", "best"]
+"""Rows of a span whose logits are wanted; "best": of all rows, the best token in place of logits."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -29,13 +32,12 @@ class Span:
     """[row] row of this span before it on its path, -1 where that is the last cached token."""
     depths: IntArray
     """[row] distance from the last cached token, 0 for the first row: position = cached length + depth."""
-    logits: Literal["all", "last", "none"] = "all"
-    """Rows whose logits are wanted."""
+    logits: Wanted = "all"
     inputs: RowInputs | None = None
     """Rows of this span that read something else than their token."""
 
     @classmethod
-    def chain(cls, sequence_id: int, tokens: Sequence[int], logits: Literal["all", "last", "none"] = "all") -> Span:
+    def chain(cls, sequence_id: int, tokens: Sequence[int], logits: Wanted = "all") -> Span:
         """Consecutive tokens: a prompt chunk, or one step of decoding."""
         rows = np.arange(len(tokens), dtype=np.int32)
         return cls(sequence_id, np.asarray(tokens, dtype=np.int32), rows - 1, rows, logits)
@@ -52,6 +54,8 @@ class SpanOutput:
     """float32 [wanted, vocab]."""
     hidden: dict[int, Tensor]
     """tap -> [row, hidden]."""
+    best: IntArray | None = None
+    """[row] best tokens as ``PassOutput.best`` has them, of a span that wants them."""
 
 
 class ModelRunner:
@@ -82,13 +86,15 @@ class ModelRunner:
         """One pass. The caller holds a reservation of the cache for every span's rows.
 
         Returns:
-            One output a span, in their order. Nothing is committed: that is the caller's decision.
+            One output a span, in their order. Nothing is committed: that is the caller's decision. Spans may want
+            "best" of a backend that ``finds_best``.
         """
         ids = [span.sequence_id for span in spans]
         cached = np.asarray([self.cache.length(sequence_id) for sequence_id in ids], dtype=np.int32)
         sizes = np.asarray([len(span) for span in spans], dtype=np.int32)
         starts = np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(sizes, dtype=np.int32)])
         wanted = [_wanted_rows(span) for span in spans]
+        best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
         parents = np.concatenate([span.parents for span in spans])
         output = self.backend.forward(
             PassBatch(
@@ -98,7 +104,8 @@ class ModelRunner:
                 row_starts=starts,
                 cached_lengths=cached,
                 block_tables=self.cache.block_tables(ids),
-                logit_rows=np.concatenate([rows + start for rows, start in zip(wanted, starts, strict=False)]),
+                logit_rows=_pass_rows(wanted, starts),
+                best_rows=_pass_rows(best, starts),
                 taps=taps,
                 num_layers=num_layers,
                 inputs=_joined_inputs(spans, starts),
@@ -107,12 +114,17 @@ class ModelRunner:
         )
         self.passes += 1
         outputs = []
-        first_logit = 0
+        first_logit = first_best = 0
         for span, rows, start in zip(spans, wanted, starts.tolist(), strict=False):
+            found = None
+            if span.logits == "best" and output.best is not None:
+                found = output.best[first_best : first_best + len(span)]
+                first_best += len(span)
             outputs.append(
                 SpanOutput(
                     logits=output.logits[first_logit : first_logit + len(rows)],
                     hidden={tap: states[start : start + len(span)] for tap, states in output.hidden.items()},
+                    best=found,
                 )
             )
             first_logit += len(rows)
@@ -130,6 +142,10 @@ def _joined_inputs(spans: Sequence[Span], starts: IntArray) -> RowInputs | None:
 
 
 def _wanted_rows(span: Span) -> IntArray:
-    if span.logits == "all":
-        return np.arange(len(span), dtype=np.int32)
-    return np.arange(len(span) - 1 if span.logits == "last" else len(span), len(span), dtype=np.int32)
+    first = {"all": 0, "last": len(span) - 1}.get(span.logits, len(span))
+    return np.arange(first, len(span), dtype=np.int32)
+
+
+def _pass_rows(rows: Sequence[IntArray], starts: IntArray) -> IntArray:
+    """Rows of spans as rows of the pass."""
+    return np.concatenate([each + start for each, start in zip(rows, starts, strict=False)])

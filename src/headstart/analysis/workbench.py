@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Literal
 
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context
 from headstart.loading import Model
 from headstart.models.backend import Backend
-from headstart.runner import ModelRunner, Span, SpanOutput
+from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
@@ -95,7 +94,12 @@ class WatchedRunner(ModelRunner):
     ) -> list[SpanOutput]:
         outputs = super().forward(spans, taps, num_layers)
         if self._watch is not None and num_layers is None:
-            for span, output in zip(spans, outputs, strict=True):
+            shown = outputs
+            if any(span.logits == "best" for span in spans):
+                # The same pass over again for the eye: who decodes gets what it would get unwatched.
+                visible = [replace(span, logits="all" if span.logits == "best" else span.logits) for span in spans]
+                shown = super().forward(visible)
+            for span, output in zip(spans, shown, strict=True):
                 self._watch(span, self.cache.length(span.sequence_id), output.logits)
         return outputs
 
@@ -232,7 +236,7 @@ class Workbench:
         for start in range(0, len(tokens), _READ_ROWS):
             self._pass(sequence_id, tokens[start : start + _READ_ROWS], "none")
 
-    def _pass(self, sequence_id: int, tokens: Sequence[int], logits: Literal["all", "last", "none"]) -> Tensor:
+    def _pass(self, sequence_id: int, tokens: Sequence[int], logits: Wanted) -> Tensor:
         with self.runner.cache.reserve({sequence_id: len(tokens)}):
             (output,) = self.runner.forward([Span.chain(sequence_id, tokens, logits)])
             self.runner.cache.commit(sequence_id, range(len(tokens)))

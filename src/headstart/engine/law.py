@@ -8,7 +8,8 @@ from torch import Tensor
 from headstart.draft_tree import DraftTree
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.sequence import Sequence
-from headstart.sampling.transforms import PathHistory, logprobs
+from headstart.runner import SpanOutput
+from headstart.sampling.transforms import PathHistory, checked_best, logprobs
 
 
 class TargetLaw:
@@ -17,13 +18,15 @@ class TargetLaw:
     Implements ``verification.base.NodeLaws``. Lazy: a walk pays for one path, whatever the tree's size.
 
     Args:
-        logits: float32 [row, vocab]; row 0 is the root's, row i + 1 node i's.
+        output: the pass's rows; row 0 is the root's, row i + 1 node i's. Where they have best tokens in place of
+            logits, the law can be sampled, and nothing else.
         draft: the tree.
         sequence: as it stood before the round.
     """
 
-    def __init__(self, logits: Tensor, draft: DraftTree, sequence: Sequence) -> None:
-        self._logits = logits
+    def __init__(self, output: SpanOutput, draft: DraftTree, sequence: Sequence) -> None:
+        self._logits = output.logits
+        self._best = output.best
         self._draft = draft
         self._sequence = sequence
         self._root_position = len(sequence.tokens) - 1
@@ -39,6 +42,8 @@ class TargetLaw:
 
     def sample(self, node: int) -> int:
         """The token after ``node``: the argmax if greedy, else drawn with the noise of the token's own position."""
+        if self._best is not None:
+            return checked_best(int(self._best[node + 1]))
         position = self._root_position + len(self._draft.path_to(node)) + 1
         return self._transforms.sample(self._row(node), self._sequence.noise, position, self._history(node))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Plan
 from headstart.engine.sequence import Sequence
 from headstart.errors import LogitsError, RequestError
-from headstart.runner import ModelRunner, Span, SpanOutput
+from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.transforms import logprobs
 from headstart.verification.base import Verdict
 from headstart.verification.verify import verify
@@ -39,7 +38,10 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
     ]
     clock.drafted()
     chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
-    trees = [_tree(sequence, draft) for sequence, draft in zip(decoding, drafts, strict=True)]
+    trees = [
+        _tree(sequence, draft, _wanted(runner, drafters, sequence))
+        for sequence, draft in zip(decoding, drafts, strict=True)
+    ]
     spans = chunks + trees
     taps = drafters.taps([sequence for sequence, _ in (*plan.reading, *plan.decoding)])
     rows = sum(map(len, spans))
@@ -68,7 +70,7 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
         clock.signalled()
         for sequence, draft, span, output, top_ids in zip(decoding, drafts, trees, verified, best, strict=True):
             try:
-                verdict = _verify(sequence, draft, law := TargetLaw(output.logits, draft, sequence))
+                verdict = _verify(sequence, draft, law := TargetLaw(output, draft, sequence))
             except RequestError as error:
                 sequence.fail(str(error), refused=not isinstance(error, LogitsError))
                 continue
@@ -138,7 +140,7 @@ def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
 
 def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:
     first = runner.cache.length(sequence.id)
-    wanted: Literal["all", "none"] = "none" if sequence.prompt_top is None else "all"
+    wanted: Wanted = "none" if sequence.prompt_top is None else "all"
     return Span.chain(sequence.id, sequence.tokens[first : first + count], wanted)
 
 
@@ -152,16 +154,32 @@ def _note_prompt(sequence: Sequence, first: int, output: SpanOutput) -> None:
             sequence.prompt_logprobs.append(TokenLogprobs(token, *logprobs(row, token, sequence.prompt_top)))
 
 
-def _tree(sequence: Sequence, draft: DraftTree) -> Span:
+def _wanted(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> Wanted:
+    """What a verified row is asked for: its logits, or no more than its best token where nothing else is looked at."""
+    enough = (
+        runner.backend.finds_best
+        and sequence.transforms.only_best
+        and sequence.constraint is None
+        and sequence.params.logprobs is None
+        and sequence.trace is None
+        and sequence.speculation.lenience is None
+        and sequence.speculation.typical is None
+        and drafters.needs_of(sequence).top_ids <= 1
+    )
+    return "best" if enough else "all"
+
+
+def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:
     """Row 0 is the root, row i + 1 node i of the draft."""
     root = sequence.tokens[-1]
     if not len(draft):
-        return Span.chain(sequence.id, [root])
+        return Span.chain(sequence.id, [root], wanted)
     return Span(
         sequence.id,
         np.concatenate([np.asarray([root], dtype=np.int32), draft.tokens]),
         np.concatenate([np.asarray([-1], dtype=np.int32), draft.parents + np.int32(1)]),
         np.concatenate([np.zeros(1, dtype=np.int32), draft.depths]),
+        wanted,
         inputs=None if draft.inputs is None else draft.inputs.moved(1),
     )
 
@@ -169,6 +187,8 @@ def _tree(sequence: Sequence, draft: DraftTree) -> Span:
 def _best(drafters: DrafterPool, sequence: Sequence, output: SpanOutput) -> NDArray[np.int64] | None:
     """The best ids of every row, as many as the sequence's drafter asks for."""
     count = drafters.needs_of(sequence).top_ids
+    if count and output.best is not None:
+        return output.best[:, None].astype(np.int64)
     return best_ids(output.logits, count) if count and len(output.logits) else None
 
 

@@ -69,6 +69,10 @@ class PassBatch:
     inputs: RowInputs | None = None
     """Rows that read something else than their token; None: all read their token."""
 
+    best_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[best] rows of which the best token is returned, ascending, none of them in ``logit_rows``. Only for backends
+    that ``finds_best``."""
+
     @property
     def num_rows(self) -> int:
         return len(self.tokens)
@@ -84,10 +88,13 @@ class PassOutput:
 
     ``logits``: float32 [wanted, vocab], in the order of ``PassBatch.logit_rows``.
     ``hidden``: tap -> [row, hidden], in the backend's activation dtype.
+    ``best``: int32 [best], in the order of ``PassBatch.best_rows``: the token of the highest logit, the first of
+    equals; -1 where the highest is not finite, or a logit is not a number.
     """
 
     logits: Tensor
     hidden: dict[int, Tensor] = field(default_factory=dict)
+    best: IntArray | None = None
 
 
 class KVStorage(Protocol):
@@ -122,6 +129,9 @@ class Backend(Protocol):
     """Which path computes ("torch-fp32", "native-amx-bf16", ...), for records."""
     exact_rows: bool
     """A row has the same bits in every pass: alone or with others, chunked or not, as a chain or in a tree."""
+
+    finds_best: bool
+    """A row's best token can be had without its logits: the same as theirs."""
 
     @property
     def nbytes(self) -> int:

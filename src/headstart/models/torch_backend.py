@@ -66,6 +66,7 @@ class TorchBackend:
     """
 
     exact_rows = False
+    finds_best = False
 
     def __init__(
         self,

@@ -127,6 +127,7 @@ class NativeBackend:
     """
 
     exact_rows = True
+    finds_best = True
 
     def __init__(
         self,
@@ -194,12 +195,14 @@ class NativeBackend:
                 batch.cached_lengths,
                 batch.block_tables,
                 batch.logit_rows,
+                batch.best_rows,
                 np.array(batch.taps, np.int32),
             )
         ]
         _check_lengths(batch)
         self._ropes.reach(int(batch.positions.max(initial=0)) + 1)
         logits = torch.empty(wanted, self.config.vocab_size)
+        best = np.empty(len(batch.best_rows), np.int32)
         hidden = {tap: torch.empty(rows, self.config.hidden_size) for tap in batch.taps}
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
         taps = (ctypes.c_void_p * len(batch.taps))(*(hidden[tap].data_ptr() for tap in batch.taps))
@@ -209,6 +212,7 @@ class NativeBackend:
             batch.block_tables.shape[1],
             storage.pages_per_block,
             wanted,
+            len(best),
             depth,
             len(batch.taps),
             *(table.__array_interface__["data"][0] for table in tables),
@@ -217,12 +221,13 @@ class NativeBackend:
             0,
             None,
             logits.data_ptr(),
+            best.ctypes.data,
             taps,
         )
         error = self._library.forward(self.handle, storage.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
-        return PassOutput(logits, hidden)
+        return PassOutput(logits, hidden, best)
 
     @torch.inference_mode()
     def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:

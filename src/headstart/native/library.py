@@ -23,11 +23,11 @@ class Pass(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("rows", "sequences", "blocks_per_sequence", "pages_per_block")),
-        *((name, c_int32) for name in ("wanted", "layers", "taps")),
+        *((name, c_int32) for name in ("wanted", "best", "layers", "taps")),
         *((name, c_void_p) for name in ("tokens", "positions", "parents", "row_starts", "cached_lengths")),
-        *((name, c_void_p) for name in ("block_tables", "logit_rows", "tap_layers", "inputs")),
+        *((name, c_void_p) for name in ("block_tables", "logit_rows", "best_rows", "tap_layers", "inputs")),
         *((name, c_int32) for name in ("true_features", "path_length")),
-        *((name, c_void_p) for name in ("paths", "logits")),
+        *((name, c_void_p) for name in ("paths", "logits", "best_ids")),
         ("tap_rows", POINTER(c_void_p)),
     )
 

@@ -120,6 +120,11 @@ class Transforms:
         return self.params.greedy
 
     @property
+    def only_best(self) -> bool:
+        """The next token is the one of the highest logit, whatever was said before."""
+        return self.greedy and not (self._edits or self.needs_history)
+
+    @property
     def needs_history(self) -> bool:
         """Whether the law depends on what was said before, so that a history must be given."""
         return self._penalises or self.params.min_tokens > 0
@@ -291,6 +296,17 @@ def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, f
         near = np.flatnonzero(row >= np.partition(row, kth)[kth])
         best = near[np.argsort(-row[near], kind="stable")][:count]
     return float(row[token]), {int(other): float(row[other]) for other in best}
+
+
+def checked_best(token: int) -> int:
+    """``token``, a row's best as a pass found it.
+
+    Raises:
+        LogitsError: it is -1, for the row has none.
+    """
+    if token < 0:
+        raise LogitsError(_NOT_A_NUMBER)
+    return token
 
 
 def _nucleus(weights: Weights, top_p: float) -> IdArray:

@@ -62,7 +62,7 @@ HEADSTART_API void headstart_set_embedding(void *model, const void *table, int i
   decoder.embedding = table, decoder.embedding_bf16 = is_bf16;
   decoder.learned = learned, decoder.learned_positions = positions;
 }
-HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).stream_bytes(); }
+HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).bytes(); }
 
 HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
   const Decoder &decoder = decoder_of(model);

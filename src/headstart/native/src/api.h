@@ -17,8 +17,9 @@ struct HeadstartShape {
 // tokens: the states that it made itself, or the target's.
 struct HeadstartPass {
   int32_t rows, sequences, blocks_per_sequence, pages_per_block;
-  int32_t wanted, layers, taps;
-  const int32_t *tokens, *positions, *parents, *row_starts, *cached_lengths, *block_tables, *logit_rows;
+  int32_t wanted, best, layers, taps;
+  const int32_t *tokens, *positions, *parents, *row_starts, *cached_lengths, *block_tables;
+  const int32_t *logit_rows, *best_rows;  // [wanted], [best]: ascending, no row in both
   const int32_t *tap_layers;  // [taps], -1: after the final norm
   const float *inputs;        // [rows][hidden] in place of token embeddings, or null
   int32_t true_features;      // draft heads: inputs are the target's, [rows][features]
@@ -27,6 +28,7 @@ struct HeadstartPass {
   // the first to its own. Its rows stand behind those of the draft's earlier passes. Null: as `parents` say.
   const int32_t *paths;
   float *logits;              // [wanted][vocab]
+  int32_t *best_ids;          // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
 };
 

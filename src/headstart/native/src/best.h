@@ -43,3 +43,21 @@ static inline void best_of_row(const float *x, int size, int ranks, float *log_p
   const float total = log_sum_exp(x, size);
   for (int rank = 0; rank < ranks; ++rank) log_probs[rank] -= total;
 }
+
+// The highest logit seen so far, the first of equals. Not finite: the row has no such thing.
+struct BestLogit {
+  float value = -INFINITY;
+  int32_t id = -1;
+
+  void take(float other, int32_t other_id) {
+    if (other != other) other = INFINITY;
+    if (other > value) value = other, id = other_id;
+  }
+  // Of 32 columns the first `count`.
+  void take_columns(const float *x, int32_t first, int count) {
+    const Lanes top = splat(value);
+    if ((at_most(load(x), top) & at_most(load(x + 16), top)) == 0xffff) return;
+    for (int i = 0; i < count; ++i) take(x[i], first + i);
+  }
+  int32_t answer() const { return std::isfinite(value) ? id : -1; }
+};

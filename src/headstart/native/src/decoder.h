@@ -6,6 +6,7 @@
 #include "api.h"
 #include "kernel.h"
 #include "rowwise.h"
+#include "screen.h"
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kLinears };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kPartNorms };  // of no layer
@@ -50,12 +51,18 @@ class Decoder {
     }
     head = plan(s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns));
     allocate_streams();
+    // Soft caps round, so that they need not keep the order of logits.
+    if (!is_head() && !is_quantised(precision) && s.logit_softcap == 0.f) {
+      screen.linear = plan_linear(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
+      for (int t = 0; t < s.threads; ++t) screen_streams.push_back(allocate_stream({&screen.linear}, t));
+    }
   }
 
   void set_linear(int layer, int which, const void *weight, bool is_bf16, const float *bias) {
     PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
     const bool gated = layer >= 0 && which == kUp && shape.gated;
     pack_linear(linear, precision, weight, is_bf16, bias, [&](int column) { return output_of(linear, gated, column); });
+    if (&linear == &head && screen.present()) pack_screen(screen, precision, weight, is_bf16, bias);
   }
 
   void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
@@ -87,9 +94,10 @@ class Decoder {
     return std::max({hidden, attention, mlp, fuse.padded_inputs, layers[0].linears[kQkv].padded_inputs});
   }
 
-  int64_t stream_bytes() const {
+  int64_t bytes() const {
     int64_t total = 0;
-    for (const HugeBuffer &stream : streams) total += static_cast<int64_t>(stream.size());
+    for (const auto *all : {&streams, &screen_streams})
+      for (const HugeBuffer &stream : *all) total += static_cast<int64_t>(stream.size());
     return total;
   }
 
@@ -105,6 +113,7 @@ class Decoder {
   const int qkv;
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
+  HeadScreen screen;  // of the head; absent where it would not help
   Norm final_norm, feature_norm;
   std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
@@ -113,6 +122,7 @@ class Decoder {
   const float *learned = nullptr;
   int learned_positions = 0;
   std::vector<HugeBuffer> streams;  // [thread], weights in order of use
+  std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
   PackedLinear plan(int outputs, int inputs, int padded_inputs, int pairs) const {

@@ -32,6 +32,13 @@ struct PackedLinear {
   std::vector<float> bias;           // [pairs * 32], empty without bias
   std::vector<float> scales;         // [pairs * 32], int8: a column's unit
   std::vector<int32_t> column_sums;  // [pairs * 32], int8: what an activation offset of one adds to a column
+
+  // Where a pair stands in its thread's stream.
+  const char *pair_weights(int pair) const {
+    int thread = 0;
+    while (pair >= first_pair[thread + 1]) ++thread;
+    return weights[thread] + (pair - first_pair[thread]) * pair_bytes;
+  }
 };
 
 enum class ElementKind { fp32, bf16, int8 };
@@ -121,6 +128,12 @@ static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pai
   linear.column_sums[pair * kColumns + column] = sum;
 }
 
+// Weights from place `at` on, as floats.
+static inline void load_weights(const void *weight, bool is_bf16, size_t at, int count, float *to) {
+  for (int k = 0; k < count; ++k)
+    to[k] = is_bf16 ? to_float(static_cast<const Bf16 *>(weight)[at + k]) : static_cast<const float *>(weight)[at + k];
+}
+
 // Packs `weight` [outputs][inputs] (bf16 or float) and `bias`, which may be null. `output_of(column)` is the output
 // that a packed column holds, -1 for padding.
 template <class OutputOf>
@@ -151,7 +164,7 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
           pack_column(linear, to, column, halves.data());
           continue;
         }
-        for (int k = 0; k < linear.inputs; ++k) floats[k] = is_bf16 ? to_float(half_row[k]) : float_row[k];
+        load_weights(weight, is_bf16, at, linear.inputs, floats.data());
         if (precision == Precision::fp32)
           pack_column(linear, to, column, floats.data());
         else
@@ -176,24 +189,38 @@ static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &line
   return stream;
 }
 
-// The part of a layer that thread t computes: `finish(pair, row, rows, out)` gets each block of 32 columns.
+// The products of a layer that thread t computes, without bias: `finish(pair, row, rows, out)` gets each block of 32
+// columns.
 template <class Finish>
-static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                              int thread, Finish &&finish) {
+static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
+                                int thread, Finish &&finish) {
   alignas(64) float out[kRowBlock * kColumns];
   const char *weights = linear.weights[thread];
   for (int pair = linear.first_pair[thread]; pair < linear.first_pair[thread + 1]; ++pair) {
     for (int row = 0; row < rows; row += kRowBlock) {
       const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
       kernel.multiply(linear, pair, weights, a, row, n, row == 0, out);
-      if (!linear.bias.empty())
-        for (int r = 0; r < n; ++r)
-          for (int h = 0; h < kColumns; h += 16)
-            store(out + r * kColumns + h, load(out + r * kColumns + h) + load(&linear.bias[pair * kColumns + h]));
-      finish(pair, row, n, static_cast<const float *>(out));
+      finish(pair, row, n, out);
     }
     weights += linear.pair_bytes;
   }
+}
+
+static inline void add_bias(const PackedLinear &linear, int pair, int rows, float *out) {
+  if (linear.bias.empty()) return;
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < kColumns; h += 16)
+      store(out + r * kColumns + h, load(out + r * kColumns + h) + load(&linear.bias[pair * kColumns + h]));
+}
+
+// The same with bias: the part of a layer that thread t computes.
+template <class Finish>
+static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
+                              int thread, Finish &&finish) {
+  run_products(kernel, linear, a, rows, thread, [&](int pair, int row, int n, float *out) {
+    add_bias(linear, pair, n, out);
+    finish(pair, row, n, static_cast<const float *>(out));
+  });
 }
 
 // Floating-point activations and the float kernel: used by every instruction set for fp32, and for bf16 where there

@@ -5,9 +5,7 @@
 #pragma once
 #include "attention.h"
 #include "decoder.h"
-
-// Rows run together; longer passes run in panels, whose rows see the keys of the panels before.
-constexpr int kPanelRows = 256;
+#include "output_head.h"
 
 class PassRunner {
  public:
@@ -24,6 +22,7 @@ class PassRunner {
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
       row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
+    head_ = std::make_unique<OutputHead>(m_, input_, private_input_);
   }
 
   // Null on success, else what is wrong with the pass; then nothing has been written.
@@ -51,7 +50,7 @@ class PassRunner {
   Plan plan_;
   const KvCache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
-  int first_ = 0, rows_ = 0, first_wanted_ = 0, panel_wanted_ = 0;  // of the panel
+  int first_ = 0, rows_ = 0;  // of the panel
   std::vector<AttentionItem> items_;
   std::vector<AttentionPart> parts_;
   AlignedBuffer part_memory_;  // [part][part_size] floats
@@ -63,6 +62,7 @@ class PassRunner {
   Activations input_, mlp_input_, attended_, middle_;
   std::vector<Activations> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                    // [thread], one row of scratch
+  std::unique_ptr<OutputHead> head_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };
@@ -80,7 +80,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     else
       scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
   }
-  int wanted = 0;
+  head_->begin_pass(pass);
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
     rows_ = std::min(kPanelRows, pass.rows - first_);
     plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
@@ -89,9 +89,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
       part_capacity_ = parts_.size();
       part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
     }
-    first_wanted_ = wanted;
-    while (wanted < pass.wanted && pass.logit_rows[wanted] < first_ + rows_) ++wanted;
-    panel_wanted_ = wanted - first_wanted_;
+    head_->begin_panel(first_, rows_);
     barrier_.reset(threads);
     bool complete = true;
 #pragma omp parallel num_threads(threads)
@@ -104,6 +102,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
       }
     }
     if (!complete) return "OpenMP gave fewer threads than the backend was built for";
+    head_->end_panel();
   }
   return nullptr;
 }

@@ -99,6 +99,12 @@ class Plan {
   }
 
  private:
+  static bool are_ascending(const int32_t *rows, int count, int end) {
+    for (int i = 0; i < count; ++i)
+      if (rows[i] < (i ? rows[i - 1] + 1 : 0) || rows[i] >= end) return false;
+    return true;
+  }
+
   // `tokens`: ids end there; 0 where tokens are not read.
   static const char *check(const HeadstartPass &pass, int tokens, int layers, int positions) {
     if (pass.rows < 1 || pass.sequences < 1 || pass.row_starts[0] != 0) return "the pass has no rows";
@@ -108,9 +114,11 @@ class Plan {
       if (tokens && (pass.tokens[row] < 0 || pass.tokens[row] >= tokens)) return "a token is outside the vocabulary";
       if (pass.positions[row] < 0 || pass.positions[row] >= positions) return "a position is beyond the rope table";
     }
-    for (int i = 0; i < pass.wanted; ++i)
-      if (pass.logit_rows[i] < (i ? pass.logit_rows[i - 1] + 1 : 0) || pass.logit_rows[i] >= pass.rows)
-        return "logit_rows are not ascending rows of the pass";
+    if (!are_ascending(pass.logit_rows, pass.wanted, pass.rows)) return "logit_rows are not ascending rows of the pass";
+    if (!are_ascending(pass.best_rows, pass.best, pass.rows)) return "best_rows are not ascending rows of the pass";
+    for (int i = 0; i < pass.best; ++i)
+      if (std::binary_search(pass.logit_rows, pass.logit_rows + pass.wanted, pass.best_rows[i]))
+        return "a row is among logit_rows and best_rows both";
     for (int i = 0; i < pass.taps; ++i)
       if (pass.tap_layers[i] < -1 || pass.tap_layers[i] > pass.layers) return "a tap is outside the layers run";
     return nullptr;

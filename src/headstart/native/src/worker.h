@@ -18,7 +18,7 @@ class PassRunner::Worker {
     }
     copy_taps(pass_.layers);
     copy_final_taps();
-    run_head();
+    p_.head_->run(thread_, [this](int row, float *out) { norm_row(m_.final_norm, x(row), out); }, [this] { barrier(); });
   }
 
  private:
@@ -298,29 +298,6 @@ class PassRunner::Worker {
         AttentionTile<Cell>(attention, p_.items_[item], scratch)
             .merge_parts(p_.part_memory_.as<float>() + first * size, i - first);
     }
-  }
-
-  void run_head() {
-    const int rows = p_.panel_wanted_, size = m_.shape.vocab;
-    if (rows == 0) return;
-    const Activations input = pack(p_.input_, p_.private_input_[thread_], rows, m_.hidden, [&](int i, float *scratch) {
-      const int row = pass_.logit_rows[p_.first_wanted_ + i] - p_.first_;
-      norm_row(m_.final_norm, x(row), scratch);
-      return scratch;
-    });
-    const float cap = m_.shape.logit_softcap;
-    linear(m_.head, input, rows, [&](int pair, int row, int count, const float *out) {
-      const int column = pair * kColumns, columns = std::min(kColumns, size - column);
-      for (int r = 0; r < count; ++r) {
-        float *to = pass_.logits + static_cast<size_t>(p_.first_wanted_ + row + r) * size + column;
-        alignas(64) float capped[kColumns];
-        for (int h = 0; h < kColumns; h += 16) {
-          const Lanes v = load(out + r * kColumns + h);
-          store(capped + h, cap != 0.f ? splat(cap) * tanh(v / splat(cap)) : v);
-        }
-        std::memcpy(to, capped, columns * sizeof(float));
-      }
-    });
   }
 
   void copy_taps(int layer) {
