@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -90,19 +91,17 @@ class ModelRunner:
             "best" of a backend that ``finds_best``.
         """
         ids = [span.sequence_id for span in spans]
-        cached = np.asarray([self.cache.length(sequence_id) for sequence_id in ids], dtype=np.int32)
-        sizes = np.asarray([len(span) for span in spans], dtype=np.int32)
-        starts = np.concatenate([np.zeros(1, dtype=np.int32), np.cumsum(sizes, dtype=np.int32)])
+        cached = [self.cache.length(sequence_id) for sequence_id in ids]
+        starts = list(accumulate(map(len, spans), initial=0))
         wanted = [_wanted_rows(span) for span in spans]
         best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
-        parents = np.concatenate([span.parents for span in spans])
         output = self.backend.forward(
             PassBatch(
-                tokens=np.concatenate([span.tokens for span in spans]),
-                positions=np.concatenate([span.depths for span in spans]) + np.repeat(cached, sizes),
-                parents=np.where(parents < 0, np.int32(-1), parents + np.repeat(starts[:-1], sizes)),
-                row_starts=starts,
-                cached_lengths=cached,
+                tokens=_joined([span.tokens for span in spans]),
+                positions=_joined([span.depths + np.int32(length) for span, length in zip(spans, cached, strict=True)]),
+                parents=_joined([_moved(span.parents, start) for span, start in zip(spans, starts, strict=False)]),
+                row_starts=np.array(starts, dtype=np.int32),
+                cached_lengths=np.array(cached, dtype=np.int32),
                 block_tables=self.cache.block_tables(ids),
                 logit_rows=_pass_rows(wanted, starts),
                 best_rows=_pass_rows(best, starts),
@@ -115,7 +114,7 @@ class ModelRunner:
         self.passes += 1
         outputs = []
         first_logit = first_best = 0
-        for span, rows, start in zip(spans, wanted, starts.tolist(), strict=False):
+        for span, rows, start in zip(spans, wanted, starts, strict=False):
             found = None
             if span.logits == "best" and output.best is not None:
                 found = output.best[first_best : first_best + len(span)]
@@ -131,11 +130,19 @@ class ModelRunner:
         return outputs
 
 
-def _joined_inputs(spans: Sequence[Span], starts: IntArray) -> RowInputs | None:
+def _joined(parts: Sequence[IntArray]) -> IntArray:
+    """One behind the other; most passes have one sequence."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _moved(rows: IntArray, start: int) -> IntArray:
+    """Rows of a span as rows of the pass; negative ones stand for none."""
+    return np.where(rows < 0, rows, rows + np.int32(start)) if start else rows
+
+
+def _joined_inputs(spans: Sequence[Span], starts: Sequence[int]) -> RowInputs | None:
     """Those of all spans, by rows of the pass."""
-    given = [
-        span.inputs.moved(start) for span, start in zip(spans, starts.tolist(), strict=False) if span.inputs is not None
-    ]
+    given = [span.inputs.moved(start) for span, start in zip(spans, starts, strict=False) if span.inputs is not None]
     if not given:
         return None
     return RowInputs(np.concatenate([each.rows for each in given]), torch.cat([each.values for each in given]))
@@ -146,6 +153,6 @@ def _wanted_rows(span: Span) -> IntArray:
     return np.arange(first, len(span), dtype=np.int32)
 
 
-def _pass_rows(rows: Sequence[IntArray], starts: IntArray) -> IntArray:
+def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
     """Rows of spans as rows of the pass."""
-    return np.concatenate([each + start for each, start in zip(rows, starts, strict=False)])
+    return _joined([_moved(each, start) for each, start in zip(rows, starts, strict=False)])
