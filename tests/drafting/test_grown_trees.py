@@ -186,7 +186,7 @@ def test_states_that_are_no_numbers_bring_no_guess(tmp_path: Path) -> None:
 
 def test_roots_that_cannot_be_read_are_refused() -> None:
     native = NativeEaglePass(random_head("eagle3"), tables(), "bf16", 1)
-    growth = native.growth(2, -5.0, np.arange(DRAFT_VOCAB, dtype=np.int32))
+    growth = native.growth(2, -5.0, -4.0, np.arange(DRAFT_VOCAB, dtype=np.int32))
     cache, width = native.new_cache(), len(native.config.taps) * HIDDEN
     with pytest.raises(ValueError, match="features"):
         growth.grow([DraftRoot(cache, np.array([1], np.int32), np.zeros((2, width), np.float32), 4, 2)], None)

@@ -48,19 +48,20 @@ def test_unlikely_paths_are_left_out_and_end_the_tree() -> None:
     trees = ConfidenceTrees(1, 2, min_probability=0.2)
     beams = trees.grow(level([math.log(0.6), math.log(0.3), math.log(0.1)]), np.array([[[5, 6, 7]]]))
     assert beams is not None
-    assert beams.tokens.tolist() == [[5, 6]]
-    # 0.6 * 0.5 stays; 0.6 * 0.25 and 0.3 * 0.6 do not.
-    beams = trees.grow(level([math.log(0.5), math.log(0.25)], [math.log(0.6), SURE - 9]), np.array([[[1, 2], [3, 4]]]))
+    # 0.3 stays, but is too close to the bound to be gone on from.
+    assert beams.tokens.tolist() == [[5]]
+    # 0.6 * 0.7 and 0.6 * 0.34 stay, 0.6 * 0.3 does not.
+    beams = trees.grow(level([math.log(0.7), math.log(0.34), math.log(0.3)]), np.array([[[1, 2, 3]]]))
     assert beams is not None
     assert (beams.tokens.tolist(), beams.parents.tolist()) == ([[1]], [[0]])
-    assert trees.grow(level([math.log(0.5)]), np.array([[[8]]])) is None
+    assert trees.grow(level([math.log(0.45)]), np.array([[[8]]])) is None
     (tree,) = trees.trees(9, [DraftBudget(9, 3)])
-    assert tree.tokens.tolist() == [5, 6, 1]
+    assert tree.tokens.tolist() == [5, 6, 1, 2]
 
 
 def test_sequences_that_are_less_sure_end_earlier_than_others_beside_them() -> None:
     both, alone = ConfidenceTrees(2, 2, min_probability=0.2), ConfidenceTrees(1, 2, min_probability=0.2)
-    sure, unsure = [math.log(0.7), math.log(0.25)], [math.log(0.3), math.log(0.1)]
+    sure, unsure = [math.log(0.6), math.log(0.35)], [math.log(0.4), math.log(0.1)]
     both.grow(np.array([[sure], [unsure]], np.float32), np.array([[[5, 6]], [[7, 8]]]))
     alone.grow(level(unsure), np.array([[[7, 8]]]))
     deeper = np.array([[sure, sure], [sure, sure]], np.float32)

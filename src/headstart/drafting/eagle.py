@@ -29,6 +29,7 @@ from headstart.drafting.head_trees import (
     TemplateTrees,
     confidence_grades,
     least_score,
+    parent_score,
 )
 from headstart.drafting.heads import HeadOptions, head_pass, open_head
 from headstart.drafting.options import require
@@ -60,9 +61,9 @@ class DynamicEagleOptions(HeadOptions):
     width: int = 6
     """Nodes of a level that get children, and children of each of them."""
     min_probability: float = 0.1
-    """A guess is left out where the head holds its path for less likely than this, and the tree ends where all are:
-    rows and steps cost more than such guesses bring. 0 keeps all; where rows are cheap, as on a matrix unit, less than
-    the default is worth trying."""
+    """A guess is left out where the head holds its path for less likely than this, and gets no children where it holds
+    it for less likely than this to the power of 2/3: rows and steps cost more than such guesses bring. 0 keeps all;
+    where rows are cheap, as on a matrix unit, less than the default is worth trying."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -293,7 +294,8 @@ class Eagle2Drafter(HeadDrafter):
         super().__init__(context, options)
         self._width, self._least = options.width, options.min_probability
         ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
-        self._growth = self._pass.growth(self._width, least_score(self._least), ids)
+        least = least_score(self._least)
+        self._growth = self._pass.growth(self._width, least, parent_score(least), ids)
 
     @property
     def ranks(self) -> int:

@@ -38,6 +38,15 @@ def least_score(min_probability: float) -> float:
     return math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
 
 
+def parent_score(least: float) -> float:
+    """The log-probability that a path must have to be gone on from, where ``least`` is what a path must have at all.
+
+    Just above ``least`` hardly any child would pass, and looking for one takes a step: two thirds of the way up, so
+    that a path of two guesses that are alike may have a third one like them.
+    """
+    return least * 2 / 3
+
+
 def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:
     """[node] how likely a head holds a guess to be, given its parent.
 
@@ -124,13 +133,14 @@ class ConfidenceTrees(HeadTrees):
     Args:
         count: sequences.
         width: nodes of a level that get children.
-        min_probability: of the path to a node; less likely ones are left out.
+        min_probability: of the path to a node; less likely ones are left out, and have a higher bar to get children.
     """
 
     def __init__(self, count: int, width: int, min_probability: float = 0.0) -> None:
         super().__init__(count)
         self._width = width
-        self._least = np.float32(least_score(min_probability))
+        least = least_score(min_probability)
+        self._least, self._least_of_parents = np.float32(least), np.float32(parent_score(least))
         self._scores: Scores = np.zeros((count, 1), dtype=np.float32)
 
     def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:
@@ -141,6 +151,7 @@ class ConfidenceTrees(HeadTrees):
         scores = np.where(scores >= self._least, scores, _IMPOSSIBLE)
         flat = tokens.reshape(self._count, -1)
         first = self._add(flat, np.repeat(self._frontier, ranks, axis=1), scores)
+        scores = np.where(scores >= self._least_of_parents, scores, _IMPOSSIBLE)
         # As many nodes go on as the sequence with most of them has.
         width = min(self._width, int((scores > _IMPOSSIBLE).sum(axis=1).max()))
         if not width:

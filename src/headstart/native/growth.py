@@ -23,7 +23,7 @@ class NativeGrowth:
         model: the packed head.
         pages: of its caches.
         ropes: its tables.
-        width, least, ids: see ``HeadPass.growth``.
+        width, ids: see ``HeadPass.growth``, as ``bounds``: least, and least of parents.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class NativeGrowth:
         pages: PagePool,
         ropes: RopeTables,
         width: int,
-        least: float,
+        bounds: tuple[float, float],
         ids: IntArray,
     ) -> None:
         self._library = library
@@ -48,7 +48,8 @@ class NativeGrowth:
         self._draft = Draft(
             width=width,
             state_tap=-1 if config.norm_output else 1,
-            least=least,
+            least=bounds[0],
+            least_of_parents=bounds[1],
             target_ids=address(self._ids),
         )
         self._drafted = (Drafted * 0)()

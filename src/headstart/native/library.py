@@ -47,7 +47,7 @@ class Draft(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "width", "state_tap")),
-        ("least", c_float),
+        *((name, c_float) for name in ("least", "least_of_parents")),
         *((name, c_void_p) for name in ("target_ids", "logits")),
         ("drafted", POINTER(Drafted)),
     )

@@ -99,7 +99,7 @@ class EaglePass:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
 
-    def growth(self, width: int, least: float, ids: IntArray) -> None:
+    def growth(self, width: int, least: float, least_of_parents: float, ids: IntArray) -> None:
         """Step by step."""
 
     @torch.inference_mode()

@@ -128,12 +128,13 @@ class HeadPass(Protocol):
         """See ``best_tokens``."""
         ...
 
-    def growth(self, width: int, least: float, ids: IntArray) -> Growth | None:
+    def growth(self, width: int, least: float, least_of_parents: float, ids: IntArray) -> Growth | None:
         """What grows whole drafts; None where they grow step by step.
 
         Args:
             width: nodes of a level that get children, and children of each of them.
             least: log-probability of a path; less likely nodes are left out.
+            least_of_parents: of a path that is gone on from.
             ids: int32 [draft vocab] target id of each draft id, -1 where the target has none.
         """
         ...

@@ -51,6 +51,7 @@ struct HeadstartDraft {
   int32_t width;              // nodes of a level that get children, and children of each of them
   int32_t state_tap;          // which tap is fed back
   float least;                // log-probability of a path; less likely nodes are left out
+  float least_of_parents;     // of a path that is gone on from
   const int32_t *target_ids;  // [vocab], -1 where the target has no such token
   float *logits;              // [sequences * width][vocab] scratch, the beams of each sequence behind one another
   HeadstartDrafted *drafted;  // [sequences]

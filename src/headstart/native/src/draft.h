@@ -84,11 +84,11 @@ class Draft {
           tree.nodes.push_back({token, parent, level, score});
         }
       }
-      choose(tree, draft.width, draft.drafted[s], level);
+      choose(tree, draft, draft.drafted[s], level);
     }
   }
 
-  void choose(Tree &tree, int width, const HeadstartDrafted &of, int level) {
+  void choose(Tree &tree, const HeadstartDraft &draft, const HeadstartDrafted &of, int level) {
     tree.beams.clear(), before_.swap(tree.paths), tree.paths.clear();
     if (level >= of.depth) return;
     const auto score = [&](const Beam &beam) { return tree.nodes[beam.node].score; };
@@ -96,7 +96,8 @@ class Draft {
                      [&](const Beam &a, const Beam &b) { return score(a) > score(b); });
     const float bar = score_to_beat(tree.nodes, of.nodes);
     for (const Beam &beam : candidates_) {
-      if (static_cast<int>(tree.beams.size()) == width || score(beam) <= bar) return;
+      if (static_cast<int>(tree.beams.size()) == draft.width) return;
+      if (score(beam) <= bar || score(beam) < draft.least_of_parents) return;
       const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
       tree.paths.insert(tree.paths.end(), path, path + level - 1);
       tree.paths.push_back(tree.cached + tree.held + static_cast<int>(tree.beams.size()));
