@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import headstart.memory as memory
+from headstart.drafting.base import SpeculationParams
 from headstart.errors import ConfigError
 from headstart.llm import LLM
 from headstart.memory import MemoryUse, free_bytes, readable, require_room
@@ -42,8 +43,14 @@ def test_a_model_without_room_is_refused_before_it_is_read(
 
 def test_a_cache_without_room_is_refused(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: GB)
-    with pytest.raises(ConfigError, match=r"a cache of 1000000000 tokens takes .* GB, but 1.0 GB of memory is free"):
-        LLM(tiny_model_dir, "none", cache_tokens=10**9)
+    for tokens, drafts, asked_for in (
+        (10**9, 31, {"cache_tokens": 10**9}),
+        (100, 10**9, {"cache_tokens": 100, "draft_tokens": 10**9}),
+        (100, 10**9, {"cache_tokens": 100, "speculation": SpeculationParams(tree_nodes=10**9)}),
+    ):
+        cache = f"a cache of {tokens} tokens beside drafts of {drafts}"
+        with pytest.raises(ConfigError, match=rf"{cache} takes .* GB, but 1.0 GB of memory is free; .* tree_nodes"):
+            LLM(tiny_model_dir, "ngram", **asked_for)
 
 
 @pytest.mark.model

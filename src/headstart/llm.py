@@ -106,9 +106,9 @@ class LLM:
             )
         prefixes = PrefixIndex(f"{self.model.name}/{self.model.backend.name}") if prefix_caching else None
         require_room(
-            cache_tokens * _cache_bytes_per_token(self.model),
-            f"a cache of {cache_tokens} tokens",
-            "give a smaller max_context, max_batch_size or cache_tokens",
+            (cache_tokens + limits.draft_rows) * _cache_bytes_per_token(self.model),
+            f"a cache of {cache_tokens} tokens beside drafts of {limits.draft_rows}",
+            "give a smaller max_context, max_batch_size, cache_tokens, draft_tokens or tree_nodes",
         )
         runner = ModelRunner(self.model.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
         self.speculation = speculation or SpeculationParams()

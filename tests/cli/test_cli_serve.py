@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,18 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, tiny_model_dir: Path
     empty.write_text("# nobody yet\n", encoding="utf-8")
     for path, match in [(empty, "no API key"), (tmp_path / "missing", "cannot be read")]:
         assert match in refusal(headstart("serve", "--model", tiny_model_dir, "--api-key-file", path))
+
+
+def test_an_address_that_cannot_be_had_is_refused_before_anything_is_loaded(tiny_model_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = refusal(headstart("serve", "--model", tiny_model_dir / "missing", "--port", port))
+    assert refused.endswith(
+        f"127.0.0.1:{port} cannot be listened on: Address already in use; give another --host or --port."
+    )
+    assert "no.such.host.invalid:8000 cannot be listened on" in refusal(
+        headstart("serve", "--model", tiny_model_dir / "missing", "--host", "no.such.host.invalid")
+    )
 
 
 def test_it_answers_and_drains(tiny_model_dir: Path) -> None:

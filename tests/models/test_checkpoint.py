@@ -305,3 +305,8 @@ def test_the_default_model_reads_as_the_gguf_package_reads_it(default_model: Pat
         assert np.array_equal(checkpoint.read(tensor.name).numpy(), expected)
     for key, value in checkpoint.metadata.items():
         assert reader.fields[key].contents() == value
+
+
+def test_an_empty_name_is_no_model() -> None:
+    with pytest.raises(CheckpointError, match="model is '', which does not exist"):
+        open_checkpoint("")

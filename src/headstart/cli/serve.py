@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -113,6 +114,7 @@ def serve(
     from headstart.models.heads.shipped import shipped_heads
 
     keys = _keys(api_key_file)
+    _check_address(host, port)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
     target = load_model(model, precision.value, revision)
     if also is None:
@@ -146,6 +148,19 @@ def serve(
     uvicorn.run(app, host=host, port=port, lifespan="on", server_header=False, ws="none")
 
 
+def _check_address(host: str, port: int) -> None:
+    """Find out that an address cannot be had before anything slow is done."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on: {error.strerror}; give another --host or --port."
+        ) from error
+
+
 def _keys(path: Path | None) -> tuple[str, ...]:
     from headstart.server.doors import read_keys
 
@@ -154,7 +169,8 @@ def _keys(path: Path | None) -> tuple[str, ...]:
     try:
         keys = read_keys(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the API keys cannot be read from {path}: {error}.") from error
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise ConfigError(f"the API keys cannot be read from {path}: {reason}.") from error
     if not keys:
         raise ConfigError(f"{path} holds no API key; write one a line.")
     return keys

@@ -99,7 +99,7 @@ def _locate(name: str, revision: str | None) -> Path:
         installed = None if revision else alias.installed_file()
         return installed or _fetch(alias.hub_id, revision, mend=f"install the package {alias.package!r}")
     path = Path(name).expanduser()
-    if path.exists():
+    if name and path.exists():
         if revision is not None:
             raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
         return path
