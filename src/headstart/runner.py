@@ -112,6 +112,8 @@ class ModelRunner:
             self.cache.storage,
         )
         self.passes += 1
+        if len(spans) == 1:
+            return [SpanOutput(output.logits, output.hidden, output.best if spans[0].logits == "best" else None)]
         outputs = []
         first_logit = first_best = 0
         for span, rows, start in zip(spans, wanted, starts, strict=False):

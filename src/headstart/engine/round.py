@@ -171,14 +171,11 @@ def _wanted(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> W
 
 def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:
     """Row 0 is the root, row i + 1 node i of the draft."""
-    root = sequence.tokens[-1]
-    if not len(draft):
-        return Span.chain(sequence.id, [root], wanted)
     return Span(
         sequence.id,
-        np.concatenate([np.asarray([root], dtype=np.int32), draft.tokens]),
-        np.concatenate([np.asarray([-1], dtype=np.int32), draft.parents + np.int32(1)]),
-        np.concatenate([np.zeros(1, dtype=np.int32), draft.depths]),
+        np.array([sequence.tokens[-1], *draft.tokens.tolist()], dtype=np.int32),
+        np.array([-1, *[parent + 1 for parent in draft.parents.tolist()]], dtype=np.int32),
+        np.array([0, *draft.depths.tolist()], dtype=np.int32),
         wanted,
         inputs=None if draft.inputs is None else draft.inputs.moved(1),
     )
