@@ -98,13 +98,13 @@ class Reading:
         if not self.num_unread:
             self._held = 0
         first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
-        arrays = [_on_host(state) for state in states]
+        features = np.concatenate([_on_host(state) for state in states], axis=1)[rows]
         if self._held > len(self._features):
-            room = np.empty((max(2 * first, self._held), sum(values.shape[1] for values in arrays)), np.float32)
+            room = np.empty((max(2 * first, self._held), features.shape[1]), np.float32)
             if first:
                 room[:first] = self._features[:first]
             self._features = room
-        np.concatenate([values[rows] for values in arrays], axis=1, out=self._features[first : self._held])
+        self._features[first : self._held] = features
 
     def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
         """The next rows for the head, all by default: the token behind each position, and its features."""
@@ -125,9 +125,10 @@ class Reading:
 
 
 def _on_host(states: Tensor) -> Features:
-    # What is there already costs one call instead of six.
-    there = states.dtype is torch.float32 and states.device.type == "cpu"
-    array: Features = states.numpy() if there else states.float().numpy(force=True)
+    try:
+        array: Features = states.numpy()  # nearly always possible, and one call instead of six
+    except (TypeError, RuntimeError):
+        array = states.float().numpy(force=True)
     return array
 
 
