@@ -53,8 +53,8 @@ def test_prompts_of_ones_own(invoke, tmp_path):
     assert result["settings"]["prompt_ids"] == ["mine"]
 
 
-def test_a_path_that_cannot_be_written_is_refused(invoke, tmp_path):
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(invoke, tmp_path):
     (tmp_path / "file").write_text("")
-    error = invoke("--drafters", "ngram", "--out", str(tmp_path / "file")).exception
+    error = invoke("--drafters", "no such drafter", "--out", str(tmp_path / "file")).exception
     assert isinstance(error, ConfigError)
     assert "cannot be written" in str(error)

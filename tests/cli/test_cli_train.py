@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from headstart.cli import main as command
@@ -80,10 +81,22 @@ def test_layers_that_are_no_numbers_are_misuse(tmp_path: Path, capsys: pytest.Ca
     assert "'few'" in err
 
 
-def test_what_cannot_be_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     code, _, err = run(capsys, "train", "eagle9", "--out", str(tmp_path))
     assert code == 2
     assert "eagle3" in err
     code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "-m", str(tmp_path / "nothing"))
     assert code == 1
     assert "does not exist" in err
+    (tmp_path / "file").write_text("")
+    for command_line in (("train", "medusa"), ("export", str(tmp_path), "--to", "medusa")):
+        code, _, err = run(capsys, *command_line, "--out", str(tmp_path / "file"))
+        assert code == 1
+        assert err == f"Error: --out is {tmp_path / 'file'}, a folder that cannot be written: File exists.\n"
+    for device, reason in (("gpu", "give cpu or cuda"), ("cuda", "finds no GPU here")):
+        code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "--device", device)
+        assert code == 1
+        assert reason in err

@@ -99,6 +99,9 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     other = TrainSettings(**{**SETTINGS.__dict__, "lr": 0.1, "batch": 2})
     with pytest.raises(CheckpointError, match="another batch, lr"):
         trainer(tmp_path, eagle(), other)
+    for another in (eagle("eagle"), parallel("medusa")):
+        with pytest.raises(CheckpointError, match="another head"):
+            trainer(tmp_path, another)
     (tmp_path / CHECKPOINT_FILE).write_bytes(b"junk")
     with pytest.raises(CheckpointError, match="damaged"):
         trainer(tmp_path, eagle())

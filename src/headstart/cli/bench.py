@@ -36,7 +36,12 @@ PerGroup = Annotated[
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(help="Write the result as JSON and HTML into this directory.", rich_help_panel=OUTPUT, metavar="DIR"),
+    typer.Option(
+        help="Write the result as JSON and HTML into this directory.",
+        rich_help_panel=OUTPUT,
+        metavar="DIR",
+        callback=options.made_folder,
+    ),
 ]
 
 

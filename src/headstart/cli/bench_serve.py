@@ -77,7 +77,10 @@ def bench_serve(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write the result as JSON and HTML into this directory.", rich_help_panel=OUTPUT, metavar="DIR"
+            help="Write the result as JSON and HTML into this directory.",
+            rich_help_panel=OUTPUT,
+            metavar="DIR",
+            callback=options.made_folder,
         ),
     ] = None,
     as_json: options.Json = False,

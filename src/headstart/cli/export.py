@@ -23,7 +23,9 @@ class FormatChoice(StrEnum):
 
 def export(
     head: Annotated[Path, typer.Argument(help="Directory of the head, in any format.", metavar="HEAD")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.made_folder)
+    ],
     to: Annotated[
         FormatChoice,
         typer.Option(

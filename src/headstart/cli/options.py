@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
+
+from headstart.errors import ConfigError
 
 MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampling", "Stopping", "Output"
 
@@ -205,3 +209,20 @@ def layer_choice(text: str) -> int | tuple[int, ...]:
             f"{text!r} is neither a number nor a list of them, like 10 or 0,1,14,29.", param_hint="--layers"
         ) from None
     return numbers if "," in text else numbers[0]
+
+
+def made_folder(out: Path | None) -> Path | None:
+    """Make the folder of ``--out`` before anything slow is done, not when its results would be lost.
+
+    Raises:
+        ConfigError: it cannot be made or written.
+    """
+    if out is None:
+        return None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--out is {out}, a folder that cannot be written: {error.strerror}.") from error
+    return out

@@ -63,7 +63,10 @@ class ArithmeticChoice(StrEnum):
 
 def train(
     head: Annotated[HeadChoice, typer.Argument(help="What to train.", metavar="HEAD")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Directory of the head.", metavar="DIR")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Directory of the head.", metavar="DIR", callback=options.made_folder),
+    ],
     model: options.Model = DEFAULT_MODEL,
     precision: options.Precision = PrecisionChoice.AUTO,
     tokens: Annotated[

@@ -74,7 +74,14 @@ def load_checkpoint(path: Path, head: nn.Module, optimiser: Optimiser, settings:
         raise CheckpointError(
             f"{path} belongs to a training with another {', '.join(changed)}; give the same, or another --out."
         )
-    head.load_state_dict(_part("head.", tensors))
+    kept = _part("head.", tensors)
+    for name, tensor in head.state_dict().items():
+        if name not in kept or kept[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"{path} belongs to a training of another head ({name} is of another shape); give the same options, "
+                "or another --out."
+            )
+    head.load_state_dict(kept)
     optimiser.load_state(_part("optimiser.", tensors))
     return _progress(record["progress"])
 

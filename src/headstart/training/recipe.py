@@ -140,7 +140,7 @@ def train_head(
     """
     text, head = text or TextSettings(), head or HeadSettings()
     settings, told = settings or TrainSettings(), on_progress or Progressing()
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _place(device)
     with join_team(place) as team:
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
@@ -280,6 +280,21 @@ def _objective(
     return EagleObjective(
         eagle.to(device), tables, ids.to(device), loss=settings.loss, steps=unroll, decay=settings.decay
     )
+
+
+def _place(device: str | None) -> torch.device:
+    """Where a head is trained.
+
+    Raises:
+        ConfigError: there is no such place.
+    """
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = (device or found).partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device is {device!r}; give cpu or cuda.")
+    if kind == "cuda" and found != "cuda":
+        raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU here; give cpu.")
+    return torch.device(device or found)
 
 
 def _states_backend(target: Model, weights: DecoderWeights, device: torch.device) -> Backend:
