@@ -58,13 +58,12 @@ class NativeGrowth:
         """See ``Growth``."""
         self._reserve(len(roots))
         trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
-        depth = max(root.depth for root in roots)
         if scores is None:
-            self._run(0, depth)
+            self._run(0, max(root.depth for root in roots))
         else:
             self._run(0, 0)
-            for level in range(1, depth + 1):
-                self._rescore(len(roots), scores, level)
+            level = 0
+            while self._rescore(len(roots), scores, level := level + 1):
                 self._run(level, level)
         grown = []
         for drafted, root, tree in zip(self._drafted, roots, trees, strict=False):
@@ -100,13 +99,14 @@ class NativeGrowth:
         drafted.node_tokens, drafted.node_parents, drafted.node_scores = first, first + size, first + 2 * size
         return tree
 
-    def _rescore(self, count: int, scores: RowScores, level: int) -> None:
-        """Put scores in the place of the logits that the level grows from."""
+    def _rescore(self, count: int, scores: RowScores, level: int) -> bool:
+        """Put scores in the place of the logits that the level grows from; False where no tree goes on."""
         first = 0
         for place in range(count):
             rows = self._logits[first : (first := first + self._drafted[place].beams)]
             if len(rows):
                 rows.copy_(scores(place, rows, level))
+        return first > 0
 
     def _run(self, first: int, last: int) -> None:
         error = self._library.draft(self._model, self._pages.storage.handle, ctypes.byref(self._draft), first, last)
