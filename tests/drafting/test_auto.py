@@ -270,6 +270,39 @@ def test_a_large_batch_in_which_nothing_pays_costs_next_to_nothing(monkeypatch: 
     assert sum(nodes) < 0.02 * 250 * 16
 
 
+def test_new_sequences_rest_where_their_like_do_not_pay_in_batches_of_their_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drafter, oracles = with_oracles(monkeypatch, cheap=(1, 0.02))
+
+    def wave(first: int, count: int, cost: Cost) -> int:
+        before = oracles["cheap"].asked
+        sequences = [begin(drafter, number) for number in range(first, first + count)]
+        decode(drafter, sequences, PREDICTABLE, cost, 20)
+        for sequence in sequences:
+            drafter.end(sequence.id)
+        return oracles["cheap"].asked - before
+
+    for place in range(8):
+        wave(place * 16, 16, lambda rows: rows**1.5)
+    # Not so much as once each.
+    assert wave(128, 16, lambda rows: rows**1.5) < 16
+    # Whoever decodes alone has nothing to do with that.
+    assert wave(144, 1, flat) == 20
+
+
+def test_among_others_a_guess_must_save_clearly_more_than_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drafted(batch: int, row: float) -> float:
+        drafter, _ = with_oracles(monkeypatch, right=(1, 0.0))
+        sequences = [begin(drafter, number) for number in range(batch)]
+        nodes, _ = decode(drafter, sequences, PREDICTABLE, lambda rows: 1.0 + row * (rows - batch), 200)
+        return float(np.mean(nodes[100:])) / batch
+
+    assert drafted(1, row=0.8) > 0.9
+    assert drafted(4, row=0.8 / 4) < 0.1
+    assert drafted(4, row=0.4 / 4) > 0.9
+
+
 def test_beside_a_prompt_only_sure_guesses_ride() -> None:
     drafter = auto("suffix")
     sequence = begin(drafter)
@@ -302,10 +335,10 @@ class _Prefixes:
     """As much of a runner as tells whether prefixes are cached."""
 
     def __init__(self, prefixes: object) -> None:
-        self.cache = SimpleNamespace(prefixes=prefixes)
+        self.cache = SimpleNamespace(prefixes=prefixes, num_free_tokens=0)
 
 
-@pytest.mark.parametrize(("found", "prefixes", "asked"), [(True, None, 3), (False, None, 2), (True, object(), 2)])
+@pytest.mark.parametrize(("found", "prefixes", "asked"), [(True, None, 2), (False, None, 1), (True, object(), 1)])
 def test_left_to_itself_it_asks_the_head_that_comes_along_unless_prefixes_are_cached(
     found: bool, prefixes: object, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ from headstart.drafting.guess_rates import GuessRates
 from headstart.drafting.merged import NOTHING, Guesses, MergedGuesses, merge
 from headstart.drafting.options import require
 from headstart.drafting.pass_costs import PassCosts, Recent
+from headstart.drafting.pass_trials import try_passes
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
@@ -44,11 +45,15 @@ _STRANGERS = 2
 _FEW = 1
 """Sequences at most for which drafters that read the target's states are kept: to read along costs them time for every
 sequence, asked or not, and beside other sequences' rows less is won (docs/experiments.md)."""
+_AMONG_OTHERS = 0.55
+"""What a token is worth where several sequences share a pass, of its share in the pass: one sequence gets ahead, the
+passes go on for the others. Its own rows at least, some third of its share, are saved; all of it where somebody waits
+for its place."""
 _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again: one pass in so many is plain where guessing pays."""
 
 
-_FREE = ("ngram", "suffix")
+_FREE = "suffix"
 _HEAD = "eagle3"
 
 
@@ -56,13 +61,14 @@ _HEAD = "eagle3"
 class AutoOptions:
     drafters: str | None = None
     """Who guesses, by name with + between them; with a single one, the planner chooses how many of its guesses are
-    verified. None: two that copy from the text, and the head that comes with Headstart, if there is one for the target
-    and no prefixes are cached (what is found there brings no states to a head). It guesses where one sequence decodes."""
+    verified. None: one that copies from the text, and the head that comes with Headstart, if there is one for the
+    target and no prefixes are cached (what is found there brings no states to a head). The head guesses for a sequence
+    that decodes alone."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Options of theirs, a dictionary for each name."""
 
     def __post_init__(self) -> None:
-        names = self.names or [*_FREE, _HEAD]
+        names = self.names or [_FREE, _HEAD]
         require(all(names), f"drafters is {self.drafters!r}; give names with + between them, like 'suffix+recycling'.")
         require(len(set(names)) == len(names), f"drafters is {self.drafters!r}; name each drafter once.")
         require("auto" not in names, f"drafters is {self.drafters!r}; auto cannot plan for itself, leave it out.")
@@ -196,6 +202,8 @@ class AutoDrafter:
         self._followed: dict[int, _Followed] = {}
         self.costs = PassCosts()
         """What passes were seen to cost."""
+        for rows, seconds in [] if context.runner is None else try_passes(context.runner):
+            self.costs.add(rows, seconds)
         self._merits = credits_of(self._members)
         self._round = _Round()
         self._round_seconds, self._other_seconds = Recent(), Recent()
@@ -319,7 +327,9 @@ class AutoDrafter:
         if len(followed) > 1:
             # Stable, and reach falls along every path: a parent stays before its child.
             ranked.sort(key=itemgetter(0))
-        reach = [-negative for negative, _, _ in ranked]
+        alone = len(followed) == 1 and not budgets[0].prompt_rows
+        share = 1.0 if alone else _AMONG_OTHERS
+        reach = [-negative * share for negative, _, _ in ranked]
         if budgets[0].prompt_rows:
             count, size = self._size_beside_prompts(reach), None
         else:
@@ -331,11 +341,11 @@ class AutoDrafter:
             chosen[i].append(node)
         if size is not None and size.seconds:
             self._round.per_token = size.seconds / size.tokens
-            self._credit(followed, chosen, size)
+            self._credit(followed, chosen, size, share)
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
     def _size(self, roots: int, reach: Sequence[float], context: float) -> _Size:
-        """How many nodes to verify, of those whose reach is given in falling order."""
+        """How many nodes to verify, of those whose reach, or a share of it, is given in falling order."""
         if not self.costs.known:
             return _Size(min(len(reach), max(_UNTIMED_ROWS - roots, 0)))
         if reach and self.costs.stale(roots, _PLAIN_EVERY):
@@ -357,9 +367,9 @@ class AutoDrafter:
 
     @property
     def _may_pay_beside_prompts(self) -> bool:
-        return self._per_token > self._prompt_row_seconds
+        return self._per_token * _AMONG_OTHERS > self._prompt_row_seconds
 
-    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: _Size) -> None:
+    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: _Size, share: float) -> None:
         """Every verified guess is the merit of the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
@@ -369,7 +379,7 @@ class AutoDrafter:
                 gains[place] += each.merged.reach[node]
                 rows[place] += 1
             for place, _ in each.guesses:
-                worth = size.worth(gains[place], rows[place])
+                worth = size.worth(gains[place] * share, rows[place])
                 self._round.brought.append((members[place], each.standings[place], worth))
 
     def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
@@ -403,7 +413,7 @@ class AutoDrafter:
 def _found(context: DraftContext) -> list[str]:
     caches_prefixes = context.runner is not None and context.runner.cache.prefixes is not None
     has_head = context.find_head is not None and context.find_head(_HEAD) is not None
-    return [*_FREE, _HEAD] if has_head and not caches_prefixes else list(_FREE)
+    return [_FREE, _HEAD] if has_head and not caches_prefixes else [_FREE]
 
 
 def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:
