@@ -69,9 +69,44 @@ def test_a_failed_build_is_one_log_line(
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("CXX", "/nonexistent/compiler")
     with caplog.at_level(logging.WARNING):
+        assert loader.load_library() is None
         assert loader.load_library("avx2") is None
     assert len(caplog.records) == 1
+    assert "no C++ compiler '/nonexistent/compiler'" in caplog.text
     assert "PyTorch" in caplog.text
+
+
+@needs_avx2
+@pytest.mark.parametrize("home", ["a file", "nobody's"])
+def test_where_the_cache_cannot_be_written_a_private_temporary_folder_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, home: str
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    if home == "a file":
+        (tmp_path / "home").write_text("")
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(loader.Path, "home", no_home)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(loader.tempfile, "tempdir", str(temporary))
+    # As with ccache: a command of two words.
+    monkeypatch.setenv("CXX", "env " + compiler(tmp_path, 'exec g++ "$@" -O0'))
+    for _ in range(2):
+        loader.forget_loaded()
+        assert loader.load_library("avx2") is not None
+    assert builds(tmp_path) == 1
+    (ours,) = temporary.iterdir()
+    assert ours.stat().st_mode & 0o777 == 0o700
+    # What others may have put there is not run.
+    ours.chmod(0o777)
+    loader.forget_loaded()
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library("avx2") is None
+    assert "open to other users" in caplog.text
 
 
 def test_switched_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,13 @@ import fcntl
 import hashlib
 import logging
 import os
+import shlex
+import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +63,8 @@ def load_library(name: str | None = None) -> Library | None:
             return None
         candidates = (chosen,)
     usable = [isa for isa in candidates if isa.cpu_flags <= isa_module.cpu_flags()]
+    if usable and _compiler() is None:
+        return None
     for isa in usable:
         library = _load(isa)
         if library is not None:
@@ -71,6 +77,21 @@ def load_library(name: str | None = None) -> Library | None:
 def forget_loaded() -> None:
     """Look for libraries anew at the next call."""
     _load.cache_clear()
+    _compiler.cache_clear()
+
+
+@cache
+def _compiler() -> list[str] | None:
+    """The command that compiles, as CXX names it; None, said once, where there is none."""
+    command = shlex.split(os.environ.get("CXX") or "g++")
+    if shutil.which(command[0]) is not None:
+        return command
+    logger.warning(
+        "there is no C++ compiler %r for the native pass, which is several times faster; install one, or name it in "
+        "CXX. Using PyTorch",
+        command[0],
+    )
+    return None
 
 
 @cache
@@ -88,23 +109,54 @@ def _load(isa: InstructionSet) -> Library | None:
 
 
 def cache_directory() -> Path:
-    """Where compiled libraries are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headstart"
+    """Where compiled libraries are kept.
+
+    Raises:
+        OSError: nobody knows where this user's files are.
+    """
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headstart"
+    except RuntimeError as error:
+        raise OSError(str(error)) from error
+
+
+def _writable_directory() -> Path:
+    """``cache_directory``, or where that cannot be written a folder among temporary files that is this user's alone.
+
+    Raises:
+        OSError: neither can be written.
+    """
+    try:
+        directory = cache_directory()
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return directory
+    except OSError:
+        directory = Path(tempfile.gettempdir()) / f"headstart-{os.getuid()}"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        # What lies there is loaded and run: nobody else may have put it there.
+        found = directory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{directory} is open to other users") from None
+        return directory
 
 
 def _build(isa: InstructionSet) -> Path:
     """Path of the compiled library, compiled now unless the cache has it."""
-    compiler = os.environ.get("CXX", "g++")
-    version = subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+    compiler = _compiler() or []
+    version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
     sources = sorted(SOURCES.iterdir())
     key = hashlib.sha256()
     for part in (version, *_FLAGS, *isa.compiler_flags, *sorted(isa_module.cpu_flags())):
         key.update(part.encode() + b"\0")
     for source in sources:
         key.update(source.name.encode() + b"\0" + source.read_bytes())
-    directory = cache_directory()
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / f"native-{isa.name}-{key.hexdigest()[:24]}.so"
+    name = f"native-{isa.name}-{key.hexdigest()[:24]}.so"
+    with suppress(OSError):
+        if (cached := cache_directory() / name).exists():  # perhaps where nothing can be written
+            return cached
+    directory = _writable_directory()
+    target = directory / name
     if target.exists():
         return target
     with (directory / "native.lock").open("w") as lock:
@@ -114,7 +166,7 @@ def _build(isa: InstructionSet) -> Path:
         descriptor, partial = tempfile.mkstemp(suffix=".so", dir=directory)
         os.close(descriptor)
         try:
-            command = [compiler, *_FLAGS, *isa.compiler_flags, str(SOURCES / "api.cpp"), "-o", partial]
+            command = [*compiler, *_FLAGS, *isa.compiler_flags, str(SOURCES / "api.cpp"), "-o", partial]
             subprocess.run(command, check=True, capture_output=True, text=True)
             os.replace(partial, target)
         finally:
