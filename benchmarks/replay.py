@@ -62,7 +62,7 @@ class _Storage:
 
 
 class _Replay(ModelRunner):
-    """Says recorded texts. Passes take ``plain`` seconds and ``slope`` for each further row, twice that beyond a knee."""
+    """Says recorded texts. Passes take ``plain`` seconds, each further row ``slope``, from ``knee`` on twice it."""
 
     def __init__(self, cache_tokens: int, plain: float, slope: float, knee: int) -> None:
         backend = SimpleNamespace(allocate_cache=_Storage, finds_best=True, config=SimpleNamespace(vocab_size=_VOCAB))
