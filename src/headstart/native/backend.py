@@ -19,7 +19,7 @@ from headstart.models.config import Activation, ModelConfig, NormKind
 from headstart.models.weights import DecoderWeights
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
-from headstart.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, RopeTables, as_float32, as_int32
+from headstart.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, RopeTables, as_float32, as_int32, create_model
 from headstart.native.sampling import NativeRows
 from headstart.sampling import kernels
 
@@ -149,12 +149,9 @@ class NativeBackend:
         self._library = library
         kernels.use(NativeRows(library))
         self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-        handle = library.create(ctypes.byref(_shape(config, precision, self.threads)))
-        if not handle:
-            raise ConfigError(f"the weights of {config.name or config.family} do not fit in memory as {precision}")
-        self.handle: int = handle
-        weakref.finalize(self, library.destroy, handle)
-        self._ropes = RopeTables(library, handle, config.ropes, weights.rope_factors)
+        name = config.name or config.family
+        self.handle = create_model(self, library, _shape(config, precision, self.threads), f"{name} as {precision}")
+        self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         with torch.inference_mode():
             self._pack(weights)
 

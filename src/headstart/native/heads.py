@@ -38,6 +38,7 @@ from headstart.native.packing import (
     as_float32,
     as_int32,
     as_matrix,
+    create_model,
 )
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
@@ -88,15 +89,11 @@ class NativeEaglePass:
         embedding = (tables.embedding if head.embedding is None else head.embedding).detach().cpu()
         self._embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
         shape = _shape(config, len(embedding), precision, threads or torch.get_num_threads())
-        handle = library.create(ctypes.byref(shape))
-        if not handle:
-            raise ConfigError(f"the weights of the head do not fit in memory as {precision}")
-        self.handle: int = handle
-        weakref.finalize(self, library.destroy, handle)
-        self._ropes = RopeTables(library, handle, [config.rope])
+        self.handle = create_model(self, library, shape, f"the head as {precision}")
+        self._ropes = RopeTables(library, self.handle, [config.rope])
         with torch.inference_mode():
             self._pack(head, tables)
-        self._pages = PagePool(library, handle)
+        self._pages = PagePool(library, self.handle)
         self._state_tap = np.array([-1 if config.norm_output else 1], dtype=np.int32)
         self.target_ids = head.target_ids.cpu()
 

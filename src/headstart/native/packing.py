@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +16,7 @@ from headstart.models.backend import IntArray
 from headstart.models.config import RopeConfig
 from headstart.models.rotary import inverse_frequencies
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
-from headstart.native.library import Library
+from headstart.native.library import Library, Shape
 
 LINEARS = ("qkv", "output", "up", "down")
 NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
@@ -41,6 +43,19 @@ def as_matrix(weight: Tensor) -> Tensor:
     """bfloat16 as it is, anything else as float32; contiguous."""
     weight = weight.detach().cpu()
     return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
+
+
+def create_model(owner: object, library: Library, shape: Shape, name: str) -> int:
+    """A model of the library without weights yet, destroyed with its owner.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+    handle: int | None = library.create(ctypes.byref(shape))
+    if not handle:
+        raise ConfigError(f"the weights of {name} do not fit in memory")
+    weakref.finalize(owner, library.destroy, handle)
+    return handle
 
 
 class Packer:
