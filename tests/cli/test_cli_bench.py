@@ -9,7 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from headstart.analysis.page import Table
 from headstart.cli.bench import bench
+from headstart.cli.exhibits import print_tables
 from headstart.errors import ConfigError
 
 app = typer.Typer()
@@ -58,3 +60,19 @@ def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(in
     error = invoke("--drafters", "no such drafter", "--out", str(tmp_path / "file")).exception
     assert isinstance(error, ConfigError)
     assert "cannot be written" in str(error)
+
+
+def test_a_table_in_a_file_loses_nothing(capsys):
+    columns = (
+        "drafter",
+        "speed-up",
+        "middle half of repeats",
+        "with turns",
+        "tokens/s",
+        "prefill ms",
+        "tokens a round",
+    )
+    print_tables([Table("Speed", columns, (("none", *["1.00\u20131.01"] * 6),))])
+    _, header, row = capsys.readouterr().out.strip().splitlines()
+    assert header.split() == " ".join(columns).split()
+    assert row.split() == ["none", *["1.00\u20131.01"] * 6]

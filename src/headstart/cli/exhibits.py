@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     Exhibit = Table | Figure | BarChart
 
 
+FILE_WIDTH = 160
+"""Columns of a file or pipe, which have no width of their own."""
+
+
 def print_tables(exhibits: Sequence[Exhibit]) -> None:
     """The tables among the exhibits; figures are for the HTML page."""
     from rich.console import Console
@@ -29,12 +33,14 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
     from headstart.analysis.page import Table
 
     console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
     for table in exhibits:
         if not isinstance(table, Table) or not table.rows:
             continue
         shown = RichTable(box=None, pad_edge=False)
         for place, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if place == 0 or not column else "right")
+            shown.add_column(column, justify="left" if place == 0 or not column else "right", overflow="fold")
         for row in table.texts():
             shown.add_row(*row)
         console.print(table.title, style="bold", soft_wrap=True)
