@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headstart.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MAX_JSON_BYTES = 1 << 27
 _SAMPLE_BYTES = 4096
@@ -45,6 +49,16 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a JSON {type(value).__name__}, not an object; fetch it again.")
     return value
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """A safetensors file that whoever may read its neighbours may read: the library makes it its owner's alone."""
+    from safetensors.torch import save_file
+
+    save_file(dict(tensors), path, metadata={"format": "pt", **(metadata or {})})
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 class WeightsDigest:

@@ -14,6 +14,7 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
+from headstart.models.files import write_tensors
 from headstart.models.rotary import inverse_frequencies
 from headstart.models.weights import DecoderWeights, LinearWeights
 
@@ -45,8 +46,6 @@ def save_model(
     Raises:
         CheckpointError: the model is of a family that cannot be written (Llama's kin can).
     """
-    from safetensors.torch import save_file
-
     check_writable(config)
     description = _description(config, weights, dtype or weights.embedding.dtype) | dict(more or {})
     tensors = {
@@ -54,7 +53,7 @@ def save_model(
         for name, tensor in _tensors(config, weights).items()
     }
     directory.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    write_tensors(directory / "model.safetensors", tensors)
     (directory / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
-from headstart.models.files import read_json
+from headstart.models.files import read_json, write_tensors
 from headstart.models.safetensors_files import SINGLE_FILE, SafetensorsFiles
 
 RECORD_KEY = "headstart"
@@ -79,7 +78,7 @@ def write_head(
     """``config.json`` and ``model.safetensors``; files of these names are replaced."""
     directory.mkdir(parents=True, exist_ok=True)
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, directory / SINGLE_FILE, metadata={"format": "pt", **metadata})
+    write_tensors(directory / SINGLE_FILE, contiguous, metadata)
     write_description(directory, description)
 
 
