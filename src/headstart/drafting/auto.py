@@ -234,7 +234,7 @@ class AutoDrafter:
             each.guesses = []
         self._round = _Round()
         wanted = 0
-        if not budgets[0].prompt_rows or self._may_pay_beside_prompts:
+        if self._may_pay_beside_prompts or not any(budget.prompt_rows for budget in budgets):
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
                     wanted = max(wanted, member.drafter.needs.top_ids)

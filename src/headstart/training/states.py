@@ -159,7 +159,8 @@ class TargetStates:
         kept = load_file(path)
         if not all(_name(tap) in kept for tap in self._wanted):
             return None
-        return torch.cat([kept[_name(tap)] for tap in self._wanted], dim=-1), kept[_FAVOURITES]
+        # A copy, lest it keep all of the mapped file in memory.
+        return torch.cat([kept[_name(tap)] for tap in self._wanted], dim=-1), kept[_FAVOURITES].clone()
 
     def _write(self, pack: Pack, states: Tensor, favourites: Tensor) -> None:
         path = self._path(pack)
