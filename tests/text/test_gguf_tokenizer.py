@@ -21,7 +21,7 @@ from mutations import mutate
 from small_tokenizers import byte_level, byte_level_metadata, sentencepiece, sentencepiece_metadata, tokenizer_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40).filter(lambda text: "<|" not in text)
-"""Special tokens are no text: they are read as what they are and not shown. Hypothesis finds their names in the source."""
+"""Special tokens are no text: they are read as what they are, and not shown. Hypothesis finds their names in code."""
 
 
 def pieces(tokenizer: Tokenizer, text: str) -> list[str]:
