@@ -142,14 +142,15 @@ def test_summaries_pair_what_was_measured_together() -> None:
 
 
 def test_the_report_states_where_speculation_is_slower() -> None:
+    """Under open loops throughput says nothing of it: requests come when they come."""
     loads = [Load(users=1), Load(users=4), Load(rate=1.0), Load(rate=2.0)]
-    runs = [
-        run(mode, 0, 2.0 + (mode == "ngram") * (load.users == 4), load) for load in loads for mode in ("ngram", OFF)
-    ]
+    slow = (loads[1], loads[3])
+    runs = [run(mode, 0, 2.0 + (mode == "ngram" and load in slow), load) for load in loads for mode in ("ngram", OFF)]
     summaries = summarise(runs)
     shown = exhibits(summaries, {"provenance": {"date": "today"}})
     assert isinstance(shown[0], Table)
     assert "Slower than without speculation: 4 at a time." in shown[0].note
+    assert "compare the waits" in shown[0].note
     assert to_html("x", shown).count("<figure") == 6
     result = json.loads(json.dumps(to_json(runs, summaries, {"server": {}}), allow_nan=False))
     assert [each["load"]["rate"] for each in result["summaries"][4:]] == [1.0, 1.0, 2.0, 2.0]

@@ -121,13 +121,18 @@ def throughput(summaries: Sequence[LoadSummary]) -> Table:
         )
         for each in summaries
     ]
-    slower = [each.load.name for each in summaries if each.ratio is not None and each.ratio < 1]
-    note = f"Slower than without speculation: {', '.join(slower)}." if slower else "Never slower than without."
+    note = "Medians over the repeats; each is compared with the run without speculation beside it."
+    closed = [each for each in summaries if each.load.rate is None]
+    slower = [each.load.name for each in closed if each.ratio is not None and each.ratio < 1]
+    if closed:
+        note += f" Slower than without speculation: {', '.join(slower)}." if slower else " Never slower than without."
+    if len(closed) < len(summaries):
+        note += " Where requests come at a rate (/s), throughput is that rate while it can be met: compare the waits."
     return Table(
         "Throughput",
         ("load", "speculation", "tokens/s", "over off", "repeats", "tokens a round", "failed"),
         tuple(rows),
-        "Medians over the repeats; each is compared with the run without speculation beside it. " + note,
+        note,
         decimals=(0, 0, 1, 2, 0, 2, 0),
     )
 
