@@ -50,7 +50,7 @@ class OptimiserChoice(StrEnum):
     ADAMW = "adamw"
 
 
-_OPTIMISERS = {HeadChoice.EAGLE3: OptimiserChoice.MUON, HeadChoice.EAGLE: OptimiserChoice.MUON}
+_OPTIMISERS = {HeadChoice.EAGLE3: OptimiserChoice.MUON}
 """Where it is not adamw."""
 
 
@@ -167,7 +167,7 @@ def train(
         OptimiserChoice | None,
         typer.Option(
             help="adamw, or muon for the matrices between hidden states and adamw for the rest; left out: muon for "
-            "eagle3 and eagle, which learn in half the steps with it.",
+            "eagle3, which learns in half the steps with it, adamw for the others.",
             rich_help_panel=TRAINING,
         ),
     ] = None,

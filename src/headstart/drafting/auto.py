@@ -234,7 +234,8 @@ class AutoDrafter:
             each.guesses = []
         self._round = _Round()
         wanted = 0
-        if self._may_pay_beside_prompts or not any(budget.prompt_rows for budget in budgets):
+        beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
+        if self._may_pay_beside_prompts or not beside_prompts:
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
                     wanted = max(wanted, member.drafter.needs.top_ids)
