@@ -31,6 +31,9 @@ static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
 constexpr int kLine = 128;             // bytes of weights in a step of a pair
 constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
 constexpr int kNearBytes = 2048;
+constexpr int kPage = 4096;              // the processor's own prefetcher follows up to the end of such a page
+constexpr int kPageBytesAhead = 8192;    // its beginning is asked for so far ahead
+constexpr int kPagedRows = 6;            // rows from which a block of bf16 weights leaves the rest of a page to it
 
 // What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1
 // shortly before use.
@@ -49,8 +52,21 @@ class Prefetch {
     p.pace_ = (kLine + blocks - 1) / blocks;
     return p;
   }
+
+  // Only the beginning of each page is asked for, and the processor's own prefetcher brings the rest: lines that are
+  // asked for wait in the fill buffers that products need too, the more of them the longer a step takes.
+  static Prefetch of_pages() {
+    Prefetch p;
+    p.near_ = p.paged_ = true;
+    return p;
+  }
+
   HEADSTART_PREFETCHES void ask(const void *line) {
     const char *at = static_cast<const char *>(line);
+    if (paged_ && reinterpret_cast<uintptr_t>(at) % kPage < 2 * kLine) {
+      _mm_prefetch(at + kPageBytesAhead, _MM_HINT_T1);
+      _mm_prefetch(at + kPageBytesAhead + 64, _MM_HINT_T1);
+    }
     if (pace_) {
       _mm_prefetch(far_, _MM_HINT_T1);
       if (pace_ > 64) _mm_prefetch(far_ + 64, _MM_HINT_T1);
@@ -65,7 +81,7 @@ class Prefetch {
  private:
   const char *far_ = nullptr;
   int pace_ = 0;  // bytes a step to ask memory for
-  bool near_ = false;
+  bool near_ = false, paged_ = false;
 };
 
 // The product in float fused multiply-adds. Faster than the bf16 dot instruction of AVX-512 (half rate on the server
@@ -137,7 +153,10 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, kFmaRows, block);
     const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
-    const Prefetch ask = streamed ? Prefetch::of_block(tiles(0), prefetch, bytes, block, blocks) : Prefetch{};
+    const bool paged = sizeof(Cell) == 2 && prefetch && blocks == 1 && n >= kPagedRows;
+    const Prefetch ask = !streamed ? Prefetch{}
+                         : paged   ? Prefetch::of_pages()
+                                   : Prefetch::of_block(tiles(0), prefetch, bytes, block, blocks);
 #define HEADSTART_ROWS(R)                                                                                \
   case R:                                                                                                \
     multiply_fma_rows<Cell, R>(a, a_stride, tiles, count, c, c_stride, accumulate, ask); \
