@@ -93,6 +93,7 @@ def test_svg_holds_the_figures(tmp_path: Path) -> None:
         (["--target-probs", "a,b", "--draft-probs", "0.5,0.5"], ["--target-probs", "a,b"]),
         (["--target-probs", "nan,1", "--draft-probs", "0.5,0.5"], ["--target-probs", "nan"]),
         (["--target-probs", "0.5,0.5", "--draft-probs", "0.5,0.5", "--gamma", "9"], ["--gamma", "9", "8"]),
+        (["--gamma", "4"], ["--gamma", "--alpha"]),
         (["--alpha", "0.5", "--c", "inf"], ["--c", "inf"]),
         (["trees", "--ranks", "0.9,0.9"], ["--ranks", "0.9,0.9"]),
         (["table1", "--out", "figure.svg"], ["--out", "figure.svg"]),

@@ -139,7 +139,7 @@ def test_a_pass_that_also_reads_a_prompt_teaches_no_cost() -> None:
         judged = verify_greedily(sequence, tree, PREDICTABLE, drafter.needs.top_ids)
         drafter.observe([replace(judged, pass_rows=3, pass_seconds=1.0), replace(outcome, sequence=reader)])
     assert isinstance(drafter, AutoDrafter)
-    assert not drafter.costs.known
+    assert not drafter.costs.passes.known
 
 
 class Listening:

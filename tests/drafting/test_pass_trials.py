@@ -77,5 +77,5 @@ def test_slow_passes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_planner_knows_costs_before_the_first_request() -> None:
     runner = toy_runner(256)
     drafter = AutoDrafter(DraftContext(VOCAB, runner), AutoDrafter.Options("suffix"))
-    assert drafter.costs.known
-    assert not AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("suffix")).costs.known
+    assert drafter.costs.passes.known
+    assert not AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("suffix")).costs.passes.known

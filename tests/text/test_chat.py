@@ -196,10 +196,10 @@ def test_arguments_of_a_call_are_not_quoted_twice(arguments: Any, shown: str) ->
     ("messages", "message"),
     [
         ([], "messages is empty"),
-        ("Hi", "messages is a str; give a list"),
-        (None, "messages is a NoneType"),
-        ({"role": "user", "content": "x"}, "messages is a dict"),
-        (["Hi"], r"messages\[0\] is a str"),
+        ("Hi", "messages is of type str; give a list"),
+        (None, "messages is of type NoneType"),
+        ({"role": "user", "content": "x"}, "messages is of type dict"),
+        (["Hi"], r"messages\[0\] is of type str"),
         (
             [
                 {
@@ -213,7 +213,7 @@ def test_arguments_of_a_call_are_not_quoted_twice(arguments: Any, shown: str) ->
         ([*USER, {"content": "x"}], r"messages\[1\]\.role is None"),
         ([{"role": 3, "content": "x"}], r"messages\[0\]\.role is 3"),
         ([{"role": "user"}], r"messages\[0\]\.content is missing"),
-        ([{"role": "user", "content": 5}], r"messages\[0\]\.content is a int"),
+        ([{"role": "user", "content": 5}], r"messages\[0\]\.content is of type int"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], r"messages\[0\]\.content\[0\] is not a text part"),
         ([{"role": "user", "content": "x", "extra": object()}], r"messages\[0\] holds a object"),
         ([{"role": "user", "content": "x", "extra": b"bytes"}], r"messages\[0\] holds a bytes"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MAX_VOCABULARY = 16
 """Longest law that --target-probs takes: some rules are enumerated."""
 MAX_LAW_GAMMA = 8
+_GAMMA = 5
 
 
 class Section(StrEnum):
@@ -51,7 +52,9 @@ def theory(
     alpha: Annotated[
         float | None, typer.Option(min=0, max=1, help="Acceptance rate of a point of your own.", show_default=False)
     ] = None,
-    gamma: Annotated[int, typer.Option(min=0, max=1024, help="Its draft length.")] = 5,
+    gamma: Annotated[
+        int | None, typer.Option(min=0, max=1024, help="Its draft length; 5 if left out.", show_default=False)
+    ] = None,
     c: Annotated[float, typer.Option("--c", min=0, help="Its draft step's time over the target pass's.")] = 0.0,
     c_hat: Annotated[
         float | None, typer.Option(min=0, help="The same ratio for operations; the value of --c if left out.")
@@ -97,6 +100,9 @@ def theory(
     for option, value in (("--alpha", alpha), ("--c", c), ("--c-hat", c_hat)):
         if value is not None and not math.isfinite(value):
             raise ConfigError(f"{option} is {value}; give a finite number.")
+    if gamma is not None and alpha is None and target_probs is None:
+        raise ConfigError(f"--gamma is {gamma}, of a point that is not given; add --alpha, or two laws.")
+    gamma = _GAMMA if gamma is None else gamma
     shown: list[Exhibit] = []
     laws = _laws(target_probs, draft_probs)
     if laws is not None:

@@ -32,27 +32,17 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.guess_rates import GuessRates
 from headstart.drafting.merged import NOTHING, Guesses, MergedGuesses, merge
 from headstart.drafting.options import require
-from headstart.drafting.pass_costs import PassCosts, Recent
 from headstart.drafting.pass_trials import try_passes
+from headstart.drafting.round_costs import AMONG_OTHERS, RoundCosts, TreeSize
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
 
-_UNTIMED_ROWS = 16
-"""Rows of a pass, roots included, while nothing is known of the costs: one tile."""
 _STRANGERS = 2
 """Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn."""
 _FEW = 1
 """Sequences at most for which drafters that read the target's states are kept: to read along costs them time for every
 sequence, asked or not, and beside other sequences' rows less is won (docs/experiments.md)."""
-_AMONG_OTHERS = 0.55
-"""What a token is worth where several sequences share a pass, of its share in the pass: one sequence gets ahead, the
-passes go on for the others. Its own rows at least, some third of its share, are saved; all of it where somebody waits
-for its place."""
-_PLAIN_EVERY = 256
-"""Passes after which plain decoding is timed again: one pass in so many is plain where guessing pays."""
-
-
 _FREE = "suffix"
 _HEAD = "eagle3"
 
@@ -129,24 +119,6 @@ class _Followed:
     merged: MergedGuesses = NOTHING
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """What is verified in a round, and what is expected of it, over all sequences."""
-
-    nodes: int
-    tokens: float = 0.0
-    """Roots included."""
-    seconds: float = 0.0
-    """0: what passes cost is not known."""
-    per_row: float = 0.0
-    """Seconds for each of the nodes."""
-
-    def worth(self, gain: float, rows: int) -> float:
-        """Seconds that some of the nodes save: what their tokens would take without them, less their rows'."""
-        row_seconds = rows * self.per_row
-        return gain * (self.seconds - row_seconds) / (self.tokens - gain) - row_seconds
-
-
 @dataclass(slots=True)
 class _Asking:
     """One drafter in one round."""
@@ -171,8 +143,8 @@ class _Round:
     """Questions, over all drafters and sequences."""
     brought: list[tuple[Member, Standing, float]] = field(default_factory=list)
     """What a drafter brought to a sequence that nobody cheaper did, in seconds."""
-    per_token: float = 0.0
-    """Seconds that a token takes; 0: not known."""
+    size: TreeSize | None = None
+    """What was chosen to be verified; None: costs were not weighed."""
     own_seconds: float = 0.0
     """Of the planner itself."""
 
@@ -200,17 +172,12 @@ class AutoDrafter:
         self.needs = self._all_needs[-1]
         """Best ids only in rounds for which somebody was asked who wants them."""
         self._followed: dict[int, _Followed] = {}
-        self.costs = PassCosts()
-        """What passes were seen to cost."""
+        self.costs = RoundCosts()
+        """What rounds were seen to cost."""
         for rows, seconds in [] if context.runner is None else try_passes(context.runner):
-            self.costs.add(rows, seconds)
+            self.costs.passes.add(rows, seconds)
         self._merits = credits_of(self._members)
         self._round = _Round()
-        self._round_seconds, self._other_seconds = Recent(), Recent()
-        self._prompt_row_seconds = 0.0
-        """Of passes that read prompts."""
-        self._per_token = 0.0
-        """Seconds that a token took in the last round."""
         self._proposed_at = 0.0
 
     @property
@@ -235,7 +202,7 @@ class AutoDrafter:
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
-        if self._may_pay_beside_prompts or not beside_prompts:
+        if self.costs.may_pay_beside_prompts or not beside_prompts:
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
                     wanted = max(wanted, member.drafter.needs.top_ids)
@@ -263,7 +230,7 @@ class AutoDrafter:
             if all([outcome.committed for outcome in outcomes]):
                 self._time(outcomes, start)
             else:
-                self._prompt_row_seconds = outcomes[0].pass_seconds / outcomes[0].pass_rows
+                self.costs.read_prompts(outcomes[0].pass_rows, outcomes[0].pass_seconds)
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:
@@ -329,48 +296,22 @@ class AutoDrafter:
             # Stable, and reach falls along every path: a parent stays before its child.
             ranked.sort(key=itemgetter(0))
         alone = len(followed) == 1 and not budgets[0].prompt_rows
-        share = 1.0 if alone else _AMONG_OTHERS
+        share = 1.0 if alone else AMONG_OTHERS
         reach = [-negative * share for negative, _, _ in ranked]
         if budgets[0].prompt_rows:
-            count, size = self._size_beside_prompts(reach), None
+            count = self.costs.nodes_beside_prompts(reach)
         else:
             context = sum([len(each.view.tokens) for each in followed]) / len(followed)
-            size = self._size(len(followed), reach, context)
+            self._round.size = size = self.costs.size(len(followed), reach, context)
             count = size.nodes
         chosen: list[list[int]] = [[] for _ in followed]
         for _, i, node in ranked[:count]:
             chosen[i].append(node)
-        if size is not None and size.seconds:
-            self._round.per_token = size.seconds / size.tokens
-            self._credit(followed, chosen, size, share)
+        if self._round.size is not None and self._round.size.seconds:
+            self._credit(followed, chosen, self._round.size, share)
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _size(self, roots: int, reach: Sequence[float], context: float) -> _Size:
-        """How many nodes to verify, of those whose reach, or a share of it, is given in falling order."""
-        if not self.costs.known:
-            return _Size(min(len(reach), max(_UNTIMED_ROWS - roots, 0)))
-        if reach and self.costs.stale(roots, _PLAIN_EVERY):
-            return _Size(0)
-        passes, other = self.costs.seconds(roots, roots + len(reach), context), self._other_seconds.value
-        tokens, count = float(roots), 0
-        said, taken = tokens, passes[0] + other
-        # Never more nodes than passes: those beyond are too many to try.
-        for node, (chance, seconds) in enumerate(zip(reach, passes[1:], strict=False), start=1):
-            tokens += chance
-            if tokens * taken > said * (seconds + other):
-                said, taken, count = tokens, seconds + other, node
-        return _Size(count, said, taken, (passes[count] - passes[0]) / count if count else 0.0)
-
-    def _size_beside_prompts(self, reach: Sequence[float]) -> int:
-        """The same in a pass that reads prompts: there a row costs what a prompt's does, and an accepted guess saves
-        what a token takes in other rounds."""
-        return sum([chance * self._per_token > self._prompt_row_seconds for chance in reach])
-
-    @property
-    def _may_pay_beside_prompts(self) -> bool:
-        return self._per_token * _AMONG_OTHERS > self._prompt_row_seconds
-
-    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: _Size, share: float) -> None:
+    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: TreeSize, share: float) -> None:
         """Every verified guess is the merit of the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
@@ -385,10 +326,8 @@ class AutoDrafter:
 
     def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
         """Learn what the round cost."""
-        first = outcomes[0]
+        first, now = outcomes[0], self._round
         row_keys = sum([len(outcome.row_tokens) * outcome.first_position for outcome in outcomes])
-        self.costs.add(first.pass_rows, first.pass_seconds, row_keys)
-        now = self._round
         own = now.own_seconds / now.asked if now.asked else 0.0
         for asking in now.askings:
             member = asking.member
@@ -400,15 +339,14 @@ class AutoDrafter:
                 member.first_cost.add(asking.first_seconds)
             if asking.rested:
                 probe_seconds = asking.probe_seconds + beside if asking.probe_seconds else 0.0
-                member.rested(probe_seconds, self._round_seconds.value)
+                member.rested(probe_seconds, self.costs.round_seconds)
         for member, standing, worth in now.brought:
             member.judge(standing, worth, len(outcomes))
         if now.asked:
             self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
-        self._other_seconds.add(between + time.perf_counter() - start)
-        self._round_seconds.add(first.pass_seconds + self._other_seconds.value)
-        self._per_token = now.per_token or self._round_seconds.value / len(outcomes)
+        other = between + time.perf_counter() - start
+        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, len(outcomes), now.size)
 
 
 def _found(context: DraftContext) -> list[str]:

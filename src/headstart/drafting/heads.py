@@ -80,7 +80,7 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
     head = load_head(model or "", context.require_runner().backend.config)
     require(
         isinstance(head, kind),
-        f"model {model!r} is a {type(head).__name__}, but this drafter runs a {kind.__name__}.",
+        f"model {model!r} holds {type(head).__name__}, but this drafter runs {kind.__name__}.",
     )
     assert isinstance(head, kind)
     return head

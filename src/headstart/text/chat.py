@@ -129,7 +129,7 @@ def _named_templates(value: Any, source: str) -> dict[str, str]:
 
 def _list(field: str, value: Any) -> Sequence[Any]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise RequestError(f"{field} is a {type(value).__name__}; give a list of objects.")
+        raise RequestError(f"{field} is of type {type(value).__name__}; give a list of objects.")
     return value
 
 
@@ -137,7 +137,7 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     """A message as plain data, its content one text."""
     where = f"messages[{index}]"
     if not isinstance(message, Mapping):
-        raise RequestError(f"{where} is a {type(message).__name__}; give an object with role and content.")
+        raise RequestError(f"{where} is of type {type(message).__name__}; give an object with role and content.")
     plain: dict[str, Any] = _plain(message, where)
     role = plain.get("role")
     if not isinstance(role, str) or not role:
@@ -151,7 +151,7 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     elif content is None:
         raise RequestError(f"{where}.content is missing; give a text.")
     elif not isinstance(content, str):
-        raise RequestError(f"{where}.content is a {type(content).__name__}; give a text or a list of text parts.")
+        raise RequestError(f"{where}.content is of type {type(content).__name__}; give a text or a list of text parts.")
     calls = plain.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         _open_arguments(call)
