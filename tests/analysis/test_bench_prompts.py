@@ -36,12 +36,14 @@ def test_a_file_is_read_in_its_order(tmp_path):
         {"id": 7, "category": "qa", "turns": ["Who?"]},
         {"id": "x", "category": "rag", "turns": ["A", "B"]},
         {"id": 8, "category": "qa", "question": "When?"},
+        {"question_id": 81, "category": "writing", "turns": ["Why?"]},
     ]
     file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
     assert read_prompts(file) == [
         BenchPrompt("7", "qa", ("Who?",)),
         BenchPrompt("x", "rag", ("A", "B")),
         BenchPrompt("8", "qa", ("When?",)),
+        BenchPrompt("81", "writing", ("Why?",)),
     ]
 
 
@@ -50,7 +52,7 @@ def test_a_file_is_read_in_its_order(tmp_path):
     [
         ("", "is empty"),
         ("{", "line 1 .* is not JSON"),
-        ('{"id": 1, "category": "qa", "turns": []}', "line 1 .* needs an id, a category and turns"),
+        ('{"id": 1, "category": "qa", "turns": []}', "line 1 .* needs an id .*, a category and turns"),
         ('{"id": 1, "category": "qa", "turns": [""]}', "needs an id"),
         ('{"id": 1, "category": "qa", "turns": "Who?"}', "needs an id"),
         ('{"category": "qa", "turns": ["Who?"]}', "needs an id"),

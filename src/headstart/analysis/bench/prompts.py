@@ -94,6 +94,12 @@ def _prompt(line: PromptLine, name: str) -> BenchPrompt:
     except RequestError:
         turns = []
     match line.fields:
-        case {"id": str() | int() as prompt_id, "category": str(category)} if turns and all(turns):
+        # Spec-Bench itself says question_id.
+        case {"id": str() | int() as prompt_id, "category": str(category)} | {
+            "question_id": str() | int() as prompt_id,
+            "category": str(category),
+        } if turns and all(turns):
             return BenchPrompt(str(prompt_id), category, tuple(turns))
-    raise ConfigError(f"{where} needs an id, a category and turns (a list of texts, at least one), prompt or question.")
+    raise ConfigError(
+        f"{where} needs an id (or question_id), a category and turns (a list of texts, at least one), prompt or question."
+    )
