@@ -58,6 +58,8 @@ class EagleOptions(HeadOptions):
 
 @dataclass(frozen=True)
 class DynamicEagleOptions(HeadOptions):
+    draft_tokens: int = 8
+    """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
     width: int = 6
     """Nodes of a level that get children, and children of each of them."""
     min_probability: float = 0.1

@@ -101,5 +101,6 @@ def _prompt(line: PromptLine, name: str) -> BenchPrompt:
         } if turns and all(turns):
             return BenchPrompt(str(prompt_id), category, tuple(turns))
     raise ConfigError(
-        f"{where} needs an id (or question_id), a category and turns (a list of texts, at least one), prompt or question."
+        f"{where} needs an id (or question_id), a category and turns (a list of texts, at least one), prompt or "
+        "question."
     )
