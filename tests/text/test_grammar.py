@@ -138,10 +138,20 @@ def test_an_output_ends_where_it_is_complete_and_not_before() -> None:
     assert constraint.mask([a, b, END, c]).all()
 
 
-def test_white_space_is_bounded() -> None:
+@pytest.mark.parametrize(
+    ("blank", "allowed"), [(" ", 1), ("\n", 1), ("\t", 0), ("\n" + " " * 60, 41), ("\r\n\t\t\t", 5)]
+)
+def test_white_space_is_a_space_or_a_new_line_with_its_indentation(blank: str, allowed: int) -> None:
     constraint = COMPILER.constraint(Wanted(json_object=True))
-    opening, space = TOKENIZER.vocabulary["{"], TOKENIZER.encode(" ")
-    assert constraint.allowed([opening, *space * 100]) == 21
+    tokens = TOKENIZER.encode(blank) + TOKENIZER.encode("\n" * 5)
+    assert constraint.allowed([TOKENIZER.vocabulary["{"], *tokens]) == 1 + allowed
+
+
+@pytest.mark.parametrize("indent", [None, 0, 2, 4, "\t"])
+def test_every_usual_way_to_write_json_is_allowed(indent: int | str | None) -> None:
+    value = {"a": [1, {"b": []}, {"c": [[[{"d": "x"}]]]}], "e": {}}
+    tokens = TOKENIZER.encode(json.dumps(value, indent=indent))
+    assert COMPILER.constraint(Wanted(json_object=True)).allowed(tokens) == len(tokens)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ _HEADER = '%llguidance {"no_forcing": true}\nstart: '
 """Without it, where only one text can follow, llguidance allows only the tokens its tokenizer would cut that text into:
 the law would no longer be the target's own over all spellings."""
 
-_WHITESPACE = r"[ \n\r\t]{1,20}"
-"""Between the tokens of JSON: bounded, since a small model may otherwise never leave it."""
+_WHITESPACE = r" |\r?\n[ \t]{0,40}"
+"""Between the tokens of JSON: a space, or a new line with its indentation, and no more, since a small model may otherwise
+write blank lines to its end."""
 
 _LIMITS = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
 """A tenth of a second at most for a regular expression, where llguidance's own limit allows seconds."""
