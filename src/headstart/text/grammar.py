@@ -21,7 +21,7 @@ _HEADER = '%llguidance {"no_forcing": true}\nstart: '
 the law would no longer be the target's own over all spellings."""
 
 _WHITESPACE = r" |\r?\n[ \t]{0,40}"
-"""Between the tokens of JSON: a space, or a new line with its indentation, and no more, since a small model may otherwise
+"""Between the tokens of JSON: a space, or a new line with its indentation, and no more. A small model may otherwise
 write blank lines to its end."""
 
 _LIMITS = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
