@@ -1,8 +1,10 @@
 """Tokens a round of single drafters and of their merged trees, all with trees of so many nodes.
 
     python benchmarks/merged_acceptance.py PROMPTS.jsonl --drafters suffix,recycling,auto
+    python benchmarks/merged_acceptance.py PROMPTS.jsonl --tree-nodes 31 --drafters \
+        'eagle3:min_probability=0:tree_nodes=31,auto:drafter_options={"eagle3":{"min_probability":0,"tree_nodes":31}}'
 
-Costs are hidden from ``auto``, so that it fills its tree like the others and only the guesses are compared.
+``auto`` is told that rows cost nothing, so that it fills its tree like the others and only the guesses are compared.
 """
 
 from __future__ import annotations
@@ -15,16 +17,24 @@ from pathlib import Path
 from statistics import fmean
 
 from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
-from headstart.analysis.workbench import Contender, Workbench
+from headstart.analysis.workbench import Workbench, contenders
+from headstart.drafting.auto import AutoDrafter
 from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams
+from headstart.drafting.round_costs import RoundCosts
 from headstart.loading import load_model
 from headstart.sampling.params import SamplingParams
+
+_MOST_ROWS = 1024
 
 
 class Untimed:
     """A drafter that is not told what passes cost."""
 
     def __init__(self, drafter: Drafter) -> None:
+        if isinstance(drafter, AutoDrafter):
+            drafter.costs = RoundCosts()
+            for rows in (1, _MOST_ROWS):
+                drafter.costs.passes.add(rows, 1.0)
         self.needs = drafter.needs
         self.begin, self.propose, self.end = drafter.begin, drafter.propose, drafter.end
         self._drafter = drafter
@@ -45,9 +55,9 @@ def main() -> None:
     model = load_model(wanted.model)
     prompts = choose(read_prompts(wanted.prompts), wanted.per_group)
     params = SamplingParams(temperature=0, max_tokens=wanted.max_tokens)
-    for name in wanted.drafters.split(","):
+    for contender in contenders(wanted.drafters)[1:]:
         bench = Workbench.of_model(model)
-        engine = bench.open(Contender.parse(name), Untimed)
+        engine = bench.open(contender, Untimed)
         tokens: dict[str, int] = defaultdict(int)
         rounds: dict[str, int] = defaultdict(int)
         for prompt in prompts:
@@ -59,7 +69,7 @@ def main() -> None:
                 rounds[prompt.group] += sequence.stats.rounds
         lengths = {group: tokens[group] / rounds[group] for group in tokens}
         groups = "  ".join(f"{group} {length:.2f}" for group, length in lengths.items())
-        print(f"{name}: {groups}  mean {fmean(lengths.values()):.2f}", flush=True)
+        print(f"{contender.name}: {groups}  mean {fmean(lengths.values()):.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,14 @@ class TestContenders:
         bench.decode(engine, bench.sequence([1, 2, 3] * 4, GREEDY))
         assert max(engine.drafter.take_depths()) == levels
 
+    def test_a_value_of_json_keeps_its_commas_and_colons(self):
+        inner = 'auto:drafter_options={"prompt-lookup":{"draft_tokens":2,"max_ngram":3}}:drafters=prompt-lookup'
+        assert [each.name for each in contenders(f"ngram,{inner},suffix")] == [PLAIN, "ngram", inner, "suffix"]
+        bench = Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, [1, 2, 3])), max_context=100)
+        engine = bench.open(Contender.parse(inner), RecordingDrafter)
+        bench.decode(engine, bench.sequence([1, 2, 3] * 4, GREEDY))
+        assert max(engine.drafter.take_depths()) == 2
+
     @pytest.mark.parametrize("text", ["", " , "])
     def test_an_empty_list_is_refused(self, text):
         with pytest.raises(ConfigError, match="names with commas"):

@@ -46,8 +46,8 @@ class Contender:
 
     @classmethod
     def parse(cls, text: str, optional: bool = False) -> Contender:
-        """``name`` or ``name:option=value:option=value``; values are JSON or texts."""
-        name, *assignments = text.split(":")
+        """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts."""
+        name, *assignments = _pieces(text, ":")
         options: dict[str, object] = {}
         for assignment in assignments:
             key, equals, value = assignment.partition("=")
@@ -63,7 +63,7 @@ def contenders(names: str) -> list[Contender]:
     Raises:
         ConfigError: the list names nothing, or an option is not written as one.
     """
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = [name.strip() for name in _pieces(names, ",") if name.strip()]
     if not wanted:
         raise ConfigError(f"drafters is {names!r}; give names with commas between them, or {ALL}.")
     named = dict.fromkeys(name for name in (PLAIN, *wanted) if name != ALL)
@@ -241,6 +241,18 @@ class Workbench:
             (output,) = self.runner.forward([Span.chain(sequence_id, tokens, logits)])
             self.runner.cache.commit(sequence_id, range(len(tokens)))
         return output.logits
+
+
+def _pieces(text: str, mark: str) -> list[str]:
+    """The text cut at a mark, but not within brackets."""
+    pieces, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "]}")
+        if letter == mark and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+    return pieces
 
 
 def _value(text: str) -> object:
