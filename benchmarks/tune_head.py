@@ -11,6 +11,7 @@ than in decoding: the column is for choosing among settings, not for promises.
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -120,9 +121,16 @@ class Replay:
 
 
 def parse(setting: str) -> dict[str, object]:
-    """``name=number`` pairs with commas between them."""
+    """``name=value`` pairs with commas between them; values are JSON or texts."""
     pairs = (pair.split("=") for pair in setting.split(","))
-    return {name: float(value) if "." in value else int(value) for name, value in pairs}
+    return {name: _value(value) for name, value in pairs}
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def main() -> None:
