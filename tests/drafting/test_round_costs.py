@@ -9,7 +9,7 @@ def costs(per_row: float, plain: float = 1.0, rows: int = 16, other: float = 0.0
     """Passes of up to ``rows`` rows were timed, each row beyond the first ``per_row`` seconds dearer."""
     known = RoundCosts()
     for count in range(1, rows + 1):
-        known.add(count, plain + per_row * (count - 1), 0.0, other, 1, None)
+        known.add(count, plain + per_row * (count - 1), 0.0, other)
     return known
 
 
@@ -39,20 +39,35 @@ def test_a_pass_that_was_never_timed_fills_a_tile() -> None:
 def test_plain_decoding_is_timed_again_now_and_then() -> None:
     known = costs(per_row=0.0)
     for _ in range(300):
-        known.add(4, 1.0, 0.0, 0.0, 1, None)
+        known.add(4, 1.0, 0.0, 0.0)
     assert known.size(1, [0.9], 0.0).nodes == 0
-    known.add(1, 1.0, 0.0, 0.0, 1, None)
+    known.add(1, 1.0, 0.0, 0.0)
     assert known.size(1, [0.9], 0.0).nodes == 1
 
 
 def test_beside_prompts_a_guess_must_save_more_than_a_row_of_theirs() -> None:
     known = costs(per_row=0.0)
     known.read_prompts(rows=100, seconds=30.0)
-    assert known.nodes_beside_prompts([0.9, 0.4, 0.2]) == 2
-    assert known.may_pay_beside_prompts
+    assert known.nodes_beside_prompts(1, [0.9, 0.4, 0.2]) == 2
+    assert known.may_pay_beside_prompts(1)
     known.read_prompts(rows=100, seconds=90.0)
-    assert known.nodes_beside_prompts([0.8, 0.4]) == 0
-    assert not known.may_pay_beside_prompts
+    assert known.nodes_beside_prompts(1, [0.8, 0.4]) == 0
+    assert not known.may_pay_beside_prompts(1)
+
+
+def test_beside_prompts_a_token_is_worth_its_share_of_the_rounds_to_come() -> None:
+    known = costs(per_row=0.0)
+    known.read_prompts(rows=100, seconds=30.0)
+    # A round of one sequence, the last of a batch, says nothing of the next batch's.
+    known.add(1, 1.0, 0.0, 0.0)
+    assert known.nodes_beside_prompts(2, [0.9, 0.5]) == 1
+    assert known.nodes_beside_prompts(4, [0.9, 0.5]) == 0
+    assert not known.may_pay_beside_prompts(4)
+
+
+def test_beside_prompts_nothing_is_guessed_before_a_pass_was_timed() -> None:
+    assert not RoundCosts().may_pay_beside_prompts(1)
+    assert RoundCosts().nodes_beside_prompts(1, [0.9]) == 0
 
 
 def test_guesses_are_worth_the_time_of_their_tokens_less_their_rows() -> None:

@@ -202,7 +202,7 @@ class AutoDrafter:
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
-        if self.costs.may_pay_beside_prompts or not beside_prompts:
+        if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
                     wanted = max(wanted, member.drafter.needs.top_ids)
@@ -299,7 +299,7 @@ class AutoDrafter:
         share = 1.0 if alone else AMONG_OTHERS
         reach = [-negative * share for negative, _, _ in ranked]
         if budgets[0].prompt_rows:
-            count = self.costs.nodes_beside_prompts(reach)
+            count = self.costs.nodes_beside_prompts(len(self._followed), reach)
         else:
             context = sum([len(each.view.tokens) for each in followed]) / len(followed)
             self._round.size = size = self.costs.size(len(followed), reach, context)
@@ -346,7 +346,7 @@ class AutoDrafter:
             self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         other = between + time.perf_counter() - start
-        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, len(outcomes), now.size)
+        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other)
 
 
 def _found(context: DraftContext) -> list[str]:

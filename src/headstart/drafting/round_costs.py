@@ -44,17 +44,13 @@ class RoundCosts:
         self._round, self._other = Recent(), Recent()
         self._prompt_row_seconds = 0.0
         """Of passes that read prompts."""
-        self._per_token = 0.0
-        """Seconds that a token took in the last round."""
 
     @property
     def round_seconds(self) -> float:
         """Of a round, drafts not counted."""
         return self._round.value
 
-    def add(
-        self, rows: int, pass_seconds: float, row_keys: float, other: float, sequences: int, size: TreeSize | None
-    ) -> None:
+    def add(self, rows: int, pass_seconds: float, row_keys: float, other: float) -> None:
         """A round that read no prompts is over.
 
         Args:
@@ -62,14 +58,10 @@ class RoundCosts:
             pass_seconds: the pass took.
             row_keys: as in ``PassCosts``.
             other: seconds for all but the pass and the drafts.
-            sequences: that took part.
-            size: what was expected of it; None: nothing.
         """
         self.passes.add(rows, pass_seconds, row_keys)
         self._other.add(other)
         self._round.add(pass_seconds + self._other.value)
-        expected = size is not None and size.seconds > 0
-        self._per_token = size.seconds / size.tokens if size and expected else self._round.value / sequences
 
     def read_prompts(self, rows: int, seconds: float) -> None:
         """A pass that read prompts is over."""
@@ -91,11 +83,19 @@ class RoundCosts:
                 said, taken, count = tokens, seconds + other, node
         return TreeSize(count, said, taken, (passes[count] - passes[0]) / count if count else 0.0)
 
-    def nodes_beside_prompts(self, reach: Sequence[float]) -> int:
+    def nodes_beside_prompts(self, sequences: int, reach: Sequence[float]) -> int:
         """The same in a pass that reads prompts: there a row costs what a prompt's does, and an accepted guess saves
-        what a token takes in other rounds."""
-        return sum([chance * self._per_token > self._prompt_row_seconds for chance in reach])
+        what a token takes in the rounds to come, which all sequences share, those whose prompts are read included."""
+        per_token = self._token_seconds(sequences)
+        return sum([chance * per_token > self._prompt_row_seconds for chance in reach])
 
-    @property
-    def may_pay_beside_prompts(self) -> bool:
-        return self._per_token * AMONG_OTHERS > self._prompt_row_seconds
+    def may_pay_beside_prompts(self, sequences: int) -> bool:
+        """Whether a guess that is sure would be verified there."""
+        return self._token_seconds(sequences) * AMONG_OTHERS > self._prompt_row_seconds
+
+    def _token_seconds(self, sequences: int) -> float:
+        """Of plain decoding where so many share a pass; 0: not known."""
+        if not self.passes.known:
+            return 0.0
+        passes = self.passes.seconds(1, sequences)
+        return (passes[-1] + self._other.value) / len(passes)
