@@ -11,7 +11,6 @@ than in decoding: the column is for choosing among settings, not for promises.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from headstart import LLM, SamplingParams
 from headstart.analysis.bench.prompts import read_prompts
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
+from headstart.drafting.options import option_value
 from headstart.sampling.noise import SequenceNoise
 
 SMALL = Path(__file__).parent / "prompts" / "small.jsonl"
@@ -123,14 +123,7 @@ class Replay:
 def parse(setting: str) -> dict[str, object]:
     """``name=value`` pairs with commas between them; values are JSON or texts."""
     pairs = (pair.split("=") for pair in setting.split(","))
-    return {name: _value(value) for name, value in pairs}
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return {name: option_value(value) for name, value in pairs}
 
 
 def main() -> None:

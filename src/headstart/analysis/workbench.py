@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
+from headstart.drafting.options import option_value
 from headstart.drafting.registry import available_drafters, create_drafter
 from headstart.drafting.second_model import common_prefix
 from headstart.engine.engine import Engine
@@ -53,7 +53,7 @@ class Contender:
             key, equals, value = assignment.partition("=")
             if not key or not equals:
                 raise ConfigError(f"drafter {text!r} has option {assignment!r}; write it as option=value.")
-            options[key] = _value(value)
+            options[key] = option_value(value)
         return cls(text, lambda context: create_drafter(name, context, **options), optional)
 
 
@@ -253,11 +253,3 @@ def _pieces(text: str, mark: str) -> list[str]:
         else:
             pieces[-1] += letter
     return pieces
-
-
-def _value(text: str) -> object:
-    """An option's value: JSON where it is JSON, else text, as ``--drafter-option`` reads it."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

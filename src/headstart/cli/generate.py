@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 from headstart.cli import options
 from headstart.cli.options import OUTPUT, PrecisionChoice, VerifyChoice
 from headstart.drafting import DEFAULT_DRAFTER
+from headstart.drafting.options import option_value
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -239,13 +239,9 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def _drafter_option(text: str) -> tuple[str, object]:
-    """A value is read as JSON where it is such (3, 0.5, true, null, [2, 1], "3"), else as text."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise typer.BadParameter(
             f"{text!r} is not of the form KEY=VALUE, like max_order=3.", param_hint="--drafter-option"
         )
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    return name, option_value(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
@@ -23,6 +24,14 @@ def require(ok: bool, message: str) -> None:
     """
     if not ok:
         raise ConfigError(message)
+
+
+def option_value(text: str) -> object:
+    """An option as it is written in a command: JSON where it is JSON (3, 0.5, true, null, [2, 1], "3"), else text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, object]) -> Any:

@@ -93,12 +93,9 @@ def _prompt(line: PromptLine, name: str) -> BenchPrompt:
         turns = line.texts()
     except RequestError:
         turns = []
-    match line.fields:
-        # Spec-Bench itself says question_id.
-        case {"id": str() | int() as prompt_id, "category": str(category)} | {
-            "question_id": str() | int() as prompt_id,
-            "category": str(category),
-        } if turns and all(turns):
+    # Spec-Bench itself says question_id.
+    match {"id": line.fields.get("question_id"), **line.fields}:
+        case {"id": str() | int() as prompt_id, "category": str(category)} if turns and all(turns):
             return BenchPrompt(str(prompt_id), category, tuple(turns))
     raise ConfigError(
         f"{where} needs an id (or question_id), a category and turns (a list of texts, at least one), prompt or "
