@@ -38,6 +38,11 @@ def test_a_corpus_of_something_else_is_refused(tmp_path: Path) -> None:
     Corpus(tmp_path, {"target": "x"}).extend([document(1, 2)])
     with pytest.raises(ConfigError, match="another directory"):
         Corpus(tmp_path, {"target": "y"})
+    for damage in ("", "[]"):
+        (tmp_path / "corpus.json").write_text(damage)
+        with pytest.raises(ConfigError, match=r"corpus\.json"):
+            Corpus(tmp_path, {"target": "x"})
+    (tmp_path / "corpus.json").write_text('{"target": "x"}')
     (tmp_path / "tokens.i32").write_bytes(b"")
     with pytest.raises(ConfigError, match="shorter than its documents"):
         Corpus(tmp_path, {"target": "x"})

@@ -43,13 +43,11 @@ class Corpus:
         self.about = about
         record = directory / _ABOUT
         if record.is_file():
-            known = json.loads(record.read_text(encoding="utf-8"))
-            if known != about:
-                raise ConfigError(
-                    f"{directory} holds text of {known}, but {about} is asked for; name another directory."
-                )
+            _require_same(record, about)
         else:
-            record.write_text(json.dumps(about) + "\n", encoding="utf-8")
+            unfinished = record.with_suffix(".unfinished")
+            unfinished.write_text(json.dumps(about) + "\n", encoding="utf-8")
+            unfinished.replace(record)
         for name in (_TOKENS, _ANSWERS, _ENDS):
             (directory / name).touch()
         self._ends = np.fromfile(directory / _ENDS, dtype=np.int64)
@@ -112,6 +110,21 @@ class Corpus:
             raise ConfigError(f"{path} is shorter than its documents; remove {self.directory} and write it anew.")
         with path.open("r+b") as file:
             file.truncate(size)
+
+
+def _require_same(record: Path, about: dict[str, Any]) -> None:
+    try:
+        known = json.loads(record.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{record} is damaged ({error}); remove {record.parent} and write it anew.") from error
+    if not isinstance(known, dict):
+        raise ConfigError(f"{record} describes no text; name another directory.")
+    changed = [name for name in about if known.get(name) != about[name]]
+    if changed:
+        differences = "; ".join(f"{name} is {known.get(name)}, not {about[name]}" for name in changed)
+        raise ConfigError(
+            f"{record.parent} holds other text than is asked for ({differences}); name another directory."
+        )
 
 
 @dataclass(frozen=True, eq=False)
