@@ -21,9 +21,9 @@ from headstart.models.heads.loading import load_head
 from headstart.models.heads.parallel import ParallelHeads
 from headstart.sampling.params import SamplingParams
 from headstart.training.corpus import Corpus
-from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, TextSettings, train_head
+from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, Progressing, TextSettings, train_head
 from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers
-from headstart.training.trainer import TrainSettings
+from headstart.training.trainer import StepReport, TrainSettings
 
 TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6)
 SETTINGS = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
@@ -165,11 +165,48 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
     )
     with pytest.raises(ConfigError, match="nothing that a training can begin from"):
         train_head("eagle3", target().name, tmp_path / "b", text=text, head=HeadSettings(init=tmp_path / "pass"))
-    others: list[tuple[HeadName, int, str]] = [("eagle3", 2, "kind"), ("medusa", 3, "shape")]
+    others: list[tuple[HeadName, int, str]] = [("eagle3", 2, "of kind medusa"), ("medusa", 3, "shape")]
     for name, slots, reason in others:
         other = HeadSettings(200, slots, init=tmp_path / "a")
         with pytest.raises(ConfigError, match=reason):
             train_head(name, target().name, tmp_path / "b", text=text, head=other, settings=SETTINGS, length=320)
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "reason"),
+    [
+        ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
+        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
+        ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
+        ("draft-model", HeadSettings(layers=99), "this model has 3"),
+        ("draft-model", HeadSettings(layers=(0, 99)), "0 to 2"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_text_is_written(
+    name: HeadName, head: HeadSettings, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        train_head(name, target().name, tmp_path, text=TEXT, head=head, settings=SETTINGS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_killed_before_its_first_step_was_kept_goes_on(tmp_path: Path, corpus: Path) -> None:
+    text, head = TextSettings(**{**TEXT.__dict__, "directory": corpus}), HeadSettings(200, 2)
+
+    def kill(_: StepReport) -> None:
+        raise KeyboardInterrupt
+
+    def train(out: Path, told: Progressing | None = None) -> None:
+        settings = replace(SETTINGS, save_every=3)
+        train_head("medusa", target().name, out, text=text, head=head, settings=settings, length=320, on_progress=told)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "killed", Progressing(trained=kill))
+    assert (tmp_path / "killed" / "config.json").exists()
+    for name in ("killed", "whole"):
+        train(tmp_path / name)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("killed", "whole"))
+    assert all(torch.equal(one[key], two[key]) for key in one.keys() | two.keys())
 
 
 def test_questions_from_files(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -95,13 +96,15 @@ def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
-    trainer(tmp_path, eagle()).run(lambda report: None)
+    trainer(tmp_path, eagle(), identity={"loss": "ce", "target": "a"}).run(lambda report: None)
     other = TrainSettings(**{**SETTINGS.__dict__, "lr": 0.1, "batch": 2})
     with pytest.raises(CheckpointError, match="another batch, lr"):
         trainer(tmp_path, eagle(), other)
     for another in (eagle("eagle"), parallel("medusa")):
         with pytest.raises(CheckpointError, match="another head"):
             trainer(tmp_path, another)
+    with pytest.raises(CheckpointError, match="another loss, target"):
+        trainer(tmp_path, eagle(), identity={"loss": "tv", "target": "b"})
     (tmp_path / CHECKPOINT_FILE).write_bytes(b"junk")
     with pytest.raises(CheckpointError, match="damaged"):
         trainer(tmp_path, eagle())
@@ -176,7 +179,9 @@ def test_minutes_allow_for_a_first_reading(seconds: float, unread: int | None, s
     assert steps_within(seconds, 2.0, 3.0, unread) == steps
 
 
-@pytest.mark.parametrize(("field", "value"), [("batch", 0), ("lr", -1.0), ("steps", 0), ("save_every", 0)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("batch", 0), ("lr", -1.0), ("lr", math.nan), ("steps", 0), ("save_every", 0)]
+)
 def test_senseless_settings_are_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
         TrainSettings(**{field: value})  # type: ignore[arg-type]

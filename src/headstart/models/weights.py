@@ -87,8 +87,7 @@ def select_layers(
     Raises:
         ConfigError: no layer, or one that the model does not have.
     """
-    if not layers or not all(0 <= layer < config.num_layers for layer in layers):
-        raise ConfigError(f"layers is {list(layers)}, but must name some of the model's 0 to {config.num_layers - 1}.")
+    _require_layers(layers, config.num_layers)
     return (
         replace(config, layers=tuple(config.layers[layer] for layer in layers)),
         replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
@@ -106,10 +105,16 @@ def choose_layers(wanted: int | Sequence[int], available: int) -> list[int]:
     """Layers by their numbers, or so many of them, evenly spread.
 
     Raises:
-        ConfigError: more are asked for than there are, or none.
+        ConfigError: more are asked for than there are, or none, or one that there is not.
     """
     if not isinstance(wanted, int):
+        _require_layers(wanted, available)
         return list(wanted)
     if not 1 <= wanted <= available:
         raise ConfigError(f"layers is {wanted}; this model has {available}, so give 1 to {available}.")
     return spread_layers(wanted, available)
+
+
+def _require_layers(layers: Sequence[int], available: int) -> None:
+    if not layers or not all(0 <= layer < available for layer in layers):
+        raise ConfigError(f"layers is {list(layers)}, but must name some of the model's 0 to {available - 1}.")

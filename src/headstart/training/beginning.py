@@ -21,16 +21,22 @@ _OUTPUTS = ("lm_head.", "heads.")
 KnownHead = EagleHead | ParallelHeads
 
 
-def load_known(directory: Path, target: ModelConfig) -> KnownHead:
+def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
     """A head to begin from, in any format that is read.
 
+    Args:
+        kind: what is to be trained: "eagle3", "eagle", "medusa" or "blockwise".
+
     Raises:
-        ConfigError: it is of a kind that nothing begins from.
+        ConfigError: it is of another kind.
         CheckpointError: the directory holds no head for this target.
     """
     head = load_head(directory, target)
     if not isinstance(head, EagleHead | ParallelHeads):
         raise ConfigError(f"{directory} holds nothing that a training can begin from; name an EAGLE or Medusa head.")
+    found = head.config.variant if isinstance(head, EagleHead) else head.config.kind
+    if found != kind:
+        raise ConfigError(f"{directory} holds a head of kind {found}; name one of kind {kind} to begin from.")
     return head
 
 
@@ -41,11 +47,9 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     Draft vocabularies may differ: a token that only ``head`` says keeps the output row it has.
 
     Raises:
-        ConfigError: the two are not of one kind and shape.
+        ConfigError: the two are not of one shape.
     """
-    if type(head) is not type(known):
-        raise ConfigError("the head to begin from is of another kind than the one to be trained; begin without it.")
-    if _shape(head) != _shape(known):
+    if type(head) is not type(known) or _shape(head) != _shape(known):
         raise ConfigError("the head to begin from has another shape than the one to be trained; begin without it.")
     theirs = dict(known.named_parameters())
     to, of = _shared(head.target_ids, known.target_ids)

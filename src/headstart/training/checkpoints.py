@@ -66,10 +66,10 @@ def load_checkpoint(path: Path, head: nn.Module, optimiser: Optimiser, settings:
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); remove it to begin anew.") from error
-    known = json.loads(json.dumps(settings))
-    changed = sorted(
-        key for key in known.keys() | record["settings"].keys() if known.get(key) != record["settings"].get(key)
-    )
+    recorded = record["settings"]
+    wanted = json.loads(json.dumps(settings))
+    # An older checkpoint may record less.
+    changed = sorted(key for key, value in wanted.items() if recorded.get(key, value) != value)
     if changed:
         raise CheckpointError(
             f"{path} belongs to a training with another {', '.join(changed)}; give the same, or another --out."

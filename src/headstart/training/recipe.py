@@ -15,16 +15,19 @@ from headstart.errors import ConfigError
 from headstart.llm import LLM
 from headstart.loading import Model, Precision, load_model
 from headstart.models.backend import FINAL_TAP, Backend
+from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.files import CONFIG_FILE
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.tables import TargetTables
+from headstart.models.saving import check_writable
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.beginning import begin_from, load_known
-from headstart.training.checkpoints import Progress
+from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.corpus import Corpus, make_packs, split_held_out
 from headstart.training.distributed import Team, join_team
 from headstart.training.draft_objective import DraftModelObjective
@@ -140,17 +143,20 @@ def train_head(
     """
     text, head = text or TextSettings(), head or HeadSettings()
     settings, told = settings or TrainSettings(), on_progress or Progressing()
+    _require_own(out)
     place = _place(device)
     with join_team(place) as team:
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
+        # What cannot be trained is refused before hours of text are written.
+        _require_fitting(name, head, target.config)
+        known = None if head.init is None else load_known(head.init, target.config, name)
         corpus = _corpus(model, target, text, out, settings.seed, team, told)
         _, weights = load_decoder(target.checkpoint, torch.float32)
         train, held_out = split_held_out(len(corpus))
         counts = corpus.counts(target.config.vocab_size, train)
         all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in _WHOLE_VOCABULARY)
         wanted = target.config.vocab_size if all_tokens else head.draft_vocab
-        known = None if head.init is None else load_known(head.init, target.config)
         # What a head can say already it goes on saying.
         required = target.eos_token_ids if known is None else (*target.eos_token_ids, *known.target_ids.tolist())
         ids, coverage = choose_draft_vocabulary(counts, wanted, required)
@@ -160,19 +166,15 @@ def train_head(
         if known is not None:
             begin_from(objective.head, known)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
+        what = {"head": name, "target_digest": target.checkpoint.digest()}
+        chosen = {**asdict(head), "init": None if head.init is None else head.init.name, "length": length}
         record = {
-            "head": name,
+            **what,
             "target": str(model),
-            "target_digest": target.checkpoint.digest(),
             "target_precision": target.backend.name,
             "text": {"documents": len(corpus), "answer_tokens": corpus.num_answer_tokens, **corpus.about},
             "coverage": coverage,
-            "settings": {
-                **asdict(settings),
-                **asdict(head),
-                "init": None if head.init is None else head.init.name,
-                "length": length,
-            },
+            "settings": {**asdict(settings), **chosen},
         }
         trainer = Trainer(
             objective,
@@ -189,6 +191,7 @@ def train_head(
             settings,
             out,
             record=record,
+            identity={**what, **chosen},
             minutes=minutes,
             team=team,
         )
@@ -197,6 +200,39 @@ def train_head(
         if team.leads:
             write_report(out, record, progress)
     return TrainedHead(out, progress, coverage, record, team.leads)
+
+
+def _require_own(out: Path) -> None:
+    """See to it that no model or head of others is written over.
+
+    Raises:
+        ConfigError: ``out`` holds one.
+    """
+    if (out / CONFIG_FILE).exists() and not (out / CHECKPOINT_FILE).exists():
+        raise ConfigError(f"{out} holds a model or head that no training there has written; name another directory.")
+
+
+def _require_fitting(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
+    """Refuse settings that this kind of head has not, or this target.
+
+    Raises:
+        ConfigError, CheckpointError: which, and why.
+    """
+    if name not in HEAD_NAMES:
+        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
+    of = {"layers": ("draft-model",), "unroll": ("eagle3", "eagle"), "init": ("eagle3", "eagle", "medusa", "blockwise")}
+    for setting, kinds in of.items():
+        if getattr(head, setting) is not None and name not in kinds:
+            raise ConfigError(f"{setting} is a setting of {', '.join(kinds)}; leave it out for {name}.")
+    if name == "draft-model":
+        check_writable(target)
+        _first_layers(head.layers, target.num_layers)
+
+
+def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[int]:
+    """The target's layers that a draft model begins as."""
+    first_two_and_last = sorted({0, min(1, available - 1), available - 1})
+    return choose_layers(first_two_and_last if wanted is None else wanted, available)
 
 
 def _corpus(
@@ -241,9 +277,7 @@ def _objective(
     config, device = target.config, tables.head.device
     if name == "draft-model":
         with_ends = replace(config, eos_token_ids=target.eos_token_ids)
-        first_two_and_last = sorted({0, min(1, config.num_layers - 1), config.num_layers - 1})
-        layers = choose_layers(first_two_and_last if settings.layers is None else settings.layers, config.num_layers)
-        small, its_weights = select_layers(with_ends, weights, layers)
+        small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
         return DraftModelObjective(small, its_weights, tables, ids.to(device), target.checkpoint, loss=settings.loss)
     if name == "pass":
         lookahead = LookaheadEmbeddings(settings.slots, config.hidden_size).to(device)
@@ -263,8 +297,6 @@ def _objective(
         if heads.config.reduced:
             heads.d2t.copy_(ids - torch.arange(len(ids)))
         return ParallelObjective(heads.to(device), tables, ids.to(device), loss=settings.loss, decay=settings.decay)
-    if name not in ("eagle3", "eagle"):
-        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
     fused = name == "eagle3"
     eagle = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids)))
     if fused:

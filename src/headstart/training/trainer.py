@@ -51,7 +51,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("batch", "micro_batch", "evaluate_every", "save_every", "lr", "clip", "epochs"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:  # nor not-a-number
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be more than 0.")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"steps is {self.steps}; it must be 1 or more.")
@@ -77,6 +77,7 @@ class Trainer:
         settings: how.
         out: directory of the head, of its checkpoint and of what is known of both.
         record: what else is to be known of the head (target, data).
+        identity: what else must be the same for a checkpoint to be gone on from, as JSON values.
         minutes: budget; the learning rate is planned to end with it.
         team: this process among others.
     """
@@ -91,6 +92,7 @@ class Trainer:
         out: Path,
         *,
         record: dict[str, Any] | None = None,
+        identity: dict[str, Any] | None = None,
         minutes: float | None = None,
         team: Team | None = None,
     ) -> None:
@@ -108,7 +110,7 @@ class Trainer:
         self._optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
         per_epoch = max(len(packs) // settings.batch, 1)
         planned = math.ceil(settings.epochs * per_epoch) if settings.steps is None else settings.steps
-        self._identity = {**asdict(settings), "packs": len(packs), "processes": self._team.size}
+        self._identity = {**asdict(settings), **(identity or {}), "packs": len(packs), "processes": self._team.size}
         self.progress = load_checkpoint(
             out / CHECKPOINT_FILE, objective.head, self._optimiser, self._identity
         ) or Progress(total_steps=planned)
@@ -122,6 +124,8 @@ class Trainer:
         recent: list[float] = []
         measuring = 0.0
         if progress.step == 0:
+            # Before any head is written: a checkpoint marks the directory as this training's.
+            self._save_checkpoint()
             began = time.perf_counter()
             self._evaluate()
             measuring = time.perf_counter() - began
@@ -225,6 +229,9 @@ class Trainer:
     def _save(self) -> None:
         if not self._held_out:
             self._write_head()
+        self._save_checkpoint()
+
+    def _save_checkpoint(self) -> None:
         if self._team.leads:
             path = self._out / CHECKPOINT_FILE
             save_checkpoint(path, self._objective.head, self._optimiser, self.progress, self._identity)
