@@ -41,9 +41,42 @@ def test_train_then_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     tensors = load_file(exported / "model.safetensors")
     assert tensors["layers.0.self_attn.q_proj.weight"].shape == (32, 64)
     assert tensors["d2t"].shape == (64,)
-    code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", str(exported), "-m", str(model))
+    wrong = str(tmp_path / "wrong")
+    code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", wrong, "-m", str(model))
     assert code == 1
     assert "no form in the format 'medusa'" in err
+
+
+def test_no_model_or_head_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny_model(tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    for command_line in (("train", "medusa", "-q"), ("train", "draft-model", "-q"), ("export", "x", "--to", "eagle")):
+        code, _, err = run(capsys, *command_line, "-m", str(tmp_path), "--out", str(tmp_path))
+        assert code == 1
+        assert "name another directory" in err or "name a new folder" in err
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_ctrl_c_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train_head(*_: Any, **__: Any) -> TrainedHead:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headstart.training.recipe.train_head", train_head)
+    code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path))
+    assert code == 130
+    assert "the same command goes on" in err
+
+
+def test_acceptance_that_was_not_measured_is_not_called_zero(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headstart.training.recipe.train_head", lambda *_, **__: TrainedHead(tmp_path, Progress(), 1.0))
+    code, out, _ = run(capsys, "train", "medusa", "--out", str(tmp_path), "-q")
+    assert code == 0
+    assert "accepted length" not in out
+    assert "too little text" in out
 
 
 @pytest.mark.parametrize(
@@ -92,10 +125,13 @@ def test_what_cannot_be_trained(
     assert code == 1
     assert "does not exist" in err
     (tmp_path / "file").write_text("")
-    for command_line in (("train", "medusa"), ("export", str(tmp_path), "--to", "medusa")):
-        code, _, err = run(capsys, *command_line, "--out", str(tmp_path / "file"))
+    code, _, err = run(capsys, "export", str(tmp_path), "--to", "medusa", "--out", str(tmp_path / "file"))
+    assert code == 1
+    assert err == f"Error: --out is {tmp_path / 'file'}, which exists already; name a new folder, or empty it.\n"
+    for folders in (["--out", str(tmp_path / "file")], ["--out", str(tmp_path), "--corpus", str(tmp_path / "file")]):
+        code, _, err = run(capsys, "train", "medusa", *folders)
         assert code == 1
-        assert err == f"Error: --out is {tmp_path / 'file'}, a folder that cannot be written: File exists.\n"
+        assert err == f"Error: {folders[-2]} is {tmp_path / 'file'}, a folder that cannot be written: File exists.\n"
     for device, reason in (("gpu", "give cpu or cuda"), ("cuda", "finds no GPU here")):
         code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "--device", device)
         assert code == 1

@@ -29,7 +29,7 @@ def derive(
             metavar="N|LIST",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR")],
+    out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR", callback=options.new_folder)],
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     dtype: Annotated[Dtype, typer.Option(help="What its matrices are written in.")] = Dtype.BF16,
@@ -47,8 +47,6 @@ def derive(
         headstart generate "Once upon a time" --drafter draft-model --draft-model small --compare
     """
     wanted = options.layer_choice(layers)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"--out is {out}, which exists already; name a new folder, or empty it.")
 
     import torch
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headstart.cli import options
+from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
 
@@ -24,7 +25,7 @@ class FormatChoice(StrEnum):
 def export(
     head: Annotated[Path, typer.Argument(help="Directory of the head, in any format.", metavar="HEAD")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.made_folder)
+        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
     ],
     to: Annotated[
         FormatChoice,
@@ -53,5 +54,8 @@ def export(
 
     config, weights = load_decoder(open_checkpoint(model, revision), torch.float32)
     loaded = load_head(head, config)
-    export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), model)
+    try:
+        export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), model)
+    except OSError as error:
+        raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
     typer.echo(f"{out}: written as {to.value}.")

@@ -211,8 +211,8 @@ def layer_choice(text: str) -> int | tuple[int, ...]:
     return numbers if "," in text else numbers[0]
 
 
-def made_folder(out: Path | None) -> Path | None:
-    """Make the folder of ``--out`` before anything slow is done, not when its results would be lost.
+def made_folder(option: typer.CallbackParam, out: Path | None) -> Path | None:
+    """Make the folder that an option names before anything slow is done, not when its results would be lost.
 
     Raises:
         ConfigError: it cannot be made or written.
@@ -224,5 +224,17 @@ def made_folder(out: Path | None) -> Path | None:
         with TemporaryFile(dir=out):
             pass
     except OSError as error:
-        raise ConfigError(f"--out is {out}, a folder that cannot be written: {error.strerror}.") from error
+        name = option.opts[0]
+        raise ConfigError(f"{name} is {out}, a folder that cannot be written: {error.strerror}.") from error
+    return out
+
+
+def new_folder(option: typer.CallbackParam, out: Path) -> Path:
+    """The folder of a command that writes a whole model or head: what lies in a folder is not written over.
+
+    Raises:
+        ConfigError: it holds something.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{option.opts[0]} is {out}, which exists already; name a new folder, or empty it.")
     return out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -106,6 +108,7 @@ def train(
         typer.Option(
             help="Directory of the text, to share it among heads; DIR/corpus if left out.",
             metavar="DIR",
+            callback=options.made_folder,
             rich_help_panel=TEXT,
         ),
     ] = None,
@@ -225,7 +228,7 @@ def train(
     """
     from headstart.cli.progress import Activity
 
-    with Activity(shown=not quiet) as activity:
+    with _resumable(), Activity(shown=not quiet) as activity:
         activity.show("Preparing")
         from headstart.training.recipe import HeadSettings, TextSettings, train_head
         from headstart.training.trainer import TrainSettings
@@ -273,10 +276,25 @@ def train(
     progress = result.progress
     if not result.leads:
         return
-    typer.echo(
-        f"{out}: {progress.step} steps in {progress.seconds / 60:.1f} min, "
-        f"accepted length {progress.best:.2f} on held-out text, {result.coverage:.1%} of what the target says covered."
+    judged = (
+        f"accepted length {progress.best:.2f} on held-out text"
+        if progress.held_out
+        else "too little text to hold any out and measure acceptance on"
     )
+    typer.echo(
+        f"{out}: {progress.step} steps in {progress.seconds / 60:.1f} min, {judged}, "
+        f"{result.coverage:.1%} of what the target says covered."
+    )
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Say what becomes of a training that Ctrl-C ends."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Interrupted; the same command goes on from the last checkpoint, with the text kept.", err=True)
+        raise
 
 
 def _shown_by(activity: Activity) -> Progressing:

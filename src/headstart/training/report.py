@@ -75,6 +75,6 @@ def _facts(record: Mapping[str, Any], progress: Progress) -> Table:
         ("share of them that the head can say", float(record["coverage"])),
         ("optimiser steps", progress.step),
         ("minutes", progress.seconds / 60),
-        ("best accepted length on held-out text", progress.best),
+        ("best accepted length on held-out text", progress.best if progress.held_out else None),
     )
     return Table("Facts", ("what", "value"), rows, decimals=3)

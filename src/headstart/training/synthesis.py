@@ -124,11 +124,13 @@ def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
     if count == 0:
         return []
     if not llm.model.chat_template.available:
-        raise ConfigError(f"model {llm.model.name!r} has no chat template; give it prompts instead.")
+        raise ConfigError(
+            f"model {llm.model.name!r} has no chat template, through which it is asked; train for one that has."
+        )
     text = llm.model.chat_template.render([{"role": "user", "content": _MARK}], add_generation_prompt=False)
     header, found, _ = text.rpartition(_MARK)
     if not found:
-        raise ConfigError(f"the chat template of {llm.model.name!r} hides the user's message; give it prompts instead.")
+        raise ConfigError(f"the chat template of {llm.model.name!r} hides the user's message, so it cannot ask itself.")
     openings = [_OPENINGS[i % len(_OPENINGS)] for i in range(count)]
     prompts = [
         EncodedPrompt(begun, llm.model.tokenizer.encode(begun, add_special_tokens=False))
