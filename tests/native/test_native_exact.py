@@ -139,6 +139,24 @@ def test_neighbours_in_the_batch(precision: Precision, isa: str) -> None:
 
 
 @each_isa
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 6, 11])
+@pytest.mark.parametrize("context", [20, 600])
+def test_however_few_rows_are_shared_out(context: int, rows: int, isa: str) -> None:
+    """Attention is cut by rows, heads and chunks so that no thread waits; the bits stay."""
+    config = small_config(num_heads=9, num_kv_heads=3)
+    prompt, tokens = random_tokens(context), random_tokens(rows, seed=17)
+    batch = make_pass(Rows(tokens, context, SHUFFLED, random_tree(rows, seed=18) if rows > 2 else None))
+    logits: list[Tensor] = []
+    for threads in (1, 2, 4):
+        backend = native(config, "bf16", isa, threads)
+        storage = storage_of(backend)
+        backend.forward(make_pass(Rows(prompt, 0, SHUFFLED), logit_rows=[]), storage)
+        logits.append(backend.forward(batch, storage).logits)
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+@each_isa
 @each_precision
 def test_one_thread_or_two(precision: Precision, isa: str) -> None:
     config = CONFIGS["grouped"]

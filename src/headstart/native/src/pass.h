@@ -37,6 +37,7 @@ class PassRunner {
   }
   Activations packed(int rows) { return packed_rows(m_.precision, memory_, rows, m_.widest()); }
 
+  bool are_chunks() const { return parts_.front().chunk >= 0; }
   size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
 
   template <class Cell> AttentionScratch<Cell> &scratch(int thread) {
@@ -83,9 +84,9 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
   head_->begin_pass(pass);
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
     rows_ = std::min(kPanelRows, pass.rows - first_);
-    plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
-    Plan::split(items_, pass.positions, threads, parts_);
-    if (parts_.size() > part_capacity_) {
+    plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, threads, items_);
+    Plan::deal(items_, pass.positions, threads, parts_);
+    if (are_chunks() && parts_.size() > part_capacity_) {
       part_capacity_ = parts_.size();
       part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
     }

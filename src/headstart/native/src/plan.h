@@ -1,6 +1,7 @@
 // What a pass needs to know before the first layer: who sees whom, and how attention is cut into work items.
 #pragma once
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "api.h"
@@ -21,10 +22,13 @@ struct AttentionItem {
   int sequence, first_row, end_row, kv_head, first_head, heads;
 };
 
-// One chunk of an item whose chunks are dealt to different threads.
+// An item, or one chunk of it, that a thread computes.
 struct AttentionPart {
-  int item, chunk;
+  int item, chunk;  // chunk -1: all of them
+  int thread;
+  int64_t cost;  // in products of a query and a key
 };
+constexpr int kPageReadEntries = 4;  // reading a page takes about as long as multiplying it with so many
 
 class Plan {
  public:
@@ -70,35 +74,84 @@ class Plan {
     return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
   }
 
-  // The work of the rows [begin, end).
-  void cut(int begin, int end, int heads, int kv_heads, std::vector<AttentionItem> &items) const {
+  // The work of the rows [begin, end), cut evenly.
+  void cut(int begin, int end, int heads, int kv_heads, int threads, std::vector<AttentionItem> &items) const {
     items.clear();
     const int group = heads / kv_heads;
     const int item_heads = group < kTileEntries ? group : kTileEntries;
     const int item_rows = kTileEntries / item_heads;
     for (int s = 0; s < static_cast<int>(sequences_.size()); ++s) {
-      const int first = std::max(begin, sequences_[s].first_row), last = std::min(end, sequences_[s].end_row);
-      for (int row = first; row < last; row += item_rows)
+      const int first = std::max(begin, sequences_[s].first_row), rows = std::min(end, sequences_[s].end_row) - first;
+      const int blocks = ceil_div(std::max(rows, 0), item_rows);
+      for (int block = 0; block < blocks; ++block)
         for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
           for (int head = 0; head < group; head += item_heads)
-            items.push_back({s, row, std::min(row + item_rows, last), kv_head, kv_head * group + head,
-                             std::min(item_heads, group - head)});
+            items.push_back({s, first + rows * block / blocks, first + rows * (block + 1) / blocks, kv_head,
+                             kv_head * group + head, std::min(item_heads, group - head)});
     }
+    if (static_cast<int>(items.size()) < 4 * threads) split_last(items, threads);
   }
 
-  // The chunks of all items, item by item, where there are too few items to keep the threads busy; else nothing.
-  static void split(const std::vector<AttentionItem> &items, const int32_t *positions, int threads,
-                    std::vector<AttentionPart> &parts) {
-    parts.clear();
-    if (threads == 1 || static_cast<int>(items.size()) >= 4 * threads) return;
-    for (int i = 0; i < static_cast<int>(items.size()); ++i) {
-      const int last = *std::max_element(positions + items[i].first_row, positions + items[i].end_row);
-      for (int chunk = 0; chunk <= last / kChunkKeys; ++chunk) parts.push_back({i, chunk});
+  // Deals the items to the threads, all of which get about as much to read and to multiply. Where too few items would
+  // leave threads idle, their chunks are dealt one by one. In order of item and chunk.
+  static void deal(const std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+                   std::vector<AttentionPart> &parts) {
+    for (const bool by_chunk : {false, true}) {
+      parts.clear();
+      int64_t all = 0;
+      for (int i = 0; i < static_cast<int>(items.size()); ++i) {
+        const int keys = *std::max_element(positions + items[i].first_row, positions + items[i].end_row) + 1;
+        const int entries = (items[i].end_row - items[i].first_row) * items[i].heads;
+        const int step = by_chunk ? kChunkKeys : keys;
+        for (int key = 0; key < keys; key += step) {
+          const int64_t cost = static_cast<int64_t>(std::min(step, keys - key)) * (entries + kPageReadEntries);
+          parts.push_back({i, key / kChunkKeys, 0, cost});
+          all += cost;
+        }
+      }
+      if (parts.size() == items.size())
+        for (AttentionPart &part : parts) part.chunk = -1;
+      if (deal(parts, threads) * threads * 4 <= all * 5) return;
     }
-    if (parts.size() == items.size()) parts.clear();
   }
 
  private:
+  // Cuts the items that are left over when every thread has taken as many, by rows or else by heads.
+  static void split_last(std::vector<AttentionItem> &items, int threads) {
+    const int left = static_cast<int>(items.size()) % threads;
+    const std::vector<AttentionItem> last(items.end() - left, items.end());
+    items.resize(items.size() - left);
+    for (const AttentionItem &item : last) {
+      const int rows = item.end_row - item.first_row, heads = item.heads;
+      const bool by_row = rows >= heads;
+      const int pieces = std::min(threads, std::max(rows, heads));
+      for (int i = 0; i < pieces; ++i) {
+        const auto cut = [&](int count) { return count * i / pieces; };
+        const auto next = [&](int count) { return count * (i + 1) / pieces; };
+        AttentionItem piece = item;
+        if (by_row)
+          piece.first_row = item.first_row + cut(rows), piece.end_row = item.first_row + next(rows);
+        else
+          piece.first_head = item.first_head + cut(heads), piece.heads = next(heads) - cut(heads);
+        items.push_back(piece);
+      }
+    }
+  }
+
+  // To the thread that has least, the greatest first. Gives the most that a thread has.
+  static int64_t deal(std::vector<AttentionPart> &parts, int threads) {
+    std::vector<int> order(parts.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return parts[a].cost > parts[b].cost; });
+    std::vector<int64_t> load(threads, 0);
+    for (const int i : order) {
+      const auto least = std::min_element(load.begin(), load.end());
+      parts[i].thread = static_cast<int>(least - load.begin());
+      *least += parts[i].cost;
+    }
+    return *std::max_element(load.begin(), load.end());
+  }
+
   static bool are_ascending(const int32_t *rows, int count, int end) {
     for (int i = 0; i < count; ++i)
       if (rows[i] < (i ? rows[i - 1] + 1 : 0) || rows[i] >= end) return false;

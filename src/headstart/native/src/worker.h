@@ -281,15 +281,18 @@ class PassRunner::Worker {
                                    p_.qkv_stride_,    p_.first_,       p_.attended_,
                                    middle_kind()};
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
-    const int items = static_cast<int>(p_.items_.size()), parts = static_cast<int>(p_.parts_.size());
-    if (parts == 0) {
-      for (int i = thread_; i < items; i += threads_) AttentionTile<Cell>(attention, p_.items_[i], scratch).run();
-      return;
-    }
+    const int parts = static_cast<int>(p_.parts_.size());
     const size_t size = p_.part_size();
-    for (int i = thread_; i < parts; i += threads_)
-      AttentionTile<Cell>(attention, p_.items_[p_.parts_[i].item], scratch)
-          .run_part(p_.parts_[i].chunk, p_.part_memory_.as<float>() + i * size);
+    for (int i = 0; i < parts; ++i) {
+      const AttentionPart &part = p_.parts_[i];
+      if (part.thread != thread_) continue;
+      AttentionTile<Cell> tile(attention, p_.items_[part.item], scratch);
+      if (part.chunk < 0)
+        tile.run();
+      else
+        tile.run_part(part.chunk, p_.part_memory_.as<float>() + i * size);
+    }
+    if (!p_.are_chunks()) return;
     barrier();
     for (int i = 0; i < parts;) {
       const int item = p_.parts_[i].item, first = i;
