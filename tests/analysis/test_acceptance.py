@@ -18,6 +18,7 @@ from headstart.analysis.page import Table
 from headstart.analysis.token_kinds import TokenKind
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.errors import ConfigError
 from headstart.loading import Model, create_backend, load_model
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers
@@ -205,3 +206,12 @@ def test_the_report_holds_every_figure(model):
     tables = [item for item in shown if isinstance(item, Table)]
     assert tables[0].rows[0][0] == "tiny, draft-model:layers=2"
     assert all(len(row) == len(table.columns) for table in tables for row in table.rows)
+
+
+def test_prompts_none_of_which_fits_are_refused(tiny_model_dir):
+    model = load_model(tiny_model_dir, "fp32")
+    params = SamplingParams(temperature=0, max_tokens=600)
+    with pytest.raises(ConfigError, match="room for 600 more tokens"):
+        measure_acceptance(
+            model, Workbench.of_model(model), Contender.parse("ngram"), [BenchPrompt("a", "qa", ("Hi",))], params
+        )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.bench.run import Sitting
+from headstart.analysis.bench.summary import summarise
 from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
 from headstart.draft_tree import DraftTree
 from headstart.drafting.none import NoDrafter
@@ -143,6 +146,30 @@ def test_prompts_that_do_not_fit_are_left_out(model):
     results, _ = sit(model, contenders("ngram"), [*PROMPTS, BenchPrompt("long", "qa", ("word " * 200,))])
     assert "long" not in {run.prompt for run in results.runs}
     assert "too many" in results.skipped["prompt long, turn 1"]
+
+
+def test_prompts_none_of_which_fits_are_refused(model):
+    with pytest.raises(ConfigError, match="room for 600 more tokens"):
+        sit(model, contenders("ngram"), params=SamplingParams(temperature=0, max_tokens=600))
+
+
+@pytest.mark.parametrize(("after", "kept"), [(1, 2), (3, 4), (6, 6), (7, 6), (9, 6), (11, 12)])
+def test_what_is_cut_short_leaves_whole_repeats_or_the_turns_of_the_first(model, after, kept):
+    """Three turns by two contenders, twice; two runs of a turn are kept at once."""
+    sitting, seen = Sitting(model, Workbench.of_model(model), contenders("ngram"), GREEDY), []
+
+    def cut(run):
+        seen.append(run)
+        if len(seen) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sitting.run(PROMPTS, 2, cut)
+    runs = sitting.results.runs
+    assert len(runs) == kept
+    by_turn = Counter((run.prompt, run.turn, run.repeat) for run in runs)
+    assert set(by_turn.values()) == {2}
+    assert len(summarise(sitting.results)) == 2
 
 
 def test_plain_decoding_has_to_be_there(model):

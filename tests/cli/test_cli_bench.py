@@ -55,6 +55,23 @@ def test_prompts_of_ones_own(invoke, tmp_path):
     assert result["settings"]["prompt_ids"] == ["mine"]
 
 
+def test_ctrl_c_keeps_what_was_measured(invoke, tmp_path, monkeypatch):
+    told = 0
+
+    def advance(*_: object) -> None:
+        nonlocal told
+        told += 1
+        if told == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("headstart.cli.progress.Activity.advance", advance)
+    result = invoke("--drafters", "ngram", "--out", str(tmp_path))
+    assert result.exit_code == 130
+    written = json.loads((tmp_path / "bench.json").read_text())
+    assert len(written["runs"]) == 4
+    assert written["skipped"] == {"the rest": "Ctrl-C"}
+
+
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(invoke, tmp_path):
     (tmp_path / "file").write_text("")
     error = invoke("--drafters", "no such drafter", "--out", str(tmp_path / "file")).exception

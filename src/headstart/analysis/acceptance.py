@@ -23,6 +23,7 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Sequence
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
+from headstart.errors import ConfigError
 from headstart.loading import Model
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
@@ -154,7 +155,7 @@ def measure_acceptance(
         on_turn: called after each turn with the tokens of its text.
 
     Raises:
-        ConfigError, CheckpointError: the drafter cannot be built.
+        ConfigError, CheckpointError: the drafter cannot be built, or no prompt fits.
         RequestError: a prompt cannot be rendered, or a sequence failed.
     """
     result = Acceptance(contender.name, params.temperature)
@@ -174,6 +175,8 @@ def measure_acceptance(
             result.count(sequence.stats)
             answers.append(model.tokenizer.decode(text.output))
             on_turn(text.num_output)
+    if not result.positions:
+        raise ConfigError(f"no prompt leaves room for {params.max_tokens} more tokens; lower max_tokens.")
     return result
 
 

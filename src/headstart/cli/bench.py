@@ -67,7 +67,8 @@ def bench(
     """Measure every drafter against plain decoding: speed, acceptance, where the time goes, and what theory expects.
 
     Each prompt is decoded by all drafters one right after the other, so what else the machine does hits all alike:
-    trust the ratios. The tokens are compared with plain decoding's. One sequence decodes at a time.
+    trust the ratios. The tokens are compared with plain decoding's. One sequence decodes at a time. Ctrl-C ends it with
+    what has been measured until then.
 
     Examples:
 
@@ -95,12 +96,19 @@ def bench(
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
     where = provenance()
+    interrupted = False
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         sitting = Sitting(loaded, Workbench.of_model(loaded), listed, params)
         activity.show("Measuring", repeats * len(listed) * sum(len(prompt.turns) for prompt in chosen))
-        sitting.run(chosen, repeats, lambda run: activity.advance(1, run.stats.tokens))
+        try:
+            sitting.run(chosen, repeats, lambda run: activity.advance(1, run.stats.tokens))
+        except KeyboardInterrupt:
+            if not sitting.results.runs:
+                raise
+            interrupted = True
+            sitting.results.skipped["the rest"] = "Ctrl-C"
 
     record = {
         "provenance": finished(where),
@@ -108,7 +116,7 @@ def bench(
         "settings": {
             "prompts": "package" if prompts is None else prompts.name,
             "prompt_ids": [prompt.id for prompt in chosen],
-            "repeats": repeats,
+            "repeats": len({run.repeat for run in sitting.results.runs}),
             "max_tokens": max_tokens,
             "ignore_eos": ignore_eos,
             "temperature": temperature,
@@ -124,3 +132,5 @@ def bench(
         print_tables(shown)
     if out is not None:
         write_report(out, "bench", result, f"Benchmark of {loaded.backend.name} {Path(model).name}", shown)
+    if interrupted:
+        raise KeyboardInterrupt

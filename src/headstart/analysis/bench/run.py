@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -128,10 +129,22 @@ class Sitting:
         Drafters are fresh in each repeat: one that remembers requests must not have seen the answer before. In a
         chat, the answers so far are plain decoding's, so that all contenders read the same.
 
+        Cut short, it leaves in ``results`` what amounts to a sitting: the whole repeats, or the turns of the first one.
+
         Raises:
-            ConfigError, CheckpointError: a contender that was asked for by name cannot be built.
+            ConfigError, CheckpointError: a contender that was asked for by name cannot be built, or no prompt fits.
             RequestError: a prompt cannot be rendered, or a sequence failed.
         """
+        try:
+            self._run_repeats(prompts, repeats, on_run)
+        except BaseException:
+            sizes = Counter(run.repeat for run in self.results.runs)
+            self.results.runs = [run for run in self.results.runs if sizes[run.repeat] == sizes[0]]
+            raise
+        if not self.results.runs:
+            raise ConfigError(f"no prompt leaves room for {self._params.max_tokens} more tokens; lower max_tokens.")
+
+    def _run_repeats(self, prompts: Sequence[BenchPrompt], repeats: int, on_run: Callable[[Run], None]) -> None:
         for repeat in range(repeats):
             engines = self._open_all()
             for place, prompt in enumerate(prompts):
@@ -171,6 +184,9 @@ class Sitting:
             plain = self._plain.setdefault((prompt.id, turn), decoded[PLAIN][1])
             for run, _ in decoded.values():
                 self._compare(run, plain)
+            # All of a turn at once, that none is left half measured.
+            self.results.runs += [run for run, _ in decoded.values()]
+            for run, _ in decoded.values():
                 on_run(run)
             answers.append(self._model.tokenizer.decode(plain.output))
 
@@ -190,7 +206,6 @@ class Sitting:
             stats=sequence.stats,
             must_agree=self._params.greedy or not sequence.stats.sampled_rounds,
         )
-        self.results.runs.append(run)
         return run, sequence
 
     def _compare(self, run: Run, plain: Decoded) -> None:
