@@ -56,5 +56,6 @@ def draft_context(
         lend_layers=layers,
         lend_tables=tables,
         find_head=head,
+        digest=model.checkpoint.digest,
         scope_of=scope_of,
     )

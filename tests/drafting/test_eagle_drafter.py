@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from drafting_toys import ToySequence, shape
-from head_toys import HIDDEN, head_drafter, random_eagle, state_after, with_states
+from head_toys import HIDDEN, head_context, head_drafter, random_eagle, state_after, with_states
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.eagle import Eagle3Drafter, HeadDrafter
+from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.saving import save_head
@@ -215,12 +217,23 @@ def test_the_noise_of_a_sampling_request_leads_its_tree() -> None:
 
 def test_heads_of_another_kind_are_refused(tmp_path: Path) -> None:
     save_head(random_eagle(VOCAB, "eagle"), tmp_path)
-    with pytest.raises(ConfigError, match="eagle head"):
+    with pytest.raises(ConfigError, match=r"another head \(eagle head\) than this drafter runs \(eagle3 head\)"):
         head_drafter("eagle3", VOCAB, {}, tmp_path)
     with pytest.raises(CheckpointError, match="vocabulary"):
         head_drafter("eagle", VOCAB + 1, {}, tmp_path)
     with pytest.raises(ConfigError, match="name the directory"):
         head_drafter("eagle", VOCAB, {"model": ""}, tmp_path)
+    for name in ("medusa", "pass"):
+        with pytest.raises(ConfigError, match=rf"another head \(eagle head\) than this drafter runs \({name} head\)"):
+            head_drafter(name, VOCAB, {}, tmp_path)
+
+
+def test_a_head_trained_for_other_weights_is_remarked(tmp_path: Path) -> None:
+    save_head(random_eagle(VOCAB), tmp_path, {"target": "theirs", "target_digest": "a"})
+    options = {"model": str(tmp_path), "precision": "fp32"}
+    create_drafter("eagle3", replace(head_context(VOCAB), digest=lambda: "a"), **options)
+    with pytest.warns(UserWarning, match="trained for theirs, whose weights are not this target's"):
+        create_drafter("eagle3", replace(head_context(VOCAB), digest=lambda: "b"), **options)
 
 
 def test_nothing_is_guessed_from_states_that_are_no_numbers() -> None:

@@ -59,6 +59,8 @@ class DraftContext:
     """The target's embedding and output head, for drafters with a trained head."""
     find_head: Callable[[str], Path | None] | None = None
     """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
+    digest: Callable[[], str] | None = None
+    """Identity of the target's weights, to be compared with what a trained head records of its target."""
     scope_of: Callable[[SequenceView], Hashable] = one_scope
     """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""

@@ -141,10 +141,6 @@ class HeadDrafter(ABC):
 
     def __init__(self, context: DraftContext, options: HeadOptions) -> None:
         head = open_head(context, options.model, self.variant, EagleHead)
-        require(
-            head.config.variant == self.variant,
-            f"model {options.model!r} is an {head.config.variant} head; choose the drafter of that name.",
-        )
         self._options = options
         self._taps = head.config.taps
         self._pass = head_pass(head, context.require_tables()(), options)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
+from headstart.errors import ConfigError
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
-from headstart.models.heads.loading import Head, load_head
+from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
 from headstart.models.heads.tables import TargetTables
 from headstart.native.backend import Precision
 from headstart.native.heads import NativeEaglePass, native_kit, supports_head
@@ -70,19 +73,23 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
         ConfigError: none is named and none comes with Headstart, or one of another kind than the drafter's.
         CheckpointError: its files are missing, damaged, or made for another target.
     """
-    if model is None and context.find_head is not None and (found := context.find_head(name)) is not None:
-        model = str(found)
-    require(
-        bool(model),
-        f"model is {model!r}, and no {name} head comes with Headstart for this target; "
-        f"name the directory of a trained head (headstart train {name} makes one).",
-    )
-    head = load_head(model or "", context.require_runner().backend.config)
-    require(
-        isinstance(head, kind),
-        f"model {model!r} holds {type(head).__name__}, but this drafter runs {kind.__name__}.",
-    )
+    if model is None and context.find_head is not None and (shipped := context.find_head(name)) is not None:
+        model = str(shipped)
+    if not model:
+        raise ConfigError(
+            f"no {name} head comes with Headstart for this target; name the directory of one as the draft model "
+            f"(headstart train {name} makes one)."
+        )
+    head = load_head(model, context.require_runner().backend.config)
+    found = kind_of(head)
+    require(found == name, f"{model} holds another head ({found} head) than this drafter runs ({name} head).")
     assert isinstance(head, kind)
+    target = trained_for(Path(model).expanduser())
+    if target is not None and context.digest is not None and target[1] != context.digest():
+        warnings.warn(
+            f"{model} was trained for {target[0]}, whose weights are not this target's: it may guess badly.",
+            stacklevel=2,
+        )
     return head
 
 

@@ -18,7 +18,6 @@ from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, Tar
 from headstart.drafting.context import DraftContext
 from headstart.drafting.foresight import Foresight
 from headstart.drafting.heads import HeadOptions, head_kit, open_head
-from headstart.drafting.options import require
 from headstart.drafting.tree_templates import TreeTemplate
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
@@ -36,10 +35,6 @@ class ParallelHeadsDrafter:
 
     def __init__(self, context: DraftContext, options: HeadOptions, kind: ParallelKind, template: TreeTemplate) -> None:
         heads = open_head(context, options.model, kind, ParallelHeads)
-        require(
-            heads.config.kind == kind,
-            f"model {options.model!r} holds {heads.config.kind} heads; choose the drafter of that name.",
-        )
         self._options = options
         self._vocab_size = context.vocab_size
         self._slots = heads.config.slots

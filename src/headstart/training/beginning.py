@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleConfig, EagleHead
-from headstart.models.heads.loading import load_head
+from headstart.models.heads.loading import kind_of, load_head
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 
 _OUTPUTS = ("lm_head.", "heads.")
@@ -34,9 +34,8 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
     head = load_head(directory, target)
     if not isinstance(head, EagleHead | ParallelHeads):
         raise ConfigError(f"{directory} holds nothing that a training can begin from; name an EAGLE or Medusa head.")
-    found = head.config.variant if isinstance(head, EagleHead) else head.config.kind
-    if found != kind:
-        raise ConfigError(f"{directory} holds a head of kind {found}; name one of kind {kind} to begin from.")
+    if kind_of(head) != kind:
+        raise ConfigError(f"{directory} holds a head of kind {kind_of(head)}; name one of kind {kind} to begin from.")
     return head
 
 

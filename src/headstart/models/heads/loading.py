@@ -12,7 +12,7 @@ from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import read_eagle
-from headstart.models.heads.files import MEDUSA_FILES, read_description, read_tensors
+from headstart.models.heads.files import MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
 from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
 from headstart.models.heads.parallel import ParallelHeads
@@ -42,6 +42,24 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
     if kind == "headstart":
         return read_parallel(description, tensors, target, source)
     return read_eagle(kind, description, tensors, target, source)
+
+
+def kind_of(head: Head) -> str:
+    """What ``headstart train`` calls such a head: "eagle3", "eagle", "medusa", "blockwise" or "pass"."""
+    match head:
+        case EagleHead():
+            return head.config.variant
+        case ParallelHeads():
+            return head.config.kind
+    return LOOKAHEAD_KIND
+
+
+def trained_for(directory: Path) -> tuple[str, str] | None:
+    """Name and digest of the target that a head was trained for, where its description says so."""
+    record = read_description(directory).get(RECORD_KEY)
+    if not isinstance(record, dict) or not isinstance(record.get("target_digest"), str):
+        return None
+    return str(record.get("target")), record["target_digest"]
 
 
 def detect_format(directory: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> HeadFormat:

@@ -13,7 +13,7 @@ from headstart.errors import CheckpointError
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
 from headstart.models.heads.files import RECORD_KEY, write_description, write_head
-from headstart.models.heads.loading import Head, HeadFormat
+from headstart.models.heads.loading import Head, HeadFormat, kind_of
 from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, describe_lookahead
 from headstart.models.heads.parallel import ParallelHeads
@@ -65,10 +65,7 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
         embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return
-    name = LOOKAHEAD_KIND
-    if not isinstance(head, LookaheadEmbeddings):
-        name = head.config.variant if isinstance(head, EagleHead) else head.config.kind
-    raise CheckpointError(f"a head of kind {name!r} has no form in the format {format_name!r}.")
+    raise CheckpointError(f"a head of kind {kind_of(head)!r} has no form in the format {format_name!r}.")
 
 
 _KINDS = {"eagle": ("eagle",), "eagle3": ("eagle3", "speculators")}
