@@ -357,6 +357,28 @@ def test_left_to_itself_it_asks_the_head_that_comes_along_unless_prefixes_are_ca
 
 
 @pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"model": "mine"}, {"suffix": None, "eagle3": "mine"}),
+        ({"drafter_options": {"eagle3": {"model": "mine"}}}, {"suffix": None, "eagle3": "mine"}),
+        ({"drafters": "ngram+medusa", "model": "mine"}, {"ngram": None, "medusa": "mine"}),
+    ],
+)
+def test_a_head_of_ones_own_is_asked(
+    options: dict[str, object], asked: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: dict[str, object] = {}
+
+    def create(name: str, context: DraftContext, **given: object) -> Drafter:
+        built[name] = given.get("model")
+        return Oracle(PREDICTABLE, 1, 0.0, Clock())
+
+    monkeypatch.setattr("headstart.drafting.registry.create_drafter", create)
+    AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options(**options))
+    assert built == asked
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"drafters": ""}, "drafters is ''; give names"),
@@ -365,6 +387,7 @@ def test_left_to_itself_it_asks_the_head_that_comes_along_unless_prefixes_are_ca
         ({"drafters": "suffix+auto"}, "auto cannot plan for itself"),
         ({"drafters": "suffix+sufix"}, "no drafter 'sufix'"),
         ({"drafter_options": {"recycling": {}}}, "drafter_options has 'recycling'"),
+        ({"drafters": "suffix+ngram", "model": "mine"}, "none of suffix, ngram runs one"),
         ({"drafter_options": {"suffix": 3}}, "drafter_options has 'suffix': 3"),
         ({"drafter_options": {"suffix": {"size": 3}}}, "'suffix' has no option 'size'"),
     ],

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 
 from headstart.draft_tree import DraftTree
@@ -54,6 +54,9 @@ class AutoOptions:
     verified. None: one that copies from the text, and the head that comes with Headstart, if there is one for the
     target and no prefixes are cached (what is found there brings no states to a head). The head guesses for a sequence
     that decodes alone."""
+    model: str | None = None
+    """Directory of a head, or name of a model, for those of them that run one; with ``drafters`` left out, an EAGLE-3
+    head in place of the one that comes with Headstart."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Options of theirs, a dictionary for each name."""
 
@@ -156,13 +159,22 @@ class AutoDrafter:
 
     def __init__(self, context: DraftContext, options: AutoOptions) -> None:
         # Imported here: the registry is above every method.
-        from headstart.drafting.registry import create_drafter
+        from headstart.drafting.registry import create_drafter, drafter_options
 
+        def options_of(name: str) -> dict[str, object]:
+            runs_one = options.model is not None and any(each.name == "model" for each in fields(drafter_options(name)))
+            return ({"model": options.model} if runs_one else {}) | options.of(name)
+
+        names = options.names or _found(context, options)
+        given = {name: options_of(name) for name in names}
+        require(
+            options.model is None or any("model" in each for each in given.values()),
+            f"model is {options.model!r}, but none of {', '.join(names)} runs one; leave it out.",
+        )
         self._scope_of = context.scope_of
         inner = replace(context, scope_of=_scope_of_outer(context))
         self._members = [
-            Member(create_drafter(name, inner, **options.of(name)), 1 << place)
-            for place, name in enumerate(options.names or _found(context))
+            Member(create_drafter(name, inner, **given[name]), 1 << place) for place, name in enumerate(names)
         ]
         needs = [member.drafter.needs for member in self._members]
         taps = tuple(sorted({tap for need in needs for tap in need.taps}))
@@ -349,8 +361,10 @@ class AutoDrafter:
         self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other)
 
 
-def _found(context: DraftContext) -> list[str]:
+def _found(context: DraftContext, options: AutoOptions) -> list[str]:
     caches_prefixes = context.runner is not None and context.runner.cache.prefixes is not None
+    if options.model is not None or "model" in options.of(_HEAD):
+        return [_FREE, _HEAD]
     has_head = context.find_head is not None and context.find_head(_HEAD) is not None
     return [_FREE, _HEAD] if has_head and not caches_prefixes else [_FREE]
 
