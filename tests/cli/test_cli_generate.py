@@ -109,6 +109,11 @@ class TestDrafts:
             kept = kept.replace(mark, "")
         assert kept == output.text + "\n"
 
+    def test_what_marks_and_colours_mean_is_said_aside(self, generate: Generate) -> None:
+        assert generate(PROMPT, "--show-drafts").stderr.startswith("{=guessed and accepted=}")
+        assert generate(PROMPT, "--show-drafts", FORCE_COLOR="1").stderr.startswith("green: guessed and accepted")
+        assert generate(PROMPT, "--show-drafts", "--quiet").stderr == ""
+
     def test_colours_show_it_where_there_is_colour(self, generate: Generate, llm: LLM) -> None:
         (output,) = llm.generate(PROMPT, GREEDY)
         shown = generate(PROMPT, "--show-drafts", FORCE_COLOR="1").stdout
@@ -371,6 +376,8 @@ class TestRefusals:
             (["--drafter", "ngram", "--draft-model", "smollm2"], "'ngram' runs no model"),
             (["--drafter-option", "depth=3"], "'depth'"),
             (["--drafter", "ngram", "--drafter-option", "max_order=deep"], "'deep'"),
+            (["--drafter", "ngram:max_order=deep"], "'deep'"),
+            (["--drafter", "ngram:max_order"], "write it as option=value"),
             (["--logit-bias", "99999=1"], "99999"),
             (["--ban-token", "99999"], "99999"),
             (["--temperature", "-1"], "temperature"),

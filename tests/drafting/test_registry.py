@@ -10,6 +10,7 @@ from drafting_toys import ToySequence
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext, ScopedMemory
+from headstart.drafting.options import parse_drafter
 from headstart.drafting.registry import ENTRY_POINT_GROUP, available_drafters, create_drafter, drafter_options
 from headstart.errors import ConfigError
 
@@ -43,6 +44,17 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     yield install
     sys.modules.pop("silent_drafters", None)
+
+
+def test_a_drafter_and_its_options_in_one_word() -> None:
+    assert parse_drafter("ngram") == ("ngram", {})
+    assert parse_drafter("eagle3:model=a/b:width=4") == ("eagle3", {"model": "a/b", "width": 4})
+    assert parse_drafter('auto:drafter_options={"eagle3":{"width":4}}') == (
+        "auto",
+        {"drafter_options": {"eagle3": {"width": 4}}},
+    )
+    with pytest.raises(ConfigError, match="write it as option=value"):
+        parse_drafter("ngram:max_order")
 
 
 def test_every_drafter_is_listed_with_one_line_and_a_source() -> None:

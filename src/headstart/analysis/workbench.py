@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import option_value
+from headstart.drafting.options import parse_drafter, pieces
 from headstart.drafting.registry import available_drafters, create_drafter
 from headstart.drafting.second_model import common_prefix
 from headstart.engine.engine import Engine
@@ -47,13 +47,7 @@ class Contender:
     @classmethod
     def parse(cls, text: str, optional: bool = False) -> Contender:
         """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts."""
-        name, *assignments = _pieces(text, ":")
-        options: dict[str, object] = {}
-        for assignment in assignments:
-            key, equals, value = assignment.partition("=")
-            if not key or not equals:
-                raise ConfigError(f"drafter {text!r} has option {assignment!r}; write it as option=value.")
-            options[key] = option_value(value)
+        name, options = parse_drafter(text)
         return cls(text, lambda context: create_drafter(name, context, **options), optional)
 
 
@@ -63,7 +57,7 @@ def contenders(names: str) -> list[Contender]:
     Raises:
         ConfigError: the list names nothing, or an option is not written as one.
     """
-    wanted = [name.strip() for name in _pieces(names, ",") if name.strip()]
+    wanted = [name.strip() for name in pieces(names, ",") if name.strip()]
     if not wanted:
         raise ConfigError(f"drafters is {names!r}; give names with commas between them, or {ALL}.")
     named = dict.fromkeys(name for name in (PLAIN, *wanted) if name != ALL)
@@ -241,15 +235,3 @@ class Workbench:
             (output,) = self.runner.forward([Span.chain(sequence_id, tokens, logits)])
             self.runner.cache.commit(sequence_id, range(len(tokens)))
         return output.logits
-
-
-def _pieces(text: str, mark: str) -> list[str]:
-    """The text cut at a mark, but not within brackets."""
-    pieces, depth = [""], 0
-    for letter in text:
-        depth += (letter in "{[") - (letter in "]}")
-        if letter == mark and depth == 0:
-            pieces.append("")
-        else:
-            pieces[-1] += letter
-    return pieces

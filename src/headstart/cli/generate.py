@@ -10,7 +10,7 @@ import typer
 from headstart.cli import options
 from headstart.cli.options import OUTPUT, PrecisionChoice, VerifyChoice
 from headstart.drafting import DEFAULT_DRAFTER
-from headstart.drafting.options import option_value
+from headstart.drafting.options import option_value, parse_drafter
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -137,7 +137,8 @@ def generate(
         n=n,
         logprobs=logprobs,
     )
-    drafter_options = dict(_drafter_option(text) for text in drafter_option or ())
+    drafter, drafter_options = parse_drafter(drafter)
+    drafter_options |= dict(_drafter_option(text) for text in drafter_option or ())
     is_chat = chat or system is not None
     if prompts is None:
         assert prompt is not None
@@ -190,7 +191,7 @@ def generate(
         if as_json:
             report = JsonReport(llm, activity, comparator)
         else:
-            live = _live(llm, conversations[0], params, show_drafts) if prompts is None and n == 1 else None
+            live = _live(llm, conversations[0], params, show_drafts, quiet) if prompts is None and n == 1 else None
             report = TextReport(llm, activity, comparator, live)
         clock = answer_all(llm, conversations, params, speculation, report, compare=compare)
     report.close(clock, quiet)
@@ -198,13 +199,16 @@ def generate(
         raise typer.Exit(1)
 
 
-def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_drafts: bool) -> Live:
+def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_drafts: bool, quiet: bool) -> Live:
     """What shows the answer to the command line's prompt while it is decoded."""
     from headstart.cli.showing import DraftText, PlainText
 
     if not show_drafts:
         return PlainText()
-    return DraftText(llm.model.tokenizer, conversation.request(llm, 0).token_ids, params)
+    drafts = DraftText(llm.model.tokenizer, conversation.request(llm, 0).token_ids, params)
+    if not quiet:
+        typer.echo(drafts.legend, err=True)
+    return drafts
 
 
 def _remark(params: SamplingParams, lenience: float | None, typical: float | None, quiet: bool) -> None:

@@ -63,7 +63,8 @@ Drafter = Annotated[
     typer.Option(
         "--drafter",
         "-d",
-        help="Who guesses (`headstart drafters` lists them); none decodes plainly.",
+        help="Who guesses (`headstart drafters` lists them), options behind the name, like ngram:max_order=2; none "
+        "decodes plainly.",
         rich_help_panel=SPECULATION,
         metavar="NAME",
     ),

@@ -14,6 +14,7 @@ import typer
 from headstart.cli import options
 from headstart.cli.options import PrecisionChoice
 from headstart.drafting import DEFAULT_DRAFTER
+from headstart.drafting.options import parse_drafter
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -116,6 +117,7 @@ def serve(
     keys = _keys(api_key_file)
     _check_address(host, port)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
+    drafter, drafter_options = parse_drafter(drafter)
     target = load_model(model, precision.value, revision)
     if also is None:
         also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]
@@ -124,6 +126,7 @@ def serve(
         drafter,
         draft_model=draft_model,
         draft_tokens=draft_tokens,
+        drafter_options=drafter_options,
         max_context=max_context,
         max_batch_size=batch_size,
         cache_tokens=cache_tokens,

@@ -34,6 +34,33 @@ def option_value(text: str) -> object:
         return text
 
 
+def parse_drafter(text: str) -> tuple[str, dict[str, object]]:
+    """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts.
+
+    Raises:
+        ConfigError: an option is not written as one.
+    """
+    name, *assignments = pieces(text, ":")
+    options: dict[str, object] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        require(bool(key and equals), f"drafter {text!r} has option {assignment!r}; write it as option=value.")
+        options[key] = option_value(value)
+    return name, options
+
+
+def pieces(text: str, mark: str) -> list[str]:
+    """The text cut at a mark, but not within brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "{[") - (letter in "]}")
+        if letter == mark and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, object]) -> Any:
     """An ``options_class`` from keyword arguments; ``drafter`` is named in messages.
 
