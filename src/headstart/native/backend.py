@@ -21,6 +21,7 @@ from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
 from headstart.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, RopeTables, as_float32, as_int32, create_model
 from headstart.native.sampling import NativeRows
+from headstart.native.team import team_size
 from headstart.sampling import kernels
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,7 @@ class NativeBackend:
         config: the model; ``supports(config)`` must be None.
         weights: read while packing, not kept (but the embedding table is, if it is bfloat16 already).
         precision: how weights and activations are held.
-        threads: team size, None for torch's.
+        threads: team size, None for ``native.team``'s.
         isa: instruction set to use instead of the fastest (see ``load_library``).
 
     Raises:
@@ -145,7 +146,7 @@ class NativeBackend:
             raise ConfigError("there is no native path on this machine; use PyTorch")
         self.config = config
         self.name = f"native-{library.isa}-{precision}"
-        self.threads = threads or torch.get_num_threads()
+        self.threads = threads or team_size()
         self._library = library
         kernels.use(NativeRows(library))
         self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16

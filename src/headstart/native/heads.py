@@ -40,6 +40,7 @@ from headstart.native.packing import (
     as_matrix,
     create_model,
 )
+from headstart.native.team import team_size
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
 """``Entry`` of ``src/decoder.h``."""
@@ -65,7 +66,7 @@ class NativeEaglePass:
         head: weights, copied; ``supports_head`` of its configuration must be None.
         tables: the target's; used where the head has none of its own.
         precision: of matrices and cache, whatever the target's.
-        threads: team size, None for torch's.
+        threads: team size, None for ``native.team``'s.
         isa: instruction set to use instead of the fastest (see ``load_library``).
 
     Raises:
@@ -88,7 +89,7 @@ class NativeEaglePass:
         self._library = library
         embedding = (tables.embedding if head.embedding is None else head.embedding).detach().cpu()
         self._embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
-        shape = _shape(config, len(embedding), precision, threads or torch.get_num_threads())
+        shape = _shape(config, len(embedding), precision, threads or team_size())
         self.handle = create_model(self, library, shape, f"the head as {precision}")
         self._ropes = RopeTables(library, self.handle, [config.rope])
         with torch.inference_mode():
@@ -259,7 +260,7 @@ def native_kit(precision: Precision = "bf16", threads: int | None = None, isa: s
     library = load_library(isa)
     if library is None:
         return None
-    team = threads or torch.get_num_threads()
+    team = threads or team_size()
     return Kit(
         torch.float32, lambda weights: NativeLinear(library, weights, precision, team), partial(best_tokens, library)
     )
