@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -271,7 +273,7 @@ def train(
             cache_gb=cache_gb,
             device=device,
             precision=precision.value,
-            on_progress=_shown_by(activity),
+            on_progress=_shown_by(activity, aloud=not quiet and not sys.stderr.isatty()),
         )
     progress = result.progress
     if not result.leads:
@@ -297,12 +299,31 @@ def _resumable() -> Iterator[None]:
         raise
 
 
-def _shown_by(activity: Activity) -> Progressing:
+def _shown_by(activity: Activity, aloud: bool) -> Progressing:
+    """``aloud``: where there is no terminal, a line for each phase, batch of answers and measurement of acceptance."""
     from headstart.training.recipe import Progressing
+
+    aloud = aloud and os.environ.get("RANK", "0") == "0"
+    written = 0
+
+    def begin(phase: str, total: int | None) -> None:
+        activity.show(phase, total)
+        if aloud:
+            typer.echo(phase, err=True)
+
+    def wrote(documents: int, tokens: int) -> None:
+        nonlocal written
+        written += tokens
+        activity.advance(documents, tokens)
+        if aloud:
+            typer.echo(f"{written} tokens", err=True)
 
     def trained(report: StepReport) -> None:
         progress = report.progress
         known = f", accepted length {progress.held_out[-1][1]:.2f}" if progress.held_out else ""
-        activity.advance_saying(1, f"step {progress.step}, loss {report.loss:.3f}{known}")
+        standing = f"step {progress.step} of {progress.total_steps}, loss {report.loss:.3f}{known}"
+        activity.advance_saying(1, standing)
+        if aloud and progress.held_out and progress.held_out[-1][0] == progress.step:
+            typer.echo(standing, err=True)
 
-    return Progressing(begin=activity.show, wrote=activity.advance, trained=trained)
+    return Progressing(begin=begin, wrote=wrote, trained=trained)
