@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -91,6 +92,13 @@ def test_a_fault_of_ours_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_fault_of_ours_shows_its_traceback_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(RuntimeError("something"), monkeypatch)
     assert isinstance(headstart("generate", "x", HEADSTART_TRACEBACK="1").exception, RuntimeError)
+
+
+def test_what_the_system_refuses_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/some/file"), monkeypatch)
+    assert refusal(headstart("generate", "x")) == "Error: /some/file: No space left on device."
+    fail_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), monkeypatch)
+    assert refusal(headstart("generate", "x")) == "Error: No space left on device."
 
 
 def test_ctrl_c_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

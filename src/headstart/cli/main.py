@@ -66,6 +66,9 @@ class Commands(TyperGroup):
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
+            if isinstance(error, OSError) and error.strerror:
+                # A full disk, say, or a folder that was taken away: of the machine's making, not of ours.
+                return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
             return _fail(
                 f"unexpected {type(error).__name__}: {_one_line(error)}. This is a fault of Headstart; "
                 f"{TRACEBACK_VARIABLE}=1 shows where."
