@@ -41,13 +41,13 @@ def test_train_then_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     tensors = load_file(exported / "model.safetensors")
     assert tensors["layers.0.self_attn.q_proj.weight"].shape == (32, 64)
     assert tensors["d2t"].shape == (64,)
-    code, _, err = run(
-        capsys, "train", "eagle3", "--out", str(tmp_path / "again"), "-m", str(model), *text, *training[:-1]
-    )
+    again = ["--out", str(tmp_path / "again"), "-m", str(model)]
+    code, _, err = run(capsys, "train", "eagle3", *again, *text, *training[:-1])
     assert code == 0
-    loading, writing, learning, *measured = err.splitlines()
+    loading, writing, written, learning, measured = err.splitlines()
     assert (loading, writing, learning) == (f"Loading {model}", "Writing text", "Training eagle3")
-    assert [line.startswith("step 2 of 2, loss ") for line in measured] == [True]
+    assert int(written.removesuffix(" tokens")) >= 100
+    assert measured.startswith("step 2 of 2, loss ")
     wrong = str(tmp_path / "wrong")
     code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", wrong, "-m", str(model))
     assert code == 1
