@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
@@ -114,6 +117,24 @@ def test_an_empty_prompt_starts_from_the_beginning_of_a_text(llm: LLM) -> None:
     (out,) = llm.generate("", GREEDY)
     assert out.prompt_token_ids == [llm.model.tokenizer.bos_token_id]
     assert len(out.token_ids) > 0
+
+
+def test_token_ids_may_be_arrays(llm: LLM) -> None:
+    (wanted,) = llm.generate([70, 71], GREEDY)
+    for prompt in (np.array([70, 71]), [np.int64(70), np.int64(71)], torch.tensor([70, 71]), (70, 71)):
+        (out,) = llm.generate(prompt, GREEDY)  # type: ignore[arg-type]
+        assert out.prompt_token_ids == [70, 71]
+        assert out.token_ids == wanted.token_ids
+    first, second = llm.generate(np.array([[70, 71], [71, 70]]), GREEDY)  # type: ignore[arg-type]
+    assert (first.prompt_token_ids, second.prompt_token_ids) == ([70, 71], [71, 70])
+
+
+@pytest.mark.parametrize("prompt", [None, 5, [1.5], {"prompt": "Once"}, [{"prompt": "Once"}], [["Once"]]])
+def test_what_is_no_prompt_is_refused_in_a_sentence(llm: LLM, prompt: Any) -> None:
+    with pytest.raises(RequestError, match="give a text, a list of token ids, or what encode returns"):
+        llm.generate(prompt, GREEDY)
+    with pytest.raises(RequestError, match="give SamplingParams"):
+        llm.generate("Once", {"temperature": 0})  # type: ignore[arg-type]
 
 
 def test_one_bad_prompt_is_named_and_nothing_is_lost(llm: LLM) -> None:

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting import DEFAULT_DRAFTER
@@ -24,13 +24,12 @@ from headstart.lending import draft_context
 from headstart.loading import Model, Precision, load_model, parse_precision
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, StreamPiece
+from headstart.request import EncodedPrompt, Job, Prompt, StreamPiece, listed, token_ids
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.text.grammar import GrammarCompiler
 
-Prompt = str | Sequence[int] | EncodedPrompt
 Message = Mapping[str, Any]
 OnCommit = Callable[[StreamPiece], None]
 
@@ -155,7 +154,7 @@ class LLM:
             RequestError: a prompt cannot be served (where strict), or a parameter does not fit the model; raised
                 before anything is decoded.
         """
-        encoded = [self.encode(prompt) for prompt in _listed(prompts)]
+        encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, params, speculation, on_commit, strict)
 
     def chat(
@@ -213,13 +212,13 @@ class LLM:
         """A prompt as the target reads it.
 
         Raises:
-            RequestError: the text has no UTF-8 form.
+            RequestError: the text has no UTF-8 form, or it is neither a text nor token ids.
         """
         if isinstance(prompt, EncodedPrompt):
             return prompt
         tokenizer = self.model.tokenizer
         if not isinstance(prompt, str):
-            ids = [int(token) for token in prompt]
+            ids = token_ids(prompt)
             return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
         ids = tokenizer.encode(prompt)
         if not ids and tokenizer.bos_token_id is not None:
@@ -254,6 +253,8 @@ class LLM:
         Raises:
             RequestError: a parameter does not fit the model.
         """
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"params is {type(params).__name__} {params!s:.40}; give SamplingParams.")
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
         return [
@@ -330,13 +331,6 @@ class LLM:
     def _abort(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self.engine.abort(job.sequence)
-
-
-def _listed(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    """One prompt, or several, as several."""
-    if isinstance(prompts, (str, EncodedPrompt)) or (prompts and all(isinstance(item, int) for item in prompts)):
-        return [cast(Prompt, prompts)]
-    return cast(Sequence[Prompt], prompts)
 
 
 def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import abc
 from dataclasses import dataclass, field
+from operator import index
+from typing import cast
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
@@ -164,3 +167,38 @@ class Job:
         if self.sequence.finished:
             self._text.finish()
         return self._text.text
+
+
+Prompt = str | abc.Sequence[int] | EncodedPrompt
+"""What may be gone on from."""
+
+
+def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
+    """One prompt, or several, as several; what is neither is left for ``encode`` to refuse."""
+    if isinstance(prompts, (str, EncodedPrompt, abc.Mapping)) or not isinstance(prompts, abc.Iterable):
+        return [cast(Prompt, prompts)]
+    items = list(prompts)
+    return [cast(Prompt, items)] if items and all(map(_is_id, items)) else cast(abc.Sequence[Prompt], items)
+
+
+def token_ids(prompt: abc.Sequence[int]) -> list[int]:
+    """Token ids as plain integers, of a list or an array.
+
+    Raises:
+        RequestError: they are none.
+    """
+    try:
+        return [index(token) for token in prompt]
+    except TypeError:
+        raise RequestError(
+            f"a prompt is {type(prompt).__name__} {prompt!s:.40}; give a text, a list of token ids, or what encode "
+            "returns."
+        ) from None
+
+
+def _is_id(item: object) -> bool:
+    try:
+        index(item)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True

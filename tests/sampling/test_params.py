@@ -75,6 +75,11 @@ def test_top_k_may_be_off_in_vllms_way():
     assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
 
 
+def test_none_is_nothing_as_other_libraries_have_it():
+    fields = ("banned_token_ids", "stop_token_ids", "stop", "logit_bias")
+    assert SamplingParams(**dict.fromkeys(fields)) == SamplingParams()
+
+
 def test_vocabulary_bounds_and_contradictions():
     SamplingParams(allowed_token_ids=(0, 9)).check_vocabulary(10)
     with pytest.raises(RequestError, match=r"allowed_token_ids names token 10; this model's ids go from 0 to 9"):

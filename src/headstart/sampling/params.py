@@ -94,6 +94,10 @@ class SamplingParams:
     """What the whole output must be; acts on the logits before every other transform."""
 
     def __post_init__(self) -> None:
+        for name in ("banned_token_ids", "stop_token_ids", "stop", "logit_bias"):
+            # Other libraries have None for nothing.
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, {} if name == "logit_bias" else ())
         for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             tokens = getattr(self, name)
             if tokens is not None:
