@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import typer
@@ -39,6 +40,12 @@ def test_tables_json_and_page(invoke, tmp_path):
     assert len(written["checked"]) == 3
     assert all(each["seconds"] > 0 for each in written["passes"])
     assert "<!doctype html>" in (tmp_path / "out" / "plan.html").read_text()
+
+
+def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatch):
+    monkeypatch.setattr("headstart.models.heads.shipped.shipped_heads", lambda digest: {"bigram": Path()})
+    drafters = [each["drafter"] for each in json.loads(invoke("--json").stdout)["drafters"]]
+    assert drafters == ["none", "suffix", "recycling", "ngram", "bigram"]
 
 
 @pytest.mark.parametrize("sizes", ["", "0", "two", "1,,2", "65"])

@@ -13,20 +13,22 @@ from headstart.cli.options import SPECULATION, PrecisionChoice
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
+_USUAL = "suffix,recycling,ngram"
+
 
 def plan(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
     drafters: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Who may guess: names with commas between them. An option of a drafter follows its name, like "
-            "draft-model:model=DIR.",
+            f"draft-model:model=DIR. If left out: {_USUAL}, and the heads that come with Headstart for the model.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",
         ),
-    ] = "suffix,recycling,ngram",
+    ] = None,
     prompts: Prompts = None,
     per_group: PerGroup = 1,
     max_tokens: options.MaxTokens = 64,
@@ -54,19 +56,22 @@ def plan(
     from headstart.analysis.planner import check as check_plan
     from headstart.analysis.planner import make_plan
     from headstart.analysis.provenance import provenance
-    from headstart.analysis.workbench import Workbench, contenders
+    from headstart.analysis.workbench import Contender, Workbench, contenders
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.progress import Activity
     from headstart.loading import load_model
+    from headstart.models.heads.shipped import shipped_heads
     from headstart.sampling.params import SamplingParams
 
-    batches, listed = _batches(batch_sizes), contenders(drafters)
+    batches, listed = _batches(batch_sizes), contenders(_USUAL if drafters is None else drafters)
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
     chosen = choose(read_prompts(prompts), per_group)
     where = provenance()
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
+        if drafters is None:
+            listed += map(Contender.parse, shipped_heads(loaded.checkpoint.digest()))
         bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024)
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
