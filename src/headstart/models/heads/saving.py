@@ -65,10 +65,13 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
         embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return
-    raise CheckpointError(f"a head of kind {kind_of(head)!r} has no form in the format {format_name!r}.")
+    found = kind_of(head)
+    others = _KINDS.get(found, ())
+    mend = f"; choose {' or '.join(others)}" if others else ""
+    raise CheckpointError(f"a head of kind {found!r} has no form in the format {format_name!r}{mend}.")
 
 
-_KINDS = {"eagle": ("eagle",), "eagle3": ("eagle3", "speculators")}
+_KINDS = {"eagle": ("eagle",), "eagle3": ("eagle3", "speculators"), "medusa": ("medusa",)}
 
 
 def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
