@@ -68,6 +68,16 @@ class TestText:
         assert f"acceptance rate {output.stats.acceptance_rate:.1%}" in summary
         assert f"mean accepted length {output.stats.mean_accepted_length:.2f}" in summary
 
+    def test_a_terminal_is_told_what_memory_it_takes(
+        self, generate: Generate, llm: LLM, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        said: list[str] = []
+        monkeypatch.setattr("headstart.cli.progress.Activity.say", lambda _, line: said.append(line))
+        generate(PROMPT)
+        (line,) = said
+        assert line.startswith("Memory: ")
+        assert "cache" in line
+
     def test_quiet_says_nothing_else(self, generate: Generate) -> None:
         assert generate(PROMPT, "--quiet").stderr == ""
 

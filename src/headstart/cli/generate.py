@@ -178,6 +178,7 @@ def generate(
             revision=revision,
         )
         activity.stop()
+        activity.say(f"Memory: {llm.memory}.")
 
         comparator = None
         if compare:

@@ -70,6 +70,12 @@ class Activity:
         if self._shown:
             self._progress.update(self._task, advance=steps, note=note)
 
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        if self._shown:
+            with self.aside():
+                print(line, file=sys.stderr)
+
     def stop(self) -> None:
         if self._shown:
             self._progress.stop()
