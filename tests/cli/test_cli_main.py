@@ -108,10 +108,11 @@ def test_ctrl_c_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.output == ""
 
 
-def test_a_closed_pipe_is_silent() -> None:
+@pytest.mark.parametrize("words", [["drafters", "--json"], ["drafters"], ["theory", "table1"]])
+def test_a_closed_pipe_is_silent(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-c", "from headstart.cli.main import main; main()", "drafters", "--json"]
+    command = [sys.executable, "-c", "from headstart.cli.main import main; main()", *words]
     done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False)
     os.close(writing)
     assert done.returncode == 141

@@ -52,6 +52,11 @@ class Commands(TyperGroup):
             # What is still buffered has nowhere to go: the interpreter must not try it again at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from error
+        except SystemExit as error:
+            # Rich has seen to a closed pipe itself, and leaves with a status of its own.
+            if isinstance(error.__context__, BrokenPipeError):
+                raise typer.Exit(PIPE_CLOSED) from error
+            raise
 
     def _status(self, *args: Any, **kwargs: Any) -> int:
         try:
