@@ -152,7 +152,7 @@ class TestPassages:
         ("name", "content", "message"),
         [
             ("a.txt", b" \n", "is empty"),
-            ("a.txt", b"\xff", "cannot be read as UTF-8"),
+            ("a.txt", b"\xff", r"cannot be read as UTF-8 \(invalid start byte at byte 0\)\.$"),
             ("a.txt", None, "cannot be read"),
             ("a.jsonl", None, "cannot be read"),
             ("a.jsonl", b"", "is empty"),

@@ -44,8 +44,10 @@ def windows(passages: Sequence[Sequence[int]], length: int) -> list[list[int]]:
 def _whole(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"text file {path} cannot be read as UTF-8 text: {error}.") from error
+    except OSError as error:
+        raise ConfigError(f"text file {path} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"text file {path} cannot be read as UTF-8 ({error.reason} at byte {error.start}).") from error
     if not text.strip():
         raise ConfigError(f"text file {path} is empty; give some hundred words.")
     return text
