@@ -47,7 +47,9 @@ def _whole(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"text file {path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"text file {path} cannot be read as UTF-8 ({error.reason} at byte {error.start}).") from error
+        raise ConfigError(
+            f"text file {path} cannot be read as UTF-8 ({error.reason} at byte {error.start})."
+        ) from error
     if not text.strip():
         raise ConfigError(f"text file {path} is empty; give some hundred words.")
     return text
