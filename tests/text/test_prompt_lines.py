@@ -66,7 +66,7 @@ def test_a_line_that_is_no_object_says_so_and_stops_no_other(text):
 
 def test_bytes_that_are_no_text_are_one_bad_line():
     (bad,) = parse_lines(b'{"prompt": "\xff"}', "it")
-    assert "UnicodeDecodeError" in str(bad.error)
+    assert bad.error == "is not UTF-8 (invalid start byte); give one JSON object a line."
 
 
 def test_files_without_lines_are_refused(tmp_path):

@@ -96,6 +96,8 @@ def parse_lines(content: bytes, name: str) -> list[PromptLine]:
 def _parse(number: int, line: bytes) -> PromptLine:
     try:
         value = json.loads(line)
+    except UnicodeDecodeError as error:
+        return PromptLine(number, error=f"is not UTF-8 ({error.reason}); give one JSON object a line.")
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
         return PromptLine(number, error=f"is not JSON ({reason}); give one JSON object a line.")
