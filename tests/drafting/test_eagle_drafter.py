@@ -150,15 +150,20 @@ def test_rounds_without_a_draft_are_caught_up(monkeypatch: pytest.MonkeyPatch) -
     assert recorder.steps[0][-3:] == [(2, 4), (7, 5), (0, 6)]
 
 
-def test_missing_states_stop_the_guessing_until_the_sequence_begins_again() -> None:
-    drafter = new_drafter()
-    sequence = ToySequence(1, list(PROMPT))
+def test_behind_missing_states_it_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in a cache already, or was decoded while it did not listen, brings no states."""
+    sequence, drafter = ToySequence(1, list(PROMPT)), new_drafter()
     drafter.begin(sequence)
     read(drafter, sequence, 2, 2)
-    assert len(drafter.propose([sequence], [BUDGET])[0]) == 0
-    drafter.end(1)
-    again = begin(drafter, PROMPT)
-    assert len(drafter.propose([again], [BUDGET])[0]) > 0
+    recorder = Recorder(drafter, monkeypatch)
+    (tree,) = drafter.propose([sequence], [BUDGET])
+    assert recorder.steps[0] == [(PROMPT[3], 0), (PROMPT[4], 1)]
+    assert len(tree) > 0
+    interrupted = new_drafter()
+    begin(interrupted, PROMPT[:2])
+    read(interrupted, sequence, 2, 2)
+    (other,) = interrupted.propose([sequence], [BUDGET])
+    assert other.tokens.tolist() == tree.tokens.tolist()
 
 
 def test_contexts_far_beyond_the_training_length(tmp_path: Path) -> None:

@@ -77,3 +77,15 @@ def test_chunks_and_preemptions(target: Model, name: str, tmp_path: Path) -> Non
     assert [output.outputs[0].token_ids for output in outputs] == [output.outputs[0].token_ids for output in plain]
     assert sum(output.outputs[0].stats.preemptions for output in outputs) > 0
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
+
+
+@pytest.mark.parametrize("name", ["eagle3", "medusa", "pass"])
+def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> None:
+    prompts, params = [list(range(40, 110))], SamplingParams(temperature=0, max_tokens=24)
+    directory = write_random_head(target, name, tmp_path)
+    options = {} if name == "pass" else {"precision": "fp32"}
+    llm = LLM(target, name, draft_model=directory, drafter_options=options, prefix_caching=True)
+    first, second = (llm.generate(prompts, params)[0].outputs[0] for _ in range(2))
+    assert second.stats.cached_tokens > 0
+    assert second.stats.drafted > 0
+    assert second.token_ids == first.token_ids == LLM(target, "none").generate(prompts, params)[0].outputs[0].token_ids

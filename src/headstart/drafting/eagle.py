@@ -77,15 +77,17 @@ class DynamicEagleOptions(HeadOptions):
 class Reading:
     """How far the head has read one sequence.
 
-    The features of the last known position stay even when it was read, so that every draft begins with a true row.
+    Where states are missing (a prefix that was found in the cache brings none) it begins behind them, and guesses from
+    what it has read since: positions are relative to each other. The features of the last known position stay even when
+    it was read, so that every draft begins with a true row.
     """
 
     def __init__(self, cache: DraftCache) -> None:
         self.cache = cache
-        self.broken = False
-        """States are missing; nothing can be guessed until the sequence begins again."""
+        self.first = 0
+        """Position of the first row."""
         self.known = 0
-        """Positions whose true states have come."""
+        """Positions from there on whose true states have come."""
         self._features = np.empty((0, 0), np.float32)
         """[row, taps * hidden] of ``_held`` positions up to the last known one, with room behind them."""
         self._held = 0
@@ -95,8 +97,16 @@ class Reading:
         """Known positions that are not in the cache."""
         return self.known - self.cache.rows
 
-    def append(self, states: Sequence[Tensor], rows: list[int]) -> None:
-        """Know the next positions: these rows of each tap's states [row, hidden]."""
+    @property
+    def end(self) -> int:
+        """The position behind the last known one."""
+        return self.first + self.known
+
+    def append(self, position: int, states: Sequence[Tensor], rows: list[int]) -> None:
+        """Know the positions from ``position`` on: these rows of each tap's states [row, hidden]."""
+        if position != self.end:
+            self.cache.truncate(0)
+            self.first, self.known, self._held = position, 0, 0
         if not self.num_unread:
             self._held = 0
         first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
@@ -110,10 +120,10 @@ class Reading:
 
     def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
         """The next rows for the head, all by default: the token behind each position, and its features."""
-        first = self.cache.rows
-        end = self.known if count is None else first + count
+        first = self.first + self.cache.rows
+        count = self.num_unread if count is None else count
         place = self._held - self.num_unread
-        return np.array(sequence.tokens[first + 1 : end + 1], np.int32), self._features[place : place + end - first]
+        return np.array(sequence.tokens[first + 1 : first + 1 + count], np.int32), self._features[place : place + count]
 
     def rewind(self) -> None:
         """Have at least one row unread."""
@@ -175,13 +185,10 @@ class HeadDrafter(ABC):
         many = []
         for outcome in outcomes:
             reading = self._readings.get(outcome.sequence.id)
-            if reading is None or reading.broken:
+            if reading is None:
                 continue
-            if outcome.first_position != reading.known:
-                # A cache that was filled elsewhere brings no states.
-                reading.broken = True
-                continue
-            reading.append([outcome.hidden[tap] for tap in self._taps], outcome.kept_rows)
+            states = [outcome.hidden[tap] for tap in self._taps]
+            reading.append(outcome.first_position, states, outcome.kept_rows)
             if reading.num_unread >= _EAGER_ROWS:
                 many.append((outcome.sequence, reading))
         self._read_on(many)
@@ -204,7 +211,7 @@ class HeadDrafter(ABC):
 
     def _is_ready(self, sequence: SequenceView) -> bool:
         reading = self._readings.get(sequence.id)
-        return reading is not None and not reading.broken and 0 < reading.known == len(sequence.tokens) - 1
+        return reading is not None and reading.known > 0 and reading.end == len(sequence.tokens) - 1
 
     def _read_on(self, waiting: list[tuple[SequenceView, Reading]]) -> None:
         """Turn known states into rows, but the last of each sequence. The token behind a state is known by then, also

@@ -154,9 +154,8 @@ class Engine:
         ready = []
         computed = set()
         for sequence in self.running:
-            # Whoever reads the target's states, or its logits over the prompt, must see every row computed.
-            everything = sequence.prompt_top is not None or self.drafters.needs_of(sequence).taps
-            if not everything and unread(sequence, cache):
+            # Whoever wants the target's logits over the prompt must see every row computed.
+            if sequence.prompt_top is None and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
                 block = cache.next_block(sequence.id, sequence.tokens[:-1])
                 if block is not None and block in computed:
