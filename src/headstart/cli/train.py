@@ -80,7 +80,7 @@ def train(
         list[Path] | None,
         typer.Option(
             help="JSONL file of questions (messages, turns, prompt or question) that the target answers besides those "
-            "that it asks itself; may be repeated.",
+            "that it asks itself, and a model without a chat template continues; may be repeated.",
             metavar="FILE.jsonl",
             rich_help_panel=TEXT,
         ),

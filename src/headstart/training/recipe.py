@@ -240,7 +240,7 @@ def _corpus(
 ) -> Corpus:
     """The text, written by the leader."""
     # Files take turns, so that the short ones are read whole and the long ones do not hide them.
-    files = zip_longest(*(read_conversations(path) for path in text.prompts))
+    files = zip_longest(*(read_conversations(path, target.chat_template.available) for path in text.prompts))
     conversations = [conversation for each in files for conversation in each if conversation is not None]
     about = {
         "target_digest": target.checkpoint.digest(),

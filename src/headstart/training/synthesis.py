@@ -2,12 +2,13 @@
 arXiv:2406.08464: a chat model that is given the user's header writes a question).
 
 What a drafter must guess is what its target says, in its chat template, at its temperatures: nothing else teaches it
-as well (methods-trained, section 5).
+as well (methods-trained, section 5). A base model, which has no chat template, continues texts instead of answering.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,19 @@ from headstart.errors import ConfigError, RequestError
 from headstart.llm import LLM
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
+from headstart.text.chat import ChatTemplate
 from headstart.text.prompt_lines import PromptLine, read_lines
+from headstart.text.tokenizer import Tokenizer
 from headstart.training.corpus import Corpus, Document
 
 Progress = Callable[[int, int], None]
 """Told of documents and tokens as they are written."""
 
 _QUESTION_TOKENS = 128
+_OPENING_TOKENS = 12
+"""Of a text that a base model begins itself: greedy text would be the same one time and again without them."""
+_COMMON_TOKENS = 1000
+_PLAIN = ChatTemplate("{{ messages[0].content }}")
 _MARK = "question"
 _ANSWER_MARK = "<the answer>"
 _ROUNDS_QUEUED = 4
@@ -88,30 +95,85 @@ def write_answers(
 
     Sources take turns: conversations of ``prompts``, each once; questions that the target asks itself; prompts again;
     and what follows from what it wrote before, tasks on passages (summaries, translations, questions on documents) and
-    second turns, so that long prompts and conversations are learnt as well. Temperatures take turns from answer to
+    second turns, so that long prompts and conversations are learnt as well. A target without a chat template continues
+    the texts of ``prompts``, and in all other turns what it begins itself. Temperatures take turns from answer to
     answer. A corpus that was cut off is continued where it ends.
 
     Raises:
-        ConfigError: the target has no chat template (nothing can be asked).
+        ConfigError: the chat template hides what a user says.
         RequestError: a conversation cannot be rendered.
     """
     size = batch_size * _ROUNDS_QUEUED
+    chats = llm.model.chat_template.available
     while corpus.num_answer_tokens < num_tokens:
         done = len(corpus)
         turn, source = divmod(done // size, 4)
         questions: list[EncodedPrompt] = []
         if source in (0, 2):
             begin = (2 * turn + source // 2) * size
-            questions = [llm.encode_chat(conversation) for conversation in prompts[begin : begin + size]]
-        elif source == 3 and done:
+            questions = [encode_asked(llm, conversation) for conversation in prompts[begin : begin + size]]
+        elif chats and source == 3 and done:
             questions = [*follow_up(llm, corpus, size // 2, seed + done)]
             questions += [llm.encode_chat(each) for each in task(llm, corpus, size - len(questions), seed + done)]
-        # What a source lacks the target asks itself: every turn writes ``size`` documents.
-        questions += [llm.encode_chat(each) for each in ask(llm, size - len(questions), seed + done)]
+        # What a source lacks the target asks or begins itself: every turn writes ``size`` documents.
+        lacking = size - len(questions)
+        if chats:
+            questions += [llm.encode_chat(each) for each in ask(llm, lacking, seed + done)]
+        else:
+            questions += begin_texts(llm, lacking, seed + done)
         documents = answer(llm, questions, temperatures, answer_tokens, seed + done)
         corpus.extend(documents)
         if progress is not None:
             progress(len(documents), sum(int(document.answers.sum()) for document in documents))
+
+
+def encode_asked(llm: LLM, conversation: Sequence[Mapping[str, Any]]) -> EncodedPrompt:
+    """What the target answers: a conversation in its chat template, or without one the first message as plain text.
+
+    Raises:
+        RequestError: it cannot be rendered.
+    """
+    if llm.model.chat_template.available:
+        return llm.encode_chat(conversation)
+    return llm.encode(_PLAIN.render(conversation))
+
+
+def begin_texts(llm: LLM, count: int, seed: int) -> list[EncodedPrompt]:
+    """Openings of texts that the target begins itself, without being asked: some tokens at temperature 1.
+
+    It starts from its begin-of-sequence token; where it has none, from what ends a text, which stood between the
+    documents that it learnt from; without either, from a common word or a part of one.
+    """
+    if count == 0:
+        return []
+    model = llm.model
+    marks = [model.config.bos_token_id, *model.eos_token_ids]
+    start = llm.encode("").token_ids or [mark for mark in marks if mark is not None][:1]
+    if start:
+        starts = [start] * count
+    else:
+        random = np.random.default_rng([seed, count, 2])
+        starts = [[int(each)] for each in random.choice(_common_words(model.tokenizer), count)]
+    params = [SamplingParams(temperature=1.0, max_tokens=_OPENING_TOKENS, seed=seed + i) for i in range(count)]
+    ends = set(model.eos_token_ids)
+    openings = []
+    for output in llm.generate(starts, params):
+        said = output.outputs[0].token_ids
+        openings.append(llm.encode([*output.prompt_token_ids, *(token for token in said if token not in ends)]))
+    return openings
+
+
+def _common_words(tokenizer: Tokenizer) -> list[int]:
+    """Tokens of letters alone, those with the lowest ids: vocabularies begin with what is most frequent.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    words = (token for token in range(tokenizer.vocab_size) if tokenizer.token_text(token).strip().isalpha())
+    common = list(islice(words, _COMMON_TOKENS))
+    if not common:
+        raise ConfigError(f"the tokenizer {tokenizer.name!r} has no token that a text could begin with; give prompts.")
+    return common
 
 
 def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
@@ -119,14 +181,11 @@ def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
     it is given.
 
     Raises:
-        ConfigError: it has no chat template, or one in which a message cannot be told from its header.
+        ConfigError: a message cannot be told from its header in the chat template.
+        RequestError: it has no chat template.
     """
     if count == 0:
         return []
-    if not llm.model.chat_template.available:
-        raise ConfigError(
-            f"model {llm.model.name!r} has no chat template, through which it is asked; train for one that has."
-        )
     text = llm.model.chat_template.render([{"role": "user", "content": _MARK}], add_generation_prompt=False)
     header, found, _ = text.rpartition(_MARK)
     if not found:
@@ -203,19 +262,27 @@ def answer(
     return documents
 
 
-def read_conversations(path: Path) -> list[list[dict[str, Any]]]:
+def read_conversations(path: Path, chats: bool = True) -> list[list[dict[str, Any]]]:
     """What a JSONL file asks (``text.prompt_lines``): ``messages`` as they are, else a user's first text.
 
+    ``chats``: whether the target has a chat template, which several messages need.
+
     Raises:
-        ConfigError: the file cannot be read or is empty, or a line asks nothing.
+        ConfigError: the file cannot be read or is empty, or a line asks nothing, or more than the target can read.
     """
-    return [_conversation(line, f"{path}, line {line.number},") for line in read_lines(path)]
+    return [_conversation(line, f"{path}, line {line.number},", chats) for line in read_lines(path)]
 
 
-def _conversation(line: PromptLine, where: str) -> list[dict[str, Any]]:
+def _conversation(line: PromptLine, where: str, chats: bool) -> list[dict[str, Any]]:
     if line.error is not None:
         raise ConfigError(f"{where} {line.error}")
     try:
-        return line.messages() if "messages" in line.forms else [{"role": "user", "content": line.texts()[0]}]
+        messages = line.messages() if "messages" in line.forms else [{"role": "user", "content": line.texts()[0]}]
+        if not chats and len(messages) > 1:
+            raise RequestError(
+                f"has {len(messages)} messages, but the model has no chat template to read them in; "
+                "give one text as prompt."
+            )
     except RequestError as error:
         raise ConfigError(f"{where} {error}") from error
+    return messages
