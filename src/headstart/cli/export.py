@@ -30,7 +30,8 @@ def export(
     to: Annotated[
         FormatChoice,
         typer.Option(
-            help="speculators (vLLM, for EAGLE-3 heads), eagle or eagle3 (SafeAILab, SGLang), or medusa.",
+            help="speculators (vLLM, for EAGLE-3 heads; EAGLE-1 as the library's version 0.4 has it), eagle or eagle3 "
+            "(SafeAILab, SGLang, vLLM), or medusa.",
         ),
     ],
     model: options.Model = DEFAULT_MODEL,

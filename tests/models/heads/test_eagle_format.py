@@ -95,6 +95,70 @@ def test_speculators(tmp_path: Path) -> None:
         load_head(write(tmp_path, described | {"speculators_model_type": "peagle"}, tensors), TARGET)
 
 
+def speculators_eagle1_files(bias: bool = True) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """As EagleSpeculatorConfig and EagleConverter of speculators 0.4 write them: no embedding, no output head."""
+    described = {
+        "architectures": ["EagleSpeculator", "LlamaDecoderLayer"],
+        "speculators_model_type": "eagle",
+        "speculators_version": "0.3.0",
+        "transformer_layer_architecture": "LlamaDecoderLayer",
+        "layernorms": False,
+        "fusion_bias": bias,
+        "speculators_config": {
+            "algorithm": "eagle",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": 5,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": "org/target", "architectures": ["LlamaForCausalLM"]},
+        },
+        "transformer_layer_config": {key: value for key, value in EAGLE1.items() if key != "architectures"},
+    }
+    matrices = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+    plain = eagle1_tensors(bias)
+    tensors = {f"transformer.{name}.weight": plain[f"layers.0.{name}.weight"] for name in matrices}
+    tensors["transformer.post_attention_layernorm.weight"] = plain["layers.0.post_attention_layernorm.weight"]
+    tensors["fusion_fc.weight"] = plain["fc.weight"]
+    return described, tensors | ({"fusion_fc.bias": plain["fc.bias"]} if bias else {})
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_speculators_eagle1(tmp_path: Path, bias: bool) -> None:
+    described, tensors = speculators_eagle1_files(bias)
+    head = load_head(write(tmp_path / "in", described, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    assert (head.config.variant, head.config.fc_bias, head.embedding) == ("eagle", bias, None)
+    assert torch.equal(head.fc.weight, tensors["fusion_fc.weight"])
+    assert torch.equal(head.midlayer.self_attn.o_proj.weight, tensors["transformer.self_attn.o_proj.weight"])
+    export_head(head, "speculators", tmp_path / "out", TABLES, "org/target")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    layer = described.pop("transformer_layer_config")
+    assert layer.items() <= written.pop("transformer_layer_config").items()
+    assert written == described
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "words"),
+    [
+        ({"layernorms": True}, {}, "layernorms is True, but must be false"),
+        ({"transformer_layer_architecture": "Gemma2DecoderLayer"}, {}, "Gemma2DecoderLayer"),
+        ({"fusion_bias": False}, {}, "fc.bias is not part"),
+        ({}, {"pre_lm_head_layernorm.weight": torch.ones(HIDDEN)}, "pre_lm_head_layernorm.weight is not part"),
+    ],
+)
+def test_other_eagle1_speculators_are_refused(
+    tmp_path: Path, changes: dict[str, Any], more: dict[str, torch.Tensor], words: str
+) -> None:
+    described, tensors = speculators_eagle1_files()
+    with pytest.raises(CheckpointError, match=words):
+        load_head(write(tmp_path, described | changes, tensors | more), TARGET)
+
+
 def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:
     tensors = eagle3_tensors()
     del tensors["midlayer.hidden_norm.weight"], tensors["d2t"]
@@ -150,11 +214,11 @@ def test_a_pickle_that_is_more_than_tensors_is_refused(tmp_path: Path) -> None:
         load_head(tmp_path, TARGET)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3", "speculators"])
-def test_exports_hold_the_formats_keys(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "variant"), [("eagle", 1), ("eagle3", 3), ("speculators", 3), ("speculators", 1)])
+def test_exports_hold_the_formats_keys(tmp_path: Path, kind: str, variant: int) -> None:
     """What is written has the names and shapes of the hand-made files, and reads back as the same head."""
     if kind == "speculators":
-        described, tensors = speculators_files()
+        described, tensors = speculators_files() if variant == 3 else speculators_eagle1_files()
     else:
         described = {"eagle": EAGLE1, "eagle3": EAGLE3}[kind]
         tensors = eagle1_tensors() if kind == "eagle" else eagle3_tensors()

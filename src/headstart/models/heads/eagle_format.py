@@ -1,7 +1,9 @@
-"""EAGLE heads in the files of SafeAILab (EAGLE-1, 2 and 3) and of vLLM's speculators.
+"""EAGLE heads in the files of SafeAILab and of vLLM's speculators (EAGLE-1, 2 and 3).
 
 Key for key: the SafeAILab checkpoints on the hub, vllm-project/speculators (``Eagle3SpeculatorConfig``) and its
-serving code, which call EAGLE-3's layer ``layers.0`` where SafeAILab calls it ``midlayer``.
+serving code, which call EAGLE-3's layer ``layers.0`` where SafeAILab calls it ``midlayer``. Its EAGLE-1
+(``EagleSpeculatorConfig`` of models/eagle.py and convert/eagle/eagle_converter.py, in version 0.4, gone from 0.9) has
+names of its own, and neither the embedding nor the output head, which are the target's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from headstart.models.heads.files import load_strictly
 EagleFormat = Literal["eagle", "eagle3", "speculators"]
 
 _LAYER, _EAGLE1_LAYER = "midlayer.", "layers.0."
+_SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
+"""How our tensors' names begin -> how its do."""
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_LLAMA_LAYER = "LlamaDecoderLayer"
 SPECULATORS_VERSION = "0.3.0"
 """The format's version that is written."""
 
@@ -37,7 +42,9 @@ def read_eagle(
             missing, surplus or of another shape (all named).
     """
     config = _config(kind, description, target, source)
-    named = {_canonical(name): tensor for name, tensor in tensors.items()}
+    theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _EAGLE1_LAYER}
+    ours = {other: own for own, other in theirs.items()}
+    named = {_renamed(name.removeprefix("model."), ours): tensor for name, tensor in tensors.items()}
     embedding = named.pop("embed_tokens.weight", None)
     if config.variant == "eagle3":
         _drop_idle_table(config, named, source)
@@ -103,16 +110,27 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
         "verifier_accept_k": 1,
         "accept_tolerance": 0.0,
     }
+    if config.variant == "eagle":
+        own = {
+            "architectures": ["EagleSpeculator", _LLAMA_LAYER],
+            "transformer_layer_architecture": _LLAMA_LAYER,
+            "layernorms": False,
+            "fusion_bias": config.fc_bias,
+        }
+    else:
+        own = {
+            "architectures": ["Eagle3Speculator"],
+            "draft_vocab_size": config.draft_vocab_size,
+            "target_hidden_size": config.target_hidden_size,
+            "eagle_aux_hidden_state_layer_ids": list(config.taps),
+            **flags,
+        }
     return {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
+        "speculators_model_type": config.variant,
         "speculators_version": SPECULATORS_VERSION,
-        "draft_vocab_size": config.draft_vocab_size,
-        "target_hidden_size": config.target_hidden_size,
-        "eagle_aux_hidden_state_layer_ids": list(config.taps),
-        **flags,
+        **own,
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": config.variant,
             "default_proposal_method": "greedy",
             "proposal_methods": [proposal],
             "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
@@ -124,10 +142,13 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
 def eagle_tensors(head: EagleHead, kind: EagleFormat, embedding: Tensor | None = None) -> dict[str, Tensor]:
     """A head's tensors by the names of a format.
 
-    ``embedding``: the target's, for formats whose readers expect one in the file (EAGLE-1 always has it).
+    ``embedding``: the target's, for formats whose readers expect one in the file (SafeAILab's EAGLE-1 always has it,
+    speculators' never).
     """
+    if _is_speculators_eagle1(kind, head.config):
+        return {_renamed(name, _SPECULATORS_EAGLE1): tensor for name, tensor in head.state_dict().items()}
     layer = _LAYER if kind == "eagle3" else _EAGLE1_LAYER
-    tensors = {name.replace(_LAYER, layer): tensor for name, tensor in head.state_dict().items()}
+    tensors = {_renamed(name, {_LAYER: layer}): tensor for name, tensor in head.state_dict().items()}
     own = head.embedding if head.embedding is not None else embedding
     if own is not None:
         tensors["embed_tokens.weight"] = own
@@ -171,12 +192,23 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
         attention_bias=fields.flag("attention_bias", False),
         max_positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
     )
-    if kind == "eagle":
-        bias = fields.flag("bias", True)
+    speculators_eagle1 = kind == "speculators" and description["speculators_model_type"] == "eagle"
+    if kind == "eagle" or speculators_eagle1:
+        bias = _fusion_bias(outer) if speculators_eagle1 else fields.flag("bias", True)
         return EagleConfig(variant="eagle", draft_vocab_size=vocab_size, fc_bias=bias, **shape)
     shape |= {name: outer.flag(name, False) for name in _FLAGS}
     draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
     return EagleConfig(variant="eagle3", draft_vocab_size=draft_vocab_size, taps=_taps(outer, target), **shape)
+
+
+def _fusion_bias(fields: Fields) -> bool:
+    """Whether speculators' EAGLE-1 has one; HASS with its further norms, and other families' layers, are refused."""
+    if fields.flag("layernorms", False):
+        raise fields.bad("layernorms", True, "false: heads with further norms are not supported")
+    layer = fields.text("transformer_layer_architecture", "auto")
+    if layer not in ("auto", _LLAMA_LAYER):
+        raise fields.bad("transformer_layer_architecture", layer, _LLAMA_LAYER)
+    return fields.flag("fusion_bias", False)
 
 
 def _taps(fields: Fields, target: ModelConfig) -> tuple[int, ...]:
@@ -190,9 +222,15 @@ def _taps(fields: Fields, target: ModelConfig) -> tuple[int, ...]:
     return taps
 
 
-def _canonical(name: str) -> str:
-    name = name.removeprefix("model.")
-    return name.replace(_EAGLE1_LAYER, _LAYER, 1) if name.startswith(_EAGLE1_LAYER) else name
+def _is_speculators_eagle1(kind: EagleFormat, config: EagleConfig) -> bool:
+    return kind == "speculators" and config.variant == "eagle"
+
+
+def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
+    for one, other in beginnings.items():
+        if name.startswith(one):
+            return other + name.removeprefix(one)
+    return name
 
 
 def _drop_idle_table(config: EagleConfig, named: dict[str, Tensor], source: str) -> None:

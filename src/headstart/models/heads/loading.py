@@ -72,9 +72,9 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Mapp
         return "headstart"
     kind = description.get("speculators_model_type")
     if kind is not None:
-        if kind != "eagle3":
+        if kind not in ("eagle3", "eagle"):
             raise CheckpointError(
-                f"{directory} holds a speculator of type {kind!r}; of this format only eagle3 can be read."
+                f"{directory} holds a speculator of type {kind!r}; of this format eagle3 and eagle can be read."
             )
         return "speculators"
     if "medusa_num_heads" in description or any((directory / name).is_file() for name in MEDUSA_FILES):

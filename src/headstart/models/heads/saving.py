@@ -47,7 +47,7 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
     """Write a head as vLLM and SGLang read it.
 
     Args:
-        format_name: speculators (EAGLE-3), eagle (EAGLE-1), eagle3 or medusa.
+        format_name: speculators (EAGLE-1 and 3), eagle (EAGLE-1), eagle3 or medusa.
         tables: the target's, for what these formats repeat of it.
         target: its name.
 
@@ -71,7 +71,7 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
     raise CheckpointError(f"a head of kind {found!r} has no form in the format {format_name!r}{mend}.")
 
 
-_KINDS = {"eagle": ("eagle",), "eagle3": ("eagle3", "speculators"), "medusa": ("medusa",)}
+_KINDS = {"eagle": ("eagle", "speculators"), "eagle3": ("eagle3", "speculators"), "medusa": ("medusa",)}
 
 
 def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
