@@ -1,9 +1,11 @@
-"""The library is compiled once, and nothing that goes wrong with it stops the program."""
+"""The library is compiled once, on first use or ahead of it, and nothing that goes wrong with it stops the program."""
 
 from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from native_cases import has_isa
 
 from headstart.native import loader
-from headstart.native.isa import INSTRUCTION_SETS, cpu_flags
+from headstart.native.isa import INSTRUCTION_SETS, InstructionSet, by_name, cpu_flags
 
 needs_avx2 = pytest.mark.skipif(not has_isa("avx2"), reason="no compiler or no avx2 on this machine")
 
@@ -25,12 +27,28 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     loader.forget_loaded()
 
 
-def compiler(path: Path, build: str) -> str:
-    """A compiler that logs each build and then runs ``build``."""
+def compiler(path: Path, build: str, version: str = "exec g++ --version") -> str:
+    """A compiler that logs each build and then runs ``build``, where ``$last`` is the file to write."""
+    path.mkdir(exist_ok=True)
     script = path / "compiler"
-    script.write_text(f"#!/bin/sh\n[ $1 = --version ] && exec g++ --version\necho build >> {path}/builds\n{build}\n")
+    script.write_text(
+        f"#!/bin/sh\nfor last; do :; done\n[ $last = --version ] && {version} && exit\n"
+        f"echo build >> {path}/builds\n{build}\n"
+    )
     script.chmod(0o755)
     return str(script)
+
+
+def isa_named(name: str) -> InstructionSet:
+    isa = by_name(name)
+    assert isa is not None
+    return isa
+
+
+@pytest.fixture(scope="module")
+def copying() -> str:
+    """A build in no time: what the cache of this machine has."""
+    return f'umask 022; cat {loader.find_library(isa_named("avx2"))} > "$last"'
 
 
 def builds(path: Path) -> int:
@@ -79,7 +97,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureF
 @needs_avx2
 @pytest.mark.parametrize("home", ["a file", "nobody's"])
 def test_where_the_cache_cannot_be_written_a_private_temporary_folder_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, home: str
+    tmp_path: Path, copying: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, home: str
 ) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -94,7 +112,7 @@ def test_where_the_cache_cannot_be_written_a_private_temporary_folder_is_used(
     temporary.mkdir()
     monkeypatch.setattr(loader.tempfile, "tempdir", str(temporary))
     # As with ccache: a command of two words.
-    monkeypatch.setenv("CXX", "env " + compiler(tmp_path, 'exec g++ "$@" -O0'))
+    monkeypatch.setenv("CXX", "env " + compiler(tmp_path, copying))
     for _ in range(2):
         loader.forget_loaded()
         assert loader.load_library("avx2") is not None
@@ -109,16 +127,82 @@ def test_where_the_cache_cannot_be_written_a_private_temporary_folder_is_used(
     assert "open to other users" in caplog.text
 
 
+@needs_avx2
+def test_without_a_compiler_what_any_other_has_made_is_taken(
+    tmp_path: Path, copying: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = []
+    for age, version in ((0, "echo 12"), (200, "echo 13"), (100, "echo 14")):
+        monkeypatch.setenv("CXX", compiler(tmp_path / str(age), copying, version))
+        made.append(loader.compile_library(isa_named("avx2")))
+        os.utime(made[-1], (1e9 - age, 1e9 - age))
+    assert len(set(made)) == 3
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    with caplog.at_level(logging.WARNING):
+        library = loader.load_library()
+    assert library is not None
+    assert library.isa == "avx2"
+    assert not caplog.records
+    assert loader.find_library(isa_named("avx2")) == made[0]
+
+
+@needs_avx2
+@pytest.mark.parametrize("other", ["an option", "a source", "the instruction set"])
+def test_without_a_compiler_nothing_is_taken_that_behaves_otherwise(
+    tmp_path: Path, copying: str, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    words = compiler(tmp_path, copying)
+    monkeypatch.setenv("CXX", f"{words} -ffast-math" if other == "an option" else words)
+    path = loader.compile_library(isa_named("avx512" if other == "the instruction set" else "avx2"))
+    if other == "a source":
+        sources = tmp_path / "src"
+        sources.mkdir()
+        (sources / "api.cpp").write_text("")
+        monkeypatch.setattr(loader, "SOURCES", sources)
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    assert path.exists()
+    assert loader.find_library(isa_named("avx2")) is None
+    assert loader.load_library("avx2") is None
+
+
+def test_what_is_compiled_ahead_needs_no_such_processor_and_is_for_all_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headstart.native.isa.cpu_flags", frozenset)
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'umask 022; : > "$last"', "echo 1"))
+    for isa in INSTRUCTION_SETS:
+        path = loader.compile_library(isa)
+        assert path == loader.find_library(isa)
+        assert path.stat().st_mode & 0o444 == 0o444
+    assert builds(tmp_path) == len(INSTRUCTION_SETS)
+
+
+@needs_avx2
+def test_a_killed_compilation_leaves_nothing_for_good(
+    tmp_path: Path, copying: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, 'echo half > "$last"; kill -9 $PPID'))
+    call = "from headstart.native.loader import load_library; load_library('avx2')"
+    assert subprocess.run([sys.executable, "-c", call], check=False).returncode == -9
+    assert builds(tmp_path) == 1
+    monkeypatch.setenv("CXX", compiler(tmp_path, copying))
+    assert loader.load_library("avx2") is not None
+    assert len([path for path in loader.cache_directory().iterdir() if path.name != "native.lock"]) == 1
+
+
 def test_switched_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADSTART_NATIVE", "0")
     monkeypatch.setenv("CXX", "/nonexistent/compiler")
     assert loader.load_library() is None
 
 
-def test_unknown_name(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_name_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("HEADSTART_NATIVE", "sse9")
     with caplog.at_level(logging.WARNING):
-        assert loader.load_library("sse9") is None
-    assert "sse9" in caplog.text
+        assert loader.load_library() is None
+        assert loader.load_library() is None
+    (record,) = caplog.records
+    assert "sse9" in record.getMessage()
 
 
 def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -136,7 +220,7 @@ def test_other_sources_or_flags_are_another_library(tmp_path: Path, monkeypatch:
         (sources / source.name).write_bytes(source.read_bytes())
     monkeypatch.setattr(loader, "SOURCES", sources)
     # An empty file is no library, but it is built, and built again only where something changed.
-    monkeypatch.setenv("CXX", compiler(tmp_path, 'for last; do :; done; : > "$last"'))
+    monkeypatch.setenv("CXX", compiler(tmp_path, ': > "$last"'))
     for change in ("", "", "// changed\n"):
         with (sources / "api.cpp").open("a") as source:
             source.write(change)

@@ -18,6 +18,7 @@ from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.export import export
 from headstart.cli.generate import generate
+from headstart.cli.native import native
 from headstart.cli.plan import plan
 from headstart.cli.quality import quality
 from headstart.cli.serve import serve
@@ -102,6 +103,7 @@ app.command()(plan)
 app.command()(theory)
 app.command()(train)
 app.command()(export)
+app.command()(native)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,7 +1,8 @@
 """Finds, compiles and loads the native library for this machine.
 
-The sources ship with the package and are compiled once per machine into the user's cache directory. Whatever
-fails (no compiler, no fitting processor, a failed build) costs one log line, and the torch path is used.
+The sources ship with the package and are compiled once per machine into the user's cache directory, on first use or
+ahead of it (``headstart native``). Whatever fails (no compiler, no fitting processor, a failed build) costs one log
+line, and the torch path is used.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch  # noqa: F401  (loads the OpenMP runtime that the library then shares)
 
+from headstart.errors import ConfigError
 from headstart.native import isa as isa_module
 from headstart.native.isa import InstructionSet
 from headstart.native.library import Library
@@ -34,6 +36,7 @@ SOURCES = Path(__file__).parent / "src"
 
 _FLAGS = (
     "-std=c++17",
+    "-march=x86-64",  # whatever the compiler is configured for: an instruction set adds what it needs, and no more
     "-O3",
     "-ffp-contract=off",  # a product is fused where the source says so, nowhere else: the rows' bits depend on it
     "-fno-math-errno",
@@ -51,61 +54,149 @@ def load_library(name: str | None = None) -> Library | None:
     ``name`` (or else the environment variable HEADSTART_NATIVE) names one instruction set instead: "amx",
     "avx512", "avx2", "amx-emulated"; "0" means none.
     """
-    wanted = name or os.environ.get("HEADSTART_NATIVE") or None
-    if wanted == "0":
-        return None
-    if wanted is None:
-        candidates: Sequence[InstructionSet] = isa_module.INSTRUCTION_SETS
-    else:
-        chosen = isa_module.by_name(wanted)
-        if chosen is None:
-            logger.warning("HEADSTART_NATIVE=%s names no instruction set; using PyTorch", wanted)
-            return None
-        candidates = (chosen,)
-    usable = [isa for isa in candidates if isa.cpu_flags <= isa_module.cpu_flags()]
-    if usable and _compiler() is None:
-        return None
+    usable = usable_sets(name)
     for isa in usable:
         library = _load(isa)
         if library is not None:
             return library
-    if not usable:
-        logger.warning("this processor lacks %s; using PyTorch", " / ".join(isa.name for isa in candidates))
+    if usable and _compiler() is None:
+        _warn(f"{_no_compiler()} Using PyTorch")
     return None
+
+
+def usable_sets(name: str | None = None) -> list[InstructionSet]:
+    """The instruction sets that this processor has, fastest first, or the one of them that ``load_library`` would take
+    for ``name``; empty, and a log line says why, if there is none.
+    """
+    wanted = name or os.environ.get("HEADSTART_NATIVE") or None
+    if wanted == "0":
+        return []
+    candidates: Sequence[InstructionSet] = isa_module.INSTRUCTION_SETS
+    if wanted is not None:
+        chosen = isa_module.by_name(wanted)
+        if chosen is None:
+            _warn(f"HEADSTART_NATIVE={wanted} names no instruction set; using PyTorch")
+            return []
+        candidates = (chosen,)
+    usable = [isa for isa in candidates if isa.cpu_flags <= isa_module.cpu_flags()]
+    if not usable:
+        _warn(f"this processor lacks {' / '.join(isa.name for isa in candidates)}; using PyTorch")
+    return usable
+
+
+def find_library(isa: InstructionSet) -> Path | None:
+    """Where the compiled library lies; None if it has to be compiled first.
+
+    Without a compiler, what any other one has made of the same sources with the same flags is taken, the newest of it.
+
+    Raises:
+        ConfigError: the compiler does not run.
+    """
+    compiler = _compiler()
+    name = _file_name(isa, "*" if compiler is None else _version(compiler))
+    found = [path for directory in _directories() for path in directory.glob(name)]
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def compile_library(isa: InstructionSet) -> Path:
+    """Compile the library into the cache, on any processor, or wait for the process that does; its path.
+
+    Raises:
+        ConfigError: there is no compiler, or it fails.
+        OSError: there is nowhere to write.
+    """
+    compiler = _compiler()
+    if compiler is None:
+        raise ConfigError(_no_compiler())
+    directory = _writable_directory()
+    target = directory / _file_name(isa, _version(compiler))
+    # Always the same name, so that the next compiler writes over what a killed one has left.
+    partial = directory / "native.part"
+    with (directory / "native.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if target.exists():  # another process was faster
+            return target
+        try:
+            # The compiler holds the lock, too: it may outlive this process.
+            command = [*compiler, *_FLAGS, *isa.compiler_flags, str(SOURCES / "api.cpp"), "-o", str(partial)]
+            _output(command, pass_fds=(lock.fileno(),))
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+    return target
 
 
 def forget_loaded() -> None:
-    """Look for libraries anew at the next call."""
+    """Look for libraries anew at the next call, and say anew what is missing."""
     _load.cache_clear()
-    _compiler.cache_clear()
-
-
-@cache
-def _compiler() -> list[str] | None:
-    """The command that compiles, as CXX names it; None, said once, where there is none."""
-    command = shlex.split(os.environ.get("CXX") or "g++")
-    if shutil.which(command[0]) is not None:
-        return command
-    logger.warning(
-        "there is no C++ compiler %r for the native pass, which is several times faster; install one, or name it in "
-        "CXX. Using PyTorch",
-        command[0],
-    )
-    return None
+    _warn.cache_clear()
 
 
 @cache
 def _load(isa: InstructionSet) -> Library | None:
     try:
-        path = _build(isa)
-        library = Library(ctypes.CDLL(str(path)), isa.name)
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", "") or ""
-        logger.warning(
-            "native %s path not available (%s); %s", isa.name, error, detail.strip()[-500:] or "using PyTorch"
-        )
+        path = find_library(isa)
+        if path is None and _compiler() is None:
+            return None
+        library = Library(ctypes.CDLL(str(path or compile_library(isa))), isa.name)
+    except (OSError, ConfigError) as error:
+        _warn(f"native {isa.name} path not available; using PyTorch: {error}")
         return None
     return library if library.enable() else None
+
+
+@cache
+def _warn(sentence: str) -> None:
+    """Say it once."""
+    logger.warning("%s", sentence)
+
+
+def _compiler_words() -> list[str]:
+    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
+
+
+def _compiler() -> list[str] | None:
+    """The command that compiles, as CXX names it; None where there is none."""
+    words = _compiler_words()
+    return None if shutil.which(words[0]) is None else words
+
+
+def _no_compiler() -> str:
+    return (
+        f"there is no C++ compiler {_compiler_words()[0]!r} for the native pass, which is several times faster; "
+        "install one, or name it in CXX."
+    )
+
+
+def _version(compiler: Sequence[str]) -> str:
+    """Stands for a compiler in the names of what it has made."""
+    return hashlib.sha256(_output([*compiler, "--version"]).encode()).hexdigest()[:12]
+
+
+def _output(command: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
+    """What a compiler says.
+
+    Raises:
+        ConfigError: it fails.
+    """
+    try:
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True, errors="replace", pass_fds=pass_fds
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip()[-500:]
+        raise ConfigError(f"the compiler {command[0]} fails: {said or f'status {error.returncode}'}") from error
+
+
+def _file_name(isa: InstructionSet, version: str) -> str:
+    """The key of a library: whatever its behaviour depends on, the compiler's version last."""
+    options = [word for word in _compiler_words()[1:] if word.startswith("-")]
+    key = hashlib.sha256()
+    for part in (*options, *_FLAGS, *isa.compiler_flags):
+        key.update(part.encode() + b"\0")
+    for source in sorted(SOURCES.iterdir()):
+        key.update(source.name.encode() + b"\0" + source.read_bytes())
+    return f"native-{isa.name}-{key.hexdigest()[:24]}-{version}.so"
 
 
 def cache_directory() -> Path:
@@ -120,10 +211,19 @@ def cache_directory() -> Path:
         raise OSError(str(error)) from error
 
 
+def _directories() -> Iterator[Path]:
+    """Where libraries may lie, whether or not anything can be written there."""
+    with suppress(OSError):
+        yield cache_directory()
+    if _is_private(directory := _temporary_directory()):
+        yield directory
+
+
 def _writable_directory() -> Path:
     """``cache_directory``, or where that cannot be written a folder among temporary files that is this user's alone.
 
     Raises:
+        ConfigError: others may write there.
         OSError: neither can be written.
     """
     try:
@@ -132,43 +232,23 @@ def _writable_directory() -> Path:
         with tempfile.TemporaryFile(dir=directory):
             return directory
     except OSError:
-        directory = Path(tempfile.gettempdir()) / f"headstart-{os.getuid()}"
+        directory = _temporary_directory()
         directory.mkdir(mode=0o700, exist_ok=True)
-        # What lies there is loaded and run: nobody else may have put it there.
-        found = directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{directory} is open to other users") from None
+        if not _is_private(directory):
+            raise ConfigError(
+                f"{directory} is open to other users; remove it, or name a folder in XDG_CACHE_HOME."
+            ) from None
         return directory
 
 
-def _build(isa: InstructionSet) -> Path:
-    """Path of the compiled library, compiled now unless the cache has it."""
-    compiler = _compiler() or []
-    version = subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
-    sources = sorted(SOURCES.iterdir())
-    key = hashlib.sha256()
-    for part in (version, *_FLAGS, *isa.compiler_flags, *sorted(isa_module.cpu_flags())):
-        key.update(part.encode() + b"\0")
-    for source in sources:
-        key.update(source.name.encode() + b"\0" + source.read_bytes())
-    name = f"native-{isa.name}-{key.hexdigest()[:24]}.so"
-    with suppress(OSError):
-        if (cached := cache_directory() / name).exists():  # perhaps where nothing can be written
-            return cached
-    directory = _writable_directory()
-    target = directory / name
-    if target.exists():
-        return target
-    with (directory / "native.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if target.exists():  # another process was faster
-            return target
-        descriptor, partial = tempfile.mkstemp(suffix=".so", dir=directory)
-        os.close(descriptor)
-        try:
-            command = [*compiler, *_FLAGS, *isa.compiler_flags, str(SOURCES / "api.cpp"), "-o", partial]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            os.replace(partial, target)
-        finally:
-            Path(partial).unlink(missing_ok=True)
-    return target
+def _temporary_directory() -> Path:
+    return Path(tempfile.gettempdir()) / f"headstart-{os.getuid()}"
+
+
+def _is_private(directory: Path) -> bool:
+    """Whether nobody else may have put there what is loaded and run."""
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

@@ -1,0 +1,72 @@
+"""``headstart native``: the native pass, compiled before it is needed."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from headstart.errors import ConfigError
+from headstart.native.isa import INSTRUCTION_SETS, InstructionSet
+
+_NAMES = [isa.name for isa in INSTRUCTION_SETS]
+
+
+def native(
+    isa: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="For this instruction set, whether or not this processor has it; may be repeated. If left out: what "
+            "is used here, the fastest one.",
+            metavar="|".join(_NAMES),
+        ),
+    ] = None,
+) -> None:
+    """Compile the native pass ahead of its first use, and say where it lies.
+
+    It is kept in the folder `headstart` of XDG_CACHE_HOME (`~/.cache` if left out) and needs no compiler from then on,
+    so an image can be made that has none. A processor takes the fastest instruction set that it has.
+
+    Examples:
+
+        headstart native
+
+        headstart native --isa avx512 --isa avx2
+    """
+    named = [_named(name) for name in isa or ()]
+
+    from headstart.native.loader import load_library, usable_sets
+
+    for each in named:
+        _make(each)
+    if named:
+        return
+    for each in usable_sets():
+        _make(each)
+        if load_library(each.name) is not None:
+            return
+    raise ConfigError(
+        "the native pass does not run here, by its processor or by HEADSTART_NATIVE; name an instruction set with "
+        "--isa to compile for other machines."
+    )
+
+
+def _named(name: str) -> InstructionSet:
+    for isa in INSTRUCTION_SETS:
+        if isa.name == name:
+            return isa
+    raise typer.BadParameter(f"{name!r} is none of {', '.join(_NAMES)}.", param_hint="--isa")
+
+
+def _make(isa: InstructionSet) -> None:
+    """Compile a library that is not there yet."""
+    from headstart.native.loader import compile_library, find_library
+
+    path, how = find_library(isa), "there already"
+    if path is None:
+        typer.echo(f"Compiling for {isa.name}, which takes about half a minute.", err=True)
+        began = time.perf_counter()
+        path = compile_library(isa)
+        how = f"compiled in {time.perf_counter() - began:.0f} s"
+    typer.echo(f"{isa.name}: {path} ({how})")
