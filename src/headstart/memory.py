@@ -34,6 +34,10 @@ class MemoryUse:
         named = ", ".join(f"{name} {readable(size)}" for name, size in parts.items() if size)
         return f"{readable(self.total)} ({named})"
 
+    def sentence(self, drafter: str | None = None) -> str:
+        """As commands say it at their start, of a target alone or with a drafter."""
+        return f"Memory{'' if drafter is None else f' with {drafter}'}: {self}."
+
 
 def readable(size: float) -> str:
     """Bytes as a person reads them: 269 MB, 1.1 GB."""

@@ -61,7 +61,7 @@ def acceptance(
     from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import PLAIN, Workbench, contenders
     from headstart.cli.exhibits import hand_out, measurement_record
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
@@ -80,7 +80,7 @@ def acceptance(
         loaded = load_model(model, precision.value, revision)
         turns = sum(len(prompt.turns) for prompt in chosen)
         activity.show("Measuring", len(listed) * len(requests) * turns)
-        for contender in listed:
+        for contender in saying_memory(listed, activity):
             for params in requests:
                 bench = Workbench.of_model(loaded)
                 results.append(

@@ -48,7 +48,7 @@ def audit(
     from headstart.analysis.provenance import finished, model_record, provenance
     from headstart.analysis.workbench import contenders
     from headstart.cli.exhibits import print_json, print_tables, write_report
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
 
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
@@ -58,7 +58,8 @@ def audit(
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         activity.show("Checking", 2 * len(listed) + 1)
-        found = run_audit(loaded, listed, chosen, settings, lambda tokens: activity.advance(1, tokens))
+        told = saying_memory(listed, activity)
+        found = run_audit(loaded, told, chosen, settings, lambda tokens: activity.advance(1, tokens))
 
     record = {
         "provenance": finished(where),

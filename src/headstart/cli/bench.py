@@ -89,7 +89,7 @@ def bench(
     from headstart.analysis.provenance import finished, model_record, provenance
     from headstart.analysis.workbench import Workbench, contenders
     from headstart.cli.exhibits import print_json, print_tables, write_report
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
@@ -100,7 +100,7 @@ def bench(
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
-        sitting = Sitting(loaded, Workbench.of_model(loaded), listed, params)
+        sitting = Sitting(loaded, Workbench.of_model(loaded), saying_memory(listed, activity), params)
         activity.show("Measuring", repeats * len(listed) * sum(len(prompt.turns) for prompt in chosen))
         try:
             sitting.run(chosen, repeats, lambda run: activity.advance(1, run.stats.tokens))

@@ -125,7 +125,7 @@ def bench_serve(
     def load_model() -> LLM:
         from headstart.llm import LLM
 
-        return LLM(
+        llm = LLM(
             model,
             drafter,
             draft_model=draft_model,
@@ -136,6 +136,8 @@ def bench_serve(
             tolerant=True,
             revision=revision,
         )
+        activity.say(llm.memory.sentence())
+        return llm
 
     with Activity(shown=not quiet) as activity:
         activity.show("Starting the server" if url is None else f"Asking {url}")

@@ -178,7 +178,7 @@ def generate(
             revision=revision,
         )
         activity.stop()
-        activity.say(f"Memory: {llm.memory}.")
+        activity.say(llm.memory.sentence())
 
         comparator = None
         if compare:

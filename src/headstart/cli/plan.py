@@ -58,7 +58,7 @@ def plan(
     from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import Contender, Workbench, contenders
     from headstart.cli.exhibits import hand_out, measurement_record
-    from headstart.cli.progress import Activity
+    from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.models.heads.shipped import shipped_heads
     from headstart.sampling.params import SamplingParams
@@ -77,6 +77,7 @@ def plan(
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
         if not fitting:
             raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
+        listed = saying_memory(listed, activity)
         activity.show("Measuring", 1 + len(listed))
         made = make_plan(bench, listed, fitting, params, batches, repeats, lambda: activity.advance(1, 0))
         if check:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from headstart.analysis.workbench import Contender
+    from headstart.drafting.base import Drafter
+    from headstart.drafting.context import DraftContext
 
 
 class _Bar(BarColumn):
@@ -89,3 +95,27 @@ class Activity:
         yield
         if running:
             self._progress.start()
+
+
+def saying_memory(contenders: Sequence[Contender], activity: Activity) -> list[Contender]:
+    """The same contenders. When they are built, lines that stay say what the target takes, and what it takes with each
+    drafter that has weights or a cache.
+    """
+    from headstart.drafting.base import bytes_of
+    from headstart.memory import MemoryUse
+
+    said: set[str | None] = set()
+
+    def told(contender: Contender) -> Contender:
+        def create(context: DraftContext) -> Drafter:
+            drafter = contender.create(context)
+            runner, own = context.require_runner(), bytes_of(drafter)
+            name = contender.name if own else None
+            if name not in said:
+                said.add(name)
+                activity.say(MemoryUse(runner.backend.nbytes, runner.cache.storage.nbytes, own).sentence(name))
+            return drafter
+
+        return replace(contender, create=create)
+
+    return [told(contender) for contender in contenders]

@@ -141,7 +141,7 @@ def serve(
         allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
         cors_origins=tuple(allow_origin or ()),
     )
-    typer.echo(f"Memory: {llm.memory}.", err=True)
+    typer.echo(llm.memory.sentence(), err=True)
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: without API keys, everybody who reaches this address is served.", err=True)
     app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)

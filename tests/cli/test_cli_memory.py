@@ -1,0 +1,43 @@
+"""What memory a model takes: said on a terminal by every command that measures one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_runs import headstart
+
+from headstart.analysis.audit import run
+from headstart.analysis.audit.rules import check_rules
+from headstart.verification.cases import cases
+
+GUESSING = "ngram,draft-model:layers=2"
+CALLS = [
+    ("bench", "--drafters", GUESSING, "--repeats", 2),
+    ("plan", "--drafters", GUESSING, "--batch-sizes", 1, "--repeats", 1, "--check"),
+    ("audit", "--drafters", GUESSING, "--samples", 20),
+    ("acceptance", "--drafter", GUESSING),
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: str(call[0]))
+def test_a_terminal_is_told_once_of_the_target_and_of_each_drafter_that_takes_any(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[str | int, ...]
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("headstart.cli.progress.Activity.say", lambda _, line: said.append(line))
+    monkeypatch.setattr(run, "check_rules", lambda: check_rules(toys=list(cases())[:2]))
+    # The laws of an audit take long and build no other drafter.
+    monkeypatch.setattr(run, "compute_law", lambda *_: None)
+    monkeypatch.setattr(run, "check_law", lambda *_: [])
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"id": 1, "category": "qa", "turns": ["One two one two?"]}))
+    model = ("--model", tiny_model_dir, "--precision", "fp32", "--max-tokens", 6, "--prompts", prompts)
+    result = headstart(*call, *model, "--json")
+    assert result.exit_code == 0, result.output
+    alone, drafting = said
+    assert alone.startswith("Memory: ")
+    assert drafting.startswith("Memory with draft-model:layers=2: ")
+    assert "drafters" not in alone
+    assert all(part in drafting for part in ("weights", "cache", "drafters"))
