@@ -10,7 +10,8 @@ from headstart.drafting.registry import create_drafter
 @pytest.fixture
 def member() -> Member:
     member = Member(create_drafter("suffix", DraftContext(12)), 1)
-    member.cost.add(0.01)
+    for sequences in (1, 2, 4, 16):
+        member.cost.add(sequences, 0.01 * sequences)
     return member
 
 
@@ -60,3 +61,21 @@ def test_probes_are_paid_for_by_the_time_between(member: Member) -> None:
         member.rested(probe_seconds=0.0, round_seconds=1.0)
         rounds += 1
     assert rounds >= 99
+
+
+def test_what_is_read_once_for_all_pays_for_many(member: Member) -> None:
+    """A question that costs as much for four as for one is asked about four where it would not be about one."""
+    member.cost.add(4, 0.012)
+    member.cost.add(4, 0.012)
+    standings = [judged(member, 0.005, 4, 100) for _ in range(4)]
+    assert not any(member.rests(standing, 4) for standing in standings)
+    assert not member.loses(standings, 4)
+    assert member.loses(standings[:1], 4)
+
+
+def test_what_a_guess_was_worth_among_many_is_forgotten_when_few_are_left(member: Member) -> None:
+    standing = judged(member, 0.001, 8, 100)
+    assert member.rests(standing, 8)
+    assert not member.rests(standing, 2)
+    member.judge(standing, 0.05, 2)
+    assert standing.worth == pytest.approx(0.05)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from headstart.drafting.pass_costs import PassCosts, Recent
+from headstart.drafting.pass_costs import PassCosts, QuestionCosts, Recent
 
 
 def costs_of(curve: dict[int, float]) -> PassCosts:
@@ -110,3 +110,14 @@ def test_the_median_of_the_recent_past() -> None:
     for value in [100.0] * 9 + [1.0] * 4 + [2.0] * 5:
         recent.add(value)
     assert recent.value == 2.0
+
+
+def test_questions_about_other_numbers_are_believed_to_share_half_of_their_time() -> None:
+    costs = QuestionCosts()
+    assert costs.seconds(4) == 0.0
+    costs.add(4, 1.0)
+    assert costs.seconds(4) == 1.0
+    assert costs.seconds(8) == 1.5
+    assert costs.seconds(1) == 0.625
+    costs.add(2, 0.9)
+    assert costs.seconds(3) == pytest.approx(0.9 * 1.25)

@@ -33,14 +33,14 @@ from headstart.drafting.guess_rates import GuessRates
 from headstart.drafting.merged import NOTHING, Guesses, MergedGuesses, merge
 from headstart.drafting.options import require
 from headstart.drafting.pass_trials import try_passes
-from headstart.drafting.round_costs import AMONG_OTHERS, RoundCosts, TreeSize
+from headstart.drafting.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
 
 _STRANGERS = 2
 """Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn."""
-_FEW = 1
+_FEW = 4
 """Sequences at most for which drafters that read the target's states are kept: to read along costs them time for every
 sequence, asked or not, and beside other sequences' rows less is won (docs/experiments.md)."""
 _FREE = "suffix"
@@ -52,8 +52,7 @@ class AutoOptions:
     drafters: str | None = None
     """Who guesses, by name with + between them; with a single one, the planner chooses how many of its guesses are
     verified. None: one that copies from the text, and the head that comes with Headstart, if there is one for the
-    target and no prefixes are cached (what is found there brings no states to a head). The head guesses for a sequence
-    that decodes alone."""
+    target. The head guesses where few sequences are decoded at once."""
     model: str | None = None
     """Directory of a head, or name of a model, for those of them that run one; with ``drafters`` left out, an EAGLE-3
     head in place of the one that comes with Headstart."""
@@ -129,10 +128,12 @@ class _Asking:
     member: Member
     rested: bool
     """It rests for some sequence."""
+    known: int
+    """Sequences that it was asked about and knew."""
     seconds: float = 0.0
-    """To ask it, for each sequence that it knew."""
+    """To ask it about those."""
     first_seconds: float = 0.0
-    """The same for each that it did not know."""
+    """To ask it about a sequence that it did not know."""
     probe_seconds: float = 0.0
     """To ask it for one for which it rests."""
 
@@ -250,7 +251,7 @@ class AutoDrafter:
                 member.drafter.end(sequence_id)
 
     def _keeps(self, member: Member) -> bool:
-        """Whether it follows what is decoded. Whoever missed a round of a sequence guesses nothing for it any more."""
+        """Whether it follows what is decoded. Whoever missed rounds of a sequence begins to read behind them."""
         return len(self._followed) <= _FEW or not member.drafter.needs.taps
 
     def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
@@ -265,10 +266,12 @@ class AutoDrafter:
                     resting.append(i)
                 else:
                     (known if standing.asked else new).append(i)
-        asking = _Asking(member, bool(resting))
+        if known and not new and member.loses([followed[i].standings[place] for i in known], len(followed)):
+            known, resting = [], [*resting, *known]
+        asking = _Asking(member, bool(resting), len(known))
         asked = len(known) + len(new)
         if known:
-            asking.seconds = self._question(place, known, followed, budgets) / len(known)
+            asking.seconds = self._question(place, known, followed, budgets)
         if new:
             asking.first_seconds = self._question(place, new, followed, budgets) / len(new)
         # Beside prompts nobody is judged, so that nothing would come of a probe.
@@ -307,8 +310,7 @@ class AutoDrafter:
         if len(followed) > 1:
             # Stable, and reach falls along every path: a parent stays before its child.
             ranked.sort(key=itemgetter(0))
-        alone = len(followed) == 1 and not budgets[0].prompt_rows
-        share = 1.0 if alone else AMONG_OTHERS
+        share = BESIDE_PROMPTS if budgets[0].prompt_rows else 1.0
         reach = [-negative * share for negative, _, _ in ranked]
         if budgets[0].prompt_rows:
             count = self.costs.nodes_beside_prompts(len(self._followed), reach)
@@ -320,10 +322,10 @@ class AutoDrafter:
         for _, i, node in ranked[:count]:
             chosen[i].append(node)
         if self._round.size is not None and self._round.size.seconds:
-            self._credit(followed, chosen, self._round.size, share)
+            self._credit(followed, chosen, self._round.size)
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
-    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: TreeSize, share: float) -> None:
+    def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: TreeSize) -> None:
         """Every verified guess is the merit of the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
@@ -333,7 +335,7 @@ class AutoDrafter:
                 gains[place] += each.merged.reach[node]
                 rows[place] += 1
             for place, _ in each.guesses:
-                worth = size.worth(gains[place] * share, rows[place])
+                worth = size.worth(gains[place], rows[place])
                 self._round.brought.append((members[place], each.standings[place], worth))
 
     def _time(self, outcomes: Sequence[RoundOutcome], start: float) -> None:
@@ -345,8 +347,8 @@ class AutoDrafter:
             member = asking.member
             # To verify a tree takes about as long again as to plan it.
             beside = 2 * own + (first.signal_seconds / len(outcomes) if member.drafter.needs.top_ids else 0.0)
-            if asking.seconds:
-                member.cost.add(asking.seconds + beside)
+            if asking.known:
+                member.cost.add(asking.known, asking.seconds + asking.known * beside)
             if asking.first_seconds:
                 member.first_cost.add(asking.first_seconds)
             if asking.rested:
@@ -362,11 +364,9 @@ class AutoDrafter:
 
 
 def _found(context: DraftContext, options: AutoOptions) -> list[str]:
-    caches_prefixes = context.runner is not None and context.runner.cache.prefixes is not None
-    if options.model is not None or "model" in options.of(_HEAD):
-        return [_FREE, _HEAD]
-    has_head = context.find_head is not None and context.find_head(_HEAD) is not None
-    return [_FREE, _HEAD] if has_head and not caches_prefixes else [_FREE]
+    own = options.model is not None or "model" in options.of(_HEAD)
+    found = context.find_head is not None and context.find_head(_HEAD) is not None
+    return [_FREE, _HEAD] if own or found else [_FREE]
 
 
 def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import ScopedMemory
 from headstart.drafting.guess_rates import GuessRates, first_rates
-from headstart.drafting.pass_costs import Recent
+from headstart.drafting.pass_costs import QuestionCosts, Recent
 
 _SHARED_MEMORY = 1000.0
 OWN_WEIGHT, OWN_MEMORY = 4.0, 40.0
@@ -38,9 +38,10 @@ class Standing:
 
     worth: float = 0.0
     """Seconds a round that its guesses saved, those that no drafter cheaper than it made, less those of their rows."""
-    rests: bool = False
     rounds: int = 0
-    """Judged; 0: ``worth`` and ``rests`` say nothing yet."""
+    """Judged; 0: ``worth`` says nothing yet."""
+    size: int = 0
+    """Of the batches in which it was judged, as in ``Member.usual``: among fewer sequences a guess is worth more."""
     asked: bool = False
     """Whether the drafter has read the sequence's prompt."""
 
@@ -59,8 +60,8 @@ class Member:
     bit: int
     """Marks the guesses that are its own."""
     rates: ScopedMemory[GuessRates] = field(init=False)
-    cost: Recent = field(default_factory=Recent)
-    """Seconds to ask it for one sequence, with what it has the target's pass do for it."""
+    cost: QuestionCosts = field(default_factory=QuestionCosts)
+    """Seconds to ask it, with what it has the target's pass do for it."""
     first_cost: Recent = field(default_factory=Recent)
     """Seconds to ask it for a sequence for the first time."""
     probes: int = 0
@@ -74,24 +75,27 @@ class Member:
 
     def usual(self, roots: int) -> Standing:
         """Over all sequences of batches of about this size: what it is worth to new ones, until they know better."""
-        return self._usual.setdefault(roots.bit_length(), Standing())
+        return self._usual.setdefault(_size(roots), Standing())
 
     @property
     def probe_is_due(self) -> bool:
         """Whether the last probe is paid for, by a small share of the time since."""
         return self.debt <= 0.0
 
-    @property
-    def seconds(self) -> float:
-        """To ask it for one sequence, with what it has the target's pass do for it; 0: never asked."""
-        return self.cost.value + self.first_cost.value / _ANSWER
+    def seconds(self, sequences: int) -> float:
+        """To ask it for so many; 0: never asked."""
+        return self.cost.seconds(sequences) + sequences * self.first_cost.value / _ANSWER
 
     def rests(self, standing: Standing, roots: int) -> bool:
-        """Whether it is not asked, unless to see if that is still right."""
-        if standing.rounds:
-            return standing.rests
-        usual = self.usual(roots)
-        return usual.rounds >= _USUAL_KNOWN and usual.worth < self.seconds
+        """Whether it is not asked for a sequence, unless to see if that is still right: what it brings is less than the
+        sequence's part of a question about the whole batch."""
+        enough = _FIRST_ROUNDS if _is_judged(standing, roots) else _USUAL_KNOWN
+        return self.usual(roots).rounds >= enough and self._worth(standing, roots) < self.seconds(roots) / roots
+
+    def loses(self, asked: Sequence[Standing], roots: int) -> bool:
+        """Whether it is not worth its time for all of these together, none of which rests."""
+        worth = sum([self._worth(standing, roots) for standing in asked])
+        return self.usual(roots).rounds >= _USUAL_KNOWN and worth < self.seconds(len(asked))
 
     def rested(self, probe_seconds: float, round_seconds: float) -> None:
         """In a round it rested for some sequences; to be asked for one of them nevertheless took so long."""
@@ -99,23 +103,30 @@ class Member:
 
     def judge(self, standing: Standing, worth: float, roots: int) -> None:
         """A sequence for which it was asked has its tree; what its guesses are worth is in seconds."""
-        worth, usual = min(worth, _MOST * self.seconds), self.usual(roots)
-        if not standing.rounds and usual.rounds:
-            standing.worth = usual.worth
-        standing.update(worth, _PROBE if standing.rests else _STEADY, _USUAL_ROUNDS if usual.rounds else 0)
+        worth, usual = min(worth, _MOST * self.seconds(roots) / roots), self.usual(roots)
+        rested = _is_judged(standing, roots) and self.rests(standing, roots)
+        if not _is_judged(standing, roots):
+            standing.worth, standing.rounds, standing.size = usual.worth, 0, _size(roots)
+        standing.update(worth, _PROBE if rested else _STEADY, _USUAL_ROUNDS if usual.rounds else 0)
         usual.update(worth, _USUAL)
-        rested = standing.rests
-        standing.rests = self._loses(standing.worth, roots)
-        if standing.rests and not rested:
-            self.debt = max(self.debt, self.seconds)
+        if self.rests(standing, roots) and not rested:
+            self.debt = max(self.debt, self.seconds(1))
 
-    def _loses(self, worth: float, roots: int) -> bool:
-        return self.usual(roots).rounds >= _FIRST_ROUNDS and worth < self.seconds
+    def _worth(self, standing: Standing, roots: int) -> float:
+        return standing.worth if _is_judged(standing, roots) else self.usual(roots).worth
+
+
+def _size(roots: int) -> int:
+    return roots.bit_length()
+
+
+def _is_judged(standing: Standing, roots: int) -> bool:
+    return standing.rounds > 0 and standing.size == _size(roots)
 
 
 def credits_of(members: Sequence[Member]) -> list[int]:
     """[bits of who guessed a node] the place of the member whose merit it is: the cheapest of them."""
-    by_cost = sorted(range(len(members)), key=lambda place: members[place].seconds)
+    by_cost = sorted(range(len(members)), key=lambda place: members[place].seconds(1))
     merits = [-1] * (1 << len(members))
     for bits in range(1, len(merits)):
         merits[bits] = next(place for place in by_cost if bits & members[place].bit)

@@ -1,4 +1,4 @@
-"""What a pass of the target costs by its rows and their contexts, learned while decoding."""
+"""What passes of the target and questions to drafters cost, learned while decoding."""
 
 from __future__ import annotations
 
@@ -133,6 +133,29 @@ class Recent:
     def add(self, value: float) -> None:
         self._values.append(value)
         self.value = median_low(self._values)
+
+
+class QuestionCosts:
+    """Time of asking a drafter, by the number of sequences that it is asked about at once: a drafter that reads weights
+    reads them once for all of them."""
+
+    def __init__(self) -> None:
+        self._recent: dict[int, Recent] = {}
+        """[sequences] seconds."""
+
+    def add(self, sequences: int, seconds: float) -> None:
+        """A question about so many sequences (at least 1) was timed."""
+        self._recent.setdefault(sequences, Recent()).add(seconds)
+
+    def seconds(self, sequences: int) -> float:
+        """Of a question about so many: what the next smaller number took, or else the next larger, half of it in
+        proportion; 0: none was timed."""
+        if sequences in self._recent:
+            return self._recent[sequences].value
+        if not self._recent:
+            return 0.0
+        known = max([n for n in self._recent if n < sequences], default=min(self._recent))
+        return self._recent[known].value * (1 + sequences / known) / 2
 
 
 def _step(rows: int) -> int:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from headstart.drafting.pass_costs import PassCosts, Recent
 
-AMONG_OTHERS = 0.55
-"""What a token is worth where several sequences share a pass, of its share in the pass: one sequence gets ahead, the
-passes go on for the others. Its own rows at least, some third of its share, are saved; all of it where somebody waits
-for its place."""
+BESIDE_PROMPTS = 0.55
+"""What a token is worth in a pass that reads prompts, of its share in the passes to come: one sequence gets ahead, the
+passes go on for the others, whose first tokens wait. Its own rows at least, some third of its share, are saved."""
 _UNTIMED_ROWS = 16
 """Rows of a pass, roots included, while nothing is known of the costs: one tile."""
 _PLAIN_EVERY = 256
@@ -91,7 +90,7 @@ class RoundCosts:
 
     def may_pay_beside_prompts(self, sequences: int) -> bool:
         """Whether a guess that is sure would be verified there."""
-        return self._token_seconds(sequences) * AMONG_OTHERS > self._prompt_row_seconds
+        return self._token_seconds(sequences) * BESIDE_PROMPTS > self._prompt_row_seconds
 
     def _token_seconds(self, sequences: int) -> float:
         """Of plain decoding where so many share a pass; 0: not known."""
