@@ -85,8 +85,8 @@ class TargetSignals:
     """What a drafter needs from the target's passes; the engine asks for no more than that."""
 
     taps: tuple[int, ...] = ()
-    """Layers whose input is wanted for every row that is computed, prompt rows too (``models.backend.PassBatch.taps``); a
-    prefix found in the cache brings none."""
+    """Layers whose input is wanted for every row that is computed, prompt rows too (``models.backend.PassBatch.taps``);
+    a prefix found in the cache brings none."""
     top_ids: int = 0
     """How many best token ids are wanted for every row of a verification pass, probe rows included."""
 
