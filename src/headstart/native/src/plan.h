@@ -28,7 +28,7 @@ struct AttentionPart {
   int thread;
   int64_t cost;  // in products of a query and a key
 };
-constexpr int kPageReadEntries = 4;  // reading a page takes about as long as multiplying it with so many
+constexpr int kPageReadEntries = 4;  // what reading a page is held to cost, in entries to multiply: an estimate
 
 class Plan {
  public:
