@@ -15,8 +15,9 @@ from headstart.loading import Model, load_model
 from headstart.models.heads.loading import load_head
 from headstart.sampling.params import SamplingParams
 from headstart.training.corpus import Corpus
-from headstart.training.recipe import HeadName, HeadSettings, TextSettings, train_head
+from headstart.training.recipe import HeadName, HeadSettings, train_head
 from headstart.training.synthesis import begin_texts, encode_asked, read_conversations, write_answers
+from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings
 from tiny_checkpoint import write_tiny_model
 

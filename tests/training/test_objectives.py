@@ -90,7 +90,7 @@ def test_states_are_the_same_kept_or_not() -> None:
 
 def test_states_in_files_serve_other_runs_and_heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def states(taps: tuple[int, ...]) -> TargetStates:
-        return TargetStates(target().backend, tables().head, taps, 1 << 20, directory=tmp_path)
+        return TargetStates(target().backend, tables().head, taps, 1 << 20, directories=[tmp_path])
 
     members = packs()[:3]
     first = states((0, 1)).batch(members)

@@ -21,8 +21,10 @@ from headstart.models.heads.loading import load_head
 from headstart.models.heads.parallel import ParallelHeads
 from headstart.sampling.params import SamplingParams
 from headstart.training.corpus import Corpus
-from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, Progressing, TextSettings, train_head
+from headstart.training.progressing import Progressing
+from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, train_head
 from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers
+from headstart.training.text import TextSettings
 from headstart.training.trainer import StepReport, TrainSettings
 
 TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6)
@@ -155,6 +157,31 @@ def test_a_training_may_begin_from_a_head(name: HeadName, vocabulary: int, tmp_p
             assert torch.allclose(parameter, theirs[key], rtol=0, atol=1e-9)
 
 
+def test_text_of_earlier_trainings_is_learnt_from_as_well(tmp_path: Path, corpus: Path) -> None:
+    text, head = TextSettings(**{**TEXT.__dict__, "directory": corpus}), HeadSettings(200, 2)
+    train_head("medusa", target().name, tmp_path / "a", text=text, head=head, settings=SETTINGS, length=320)
+    new = replace(TEXT, earlier=(corpus,), tokens=100)
+    settings = replace(SETTINGS, seed=1)
+    train_head("medusa", target().name, tmp_path / "b", text=new, head=head, settings=settings, length=320)
+    known = json.loads((tmp_path / "b" / "config.json").read_text())["headstart"]
+    assert [each["answer_tokens"] for each in known["earlier_text"]] == [
+        Corpus.existing(corpus, target().checkpoint.digest()).num_answer_tokens
+    ]
+    # What the target shows while it reads the earlier text is not computed again.
+    earlier, written = ({path.name for path in each.glob("states-*/*")} for each in (corpus, tmp_path / "b" / "corpus"))
+    assert written
+    assert not written & earlier
+    with pytest.raises(ConfigError, match="holds no text of a training"):
+        train_head("medusa", target().name, tmp_path / "c", text=replace(TEXT, earlier=(tmp_path,)), head=head)
+    assert not (tmp_path / "c").exists()
+
+
+def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
+    Corpus(tmp_path, {"target_digest": "of another"})
+    with pytest.raises(ConfigError, match="holds other text"):
+        train_head("medusa", target().name, tmp_path / "out", text=replace(TEXT, earlier=(tmp_path,)))
+
+
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
     train_head(
@@ -176,6 +203,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
     ("name", "head", "reason"),
     [
         ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
+        ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
         ("draft-model", HeadSettings(layers=99), "this model has 3"),
@@ -227,7 +255,8 @@ import sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from headstart.training.recipe import HeadSettings, TextSettings, train_head
+from headstart.training.recipe import HeadSettings, train_head
+from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings
 model, out, corpus = sys.argv[1:]
 text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=Path(corpus))

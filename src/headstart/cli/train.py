@@ -18,7 +18,7 @@ from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from headstart.cli.progress import Activity
-    from headstart.training.recipe import Progressing
+    from headstart.training.progressing import Progressing
     from headstart.training.trainer import StepReport
 
 TEXT, HEAD, TRAINING = "Text", "Head", "Training"
@@ -114,6 +114,15 @@ def train(
             rich_help_panel=TEXT,
         ),
     ] = None,
+    earlier_corpus: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Directory of text that an earlier training of this target has written, to be learnt from as well; "
+            "may be repeated.",
+            metavar="DIR",
+            rich_help_panel=TEXT,
+        ),
+    ] = None,
     draft_vocab: Annotated[
         int | None,
         typer.Option(
@@ -126,6 +135,12 @@ def train(
     slots: Annotated[
         int, typer.Option(min=1, help="Future tokens of medusa, blockwise and pass.", rich_help_panel=HEAD)
     ] = 4,
+    residual_blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Blocks of each of medusa's slots, one behind the other; left out: 1.", rich_help_panel=HEAD
+        ),
+    ] = None,
     unroll: Annotated[
         int | None,
         typer.Option(
@@ -224,6 +239,8 @@ def train(
 
         headstart train eagle3 --out heads/mine --init heads/eagle3 --prompts my_documents.jsonl --lr 5e-4
 
+        headstart train eagle3 --out heads/more --init heads/mine --prompts new.jsonl --earlier-corpus heads/mine/corpus
+
         headstart train draft-model --layers 0,1,29 --out small
 
         headstart generate --chat "Name ten rivers." --drafter eagle3 --draft-model heads/eagle3 --compare
@@ -232,7 +249,8 @@ def train(
 
     with _resumable(), Activity(shown=not quiet) as activity:
         activity.show("Preparing")
-        from headstart.training.recipe import HeadSettings, TextSettings, train_head
+        from headstart.training.recipe import HeadSettings, train_head
+        from headstart.training.text import TextSettings
         from headstart.training.trainer import TrainSettings
 
         result = train_head(
@@ -247,6 +265,7 @@ def train(
                 batch_size,
                 text_precision and text_precision.value,
                 corpus,
+                tuple(earlier_corpus or ()),
             ),
             head=HeadSettings(
                 draft_vocab,
@@ -255,6 +274,7 @@ def train(
                 loss=loss.value,
                 layers=None if layers is None else options.layer_choice(layers),
                 init=init,
+                residual_blocks=residual_blocks,
             ),
             settings=TrainSettings(
                 epochs=epochs,
@@ -301,7 +321,7 @@ def _resumable() -> Iterator[None]:
 
 def _shown_by(activity: Activity, aloud: bool) -> Progressing:
     """``aloud``: where there is no terminal, a line for each phase, batch of answers and measurement of acceptance."""
-    from headstart.training.recipe import Progressing
+    from headstart.training.progressing import Progressing
 
     aloud = aloud and os.environ.get("RANK", "0") == "0"
     written = 0

@@ -57,6 +57,19 @@ class Corpus:
         self._cut(_ENDS, 8 * len(self._ends))
         self._read()
 
+    @classmethod
+    def existing(cls, directory: Path, target_digest: str) -> Corpus:
+        """The text that another training of the same target has written.
+
+        Raises:
+            ConfigError: there is none, or the target is another.
+        """
+        if not (directory / _ABOUT).is_file():
+            raise ConfigError(f"{directory} holds no text of a training; name the corpus directory of one.")
+        corpus = cls(directory, {"target_digest": target_digest})
+        corpus.about = json.loads((directory / _ABOUT).read_text(encoding="utf-8"))
+        return corpus
+
     def __len__(self) -> int:
         return len(self._ends)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +10,6 @@ import torch
 from torch import Tensor
 
 from headstart.errors import ConfigError
-from headstart.llm import LLM
 from headstart.loading import Model, Precision, load_model
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.models.config import ModelConfig
@@ -28,46 +25,25 @@ from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.beginning import begin_from, load_known
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
-from headstart.training.corpus import Corpus, make_packs, split_held_out
-from headstart.training.distributed import Team, join_team
+from headstart.training.distributed import join_team
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.lookahead_objective import LookaheadObjective
 from headstart.training.losses import LossName
 from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
+from headstart.training.progressing import Progressing
 from headstart.training.report import write_report
 from headstart.training.states import TargetStates
-from headstart.training.synthesis import read_conversations, write_answers
-from headstart.training.trainer import StepReport, Trainer, TrainSettings
+from headstart.training.text import TextSettings, write_text
+from headstart.training.trainer import Trainer, TrainSettings
 from headstart.training.vocabulary import choose_draft_vocabulary
 
 HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
 _FIRST_SURENESS = 0.1
-_MOST_HELD_OUT = 32
-"""Packs: some ten thousand guesses tell acceptance to a hundredth."""
 HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
 _WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
-
-
-@dataclass(frozen=True)
-class TextSettings:
-    """What the target writes to be learnt from."""
-
-    tokens: int = 2_000_000
-    """Of its answers."""
-    prompts: tuple[Path, ...] = ()
-    """JSONL files of questions that it answers besides those that it asks itself."""
-    temperatures: tuple[float, ...] = (0.0, 0.8)
-    """Of its answers, in turn: greedy text is what greedy decoding drafts for, the rest keeps it from repeating."""
-    answer_tokens: int = 192
-    batch_size: int = 64
-    """Answers that are written together."""
-    precision: Precision | str | None = None
-    """What it is written in, None: as the target is served; int8-fast says nearly the same in half the time."""
-    directory: Path | None = None
-    """Where the text is kept; None: ``corpus`` in the head's directory. Several heads may share it."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +65,8 @@ class HeadSettings:
     last."""
     init: Path | None = None
     """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
-
-
-@dataclass(frozen=True)
-class Progressing:
-    """Who is told what is going on."""
-
-    begin: Callable[[str, int | None], None] = lambda description, total: None
-    """A phase begins: what it does, and of how many steps, if that is known."""
-    wrote: Callable[[int, int], None] = lambda documents, tokens: None
-    trained: Callable[[StepReport], None] = lambda report: None
+    residual_blocks: int | None = None
+    """Of each of Medusa's slots, one behind the other; None: one."""
 
 
 @dataclass(frozen=True)
@@ -151,15 +119,13 @@ def train_head(
         # What cannot be trained is refused before hours of text are written.
         _require_fitting(name, head, target.config)
         known = None if head.init is None else load_known(head.init, target.config, name)
-        corpus = _corpus(model, target, text, out, settings.seed, team, told)
+        texts = write_text(model, target, text, out, settings.seed, team, told)
         _, weights = load_decoder(target.checkpoint, torch.float32)
-        train, held_out = split_held_out(len(corpus))
-        counts = corpus.counts(target.config.vocab_size, train)
         all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in _WHOLE_VOCABULARY)
         wanted = target.config.vocab_size if all_tokens else head.draft_vocab
         # What a head can say already it goes on saying.
         required = target.eos_token_ids if known is None else (*target.eos_token_ids, *known.target_ids.tolist())
-        ids, coverage = choose_draft_vocabulary(counts, wanted, required)
+        ids, coverage = choose_draft_vocabulary(texts.counts(target.config.vocab_size), wanted, required)
         torch.manual_seed(settings.seed)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
         objective = _objective(name, target, weights, ids, head, tables)
@@ -167,12 +133,14 @@ def train_head(
             begin_from(objective.head, known)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
         what = {"head": name, "target_digest": target.checkpoint.digest()}
+        own, *earlier = texts.about()
         chosen = {**asdict(head), "init": None if head.init is None else head.init.name, "length": length}
         record = {
             **what,
             "target": str(model),
             "target_precision": target.backend.name,
-            "text": {"documents": len(corpus), "answer_tokens": corpus.num_answer_tokens, **corpus.about},
+            "text": own,
+            "earlier_text": earlier,
             "coverage": coverage,
             "settings": {**asdict(settings), **chosen},
         }
@@ -184,10 +152,9 @@ def train_head(
                 taps,
                 int(cache_gb * 2**30),
                 place,
-                corpus.directory / f"states-{target.backend.name}-{place.type}",
+                [directory / f"states-{target.backend.name}-{place.type}" for directory in texts.directories],
             ),
-            make_packs([corpus[index] for index in train], length),
-            make_packs([corpus[index] for index in held_out], length)[:_MOST_HELD_OUT],
+            *texts.packs(length),
             settings,
             out,
             record=record,
@@ -220,7 +187,12 @@ def _require_fitting(name: HeadName, head: HeadSettings, target: ModelConfig) ->
     """
     if name not in HEAD_NAMES:
         raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
-    of = {"layers": ("draft-model",), "unroll": ("eagle3", "eagle"), "init": ("eagle3", "eagle", "medusa", "blockwise")}
+    of = {
+        "layers": ("draft-model",),
+        "unroll": ("eagle3", "eagle"),
+        "init": ("eagle3", "eagle", "medusa", "blockwise"),
+        "residual_blocks": ("medusa",),
+    }
     for setting, kinds in of.items():
         if getattr(head, setting) is not None and name not in kinds:
             raise ConfigError(f"{setting} is a setting of {', '.join(kinds)}; leave it out for {name}.")
@@ -233,42 +205,6 @@ def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[
     """The target's layers that a draft model begins as."""
     first_two_and_last = sorted({0, min(1, available - 1), available - 1})
     return choose_layers(first_two_and_last if wanted is None else wanted, available)
-
-
-def _corpus(
-    model: str | Path, target: Model, text: TextSettings, out: Path, seed: int, team: Team, told: Progressing
-) -> Corpus:
-    """The text, written by the leader."""
-    # Files take turns, so that the short ones are read whole and the long ones do not hide them.
-    files = zip_longest(*(read_conversations(path, target.chat_template.available) for path in text.prompts))
-    conversations = [conversation for each in files for conversation in each if conversation is not None]
-    about = {
-        "target_digest": target.checkpoint.digest(),
-        "temperatures": list(text.temperatures),
-        "prompts": [path.name for path in text.prompts],
-        "seed": seed,
-    }
-    directory = text.directory or out / "corpus"
-    if team.leads:
-        corpus = Corpus(directory, about)
-        if corpus.num_answer_tokens < text.tokens:
-            told.begin("Writing text", None)
-            context = min(target.config.max_positions, 2048)
-            writer = target if text.precision is None else load_model(model, text.precision)
-            llm = LLM(writer, "none", max_batch_size=text.batch_size, max_context=context)
-            write_answers(
-                llm,
-                corpus,
-                text.tokens,
-                prompts=conversations,
-                temperatures=text.temperatures,
-                answer_tokens=text.answer_tokens,
-                batch_size=text.batch_size,
-                seed=seed,
-                progress=told.wrote,
-            )
-    team.wait()
-    return Corpus(directory, about)
 
 
 def _objective(
@@ -292,6 +228,8 @@ def _objective(
                 vocab_size=config.vocab_size,
                 draft_vocab_size=len(ids),
                 slots=settings.slots,
+                num_layers=settings.residual_blocks or 1,
+                output_maps=name == "medusa",
             )
         )
         if heads.config.reduced:

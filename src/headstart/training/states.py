@@ -77,7 +77,8 @@ class TargetStates:
         taps: layers whose inputs a head reads.
         cache_bytes: states kept at most, in memory or in files.
         device: where batches go.
-        directory: where states are kept for later runs and other heads on the same text; None: in memory alone.
+        directories: where states are kept for later runs and other heads on the same text: looked for in all of them,
+            written into the first; none: in memory alone.
     """
 
     def __init__(
@@ -87,9 +88,9 @@ class TargetStates:
         taps: Sequence[int],
         cache_bytes: int,
         device: torch.device | str = "cpu",
-        directory: Path | None = None,
+        directories: Sequence[Path] = (),
     ) -> None:
-        self._directory = directory
+        self._directories = tuple(directories)
         self._runner = ModelRunner(backend, BLOCK_SIZE)
         self._head = head
         self._taps = tuple(taps)
@@ -153,19 +154,17 @@ class TargetStates:
 
     def _read(self, pack: Pack) -> tuple[Tensor, Tensor] | None:
         """From its file, if that has all layers that are wanted."""
-        path = self._path(pack)
-        if path is None or not path.is_file():
-            return None
-        kept = load_file(path)
-        if not all(_name(tap) in kept for tap in self._wanted):
-            return None
-        # A copy, lest it keep all of the mapped file in memory.
-        return torch.cat([kept[_name(tap)] for tap in self._wanted], dim=-1), kept[_FAVOURITES].clone()
+        for path in self._paths(pack):
+            kept = load_file(path) if path.is_file() else {}
+            if all(_name(tap) in kept for tap in self._wanted):
+                # A copy, lest it keep all of the mapped file in memory.
+                return torch.cat([kept[_name(tap)] for tap in self._wanted], dim=-1), kept[_FAVOURITES].clone()
+        return None
 
     def _write(self, pack: Pack, states: Tensor, favourites: Tensor) -> None:
-        path = self._path(pack)
-        if path is None or states.nbytes > self._room:
+        if not self._directories or states.nbytes > self._room:
             return
+        path = self._paths(pack)[0]
         parts = states.chunk(len(self._wanted), dim=-1)
         tables = {_name(tap): part.contiguous() for tap, part in zip(self._wanted, parts, strict=True)}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,14 +173,12 @@ class TargetStates:
         save_file({**tables, _FAVOURITES: favourites}, partial)
         partial.replace(path)
 
-    def _path(self, pack: Pack) -> Path | None:
-        if self._directory is None:
-            return None
+    def _paths(self, pack: Pack) -> list[Path]:
         digest = hashlib.sha256()
         for document in pack.documents:
             digest.update(len(document.tokens).to_bytes(8, "little"))
             digest.update(np.ascontiguousarray(document.tokens).tobytes())
-        return self._directory / f"{digest.hexdigest()[:32]}.safetensors"
+        return [directory / f"{digest.hexdigest()[:32]}.safetensors" for directory in self._directories]
 
     @torch.no_grad()
     def _favourites(self, states: Tensor, wanted: Tensor) -> Tensor:

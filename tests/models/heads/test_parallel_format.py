@@ -12,7 +12,7 @@ from head_cases import HIDDEN, TARGET, VOCAB, write
 from headstart.errors import CheckpointError
 from headstart.models.heads.head_pass import torch_kit
 from headstart.models.heads.loading import load_head
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelPass
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind, ParallelPass
 from headstart.models.heads.saving import export_head, save_head
 from headstart.models.heads.tables import TargetTables
 
@@ -66,9 +66,9 @@ def test_heads_of_another_target(tmp_path: Path) -> None:
         load_head(write(tmp_path, MEDUSA, {"x": torch.zeros(1)}, "medusa_lm_head.pt"), TARGET)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "blockwise"])
-def test_headstarts_own_files(tmp_path: Path, kind: str) -> None:
-    heads = ParallelHeads(ParallelConfig(kind, HIDDEN, VOCAB, 8, slots=3))  # type: ignore[arg-type]
+@pytest.mark.parametrize(("kind", "output_maps"), [("medusa", False), ("medusa", True), ("blockwise", False)])
+def test_headstarts_own_files(tmp_path: Path, kind: ParallelKind, output_maps: bool) -> None:
+    heads = ParallelHeads(ParallelConfig(kind, HIDDEN, VOCAB, 8, slots=3, num_layers=2, output_maps=output_maps))
     heads.d2t.copy_(torch.arange(8))
     save_head(heads, tmp_path, {"steps": 3})
     again = load_head(tmp_path, TARGET)
@@ -77,9 +77,10 @@ def test_headstarts_own_files(tmp_path: Path, kind: str) -> None:
     assert again.target_ids.tolist() == list(range(0, 16, 2))
 
 
-def test_exported_medusa_heads_say_the_same(tmp_path: Path) -> None:
-    """Heads on the target's own output are written with copies of it, as Medusa's readers want them."""
-    heads = ParallelHeads(ParallelConfig("medusa", HIDDEN, VOCAB, VOCAB, slots=2))
+@pytest.mark.parametrize("output_maps", [False, True])
+def test_exported_medusa_heads_say_the_same(tmp_path: Path, output_maps: bool) -> None:
+    """Heads on the target's own output are written with one each, as Medusa's readers want them."""
+    heads = ParallelHeads(ParallelConfig("medusa", HIDDEN, VOCAB, VOCAB, slots=2, output_maps=output_maps))
     for parameter in heads.parameters():
         torch.nn.init.normal_(parameter)
     export_head(heads, "medusa", tmp_path, TABLES, "org/target")
@@ -90,7 +91,10 @@ def test_exported_medusa_heads_say_the_same(tmp_path: Path) -> None:
     assert isinstance(again, ParallelHeads)
     states = torch.randn(3, HIDDEN)
     passes = [ParallelPass(each, TABLES, torch_kit(torch.float32)) for each in (heads, again)]
-    torch.testing.assert_close(passes[0].logits(states), passes[1].logits(states))
+    torch.testing.assert_close(passes[0].logits(states), passes[1].logits(states), rtol=1e-4, atol=1e-3)
+    with torch.no_grad():
+        whole = heads.logits(heads(states), TABLES.head)
+    torch.testing.assert_close(passes[0].logits(states), whole, rtol=1e-4, atol=1e-3)
 
 
 def test_what_medusas_format_cannot_hold(tmp_path: Path) -> None:
@@ -99,3 +103,12 @@ def test_what_medusas_format_cannot_hold(tmp_path: Path) -> None:
     for heads in (reduced, blockwise):
         with pytest.raises(CheckpointError, match="Medusa"):
             export_head(heads, "medusa", tmp_path, TABLES, "x")
+
+
+@pytest.mark.parametrize(("kind", "own_heads"), [("blockwise", False), ("medusa", True)])
+def test_output_maps_are_refused_where_nothing_reads_them(tmp_path: Path, kind: ParallelKind, own_heads: bool) -> None:
+    save_head(ParallelHeads(ParallelConfig(kind, HIDDEN, VOCAB, VOCAB, slots=2, own_heads=own_heads)), tmp_path)
+    description = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(description | {"output_maps": True}))
+    with pytest.raises(CheckpointError, match="output_maps"):
+        load_head(tmp_path, TARGET)

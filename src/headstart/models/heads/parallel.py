@@ -1,13 +1,16 @@
 """Heads that say several future tokens at once from the target's last state.
 
-Medusa (Cai et al. 2024, arXiv:2401.10774): a residual block for each future token. Blockwise (Stern et al. 2018,
-arXiv:1811.03115): one wide layer for all of them. Both end in the target's own output head, or Medusa in copies of it.
+Medusa (Cai et al. 2024, arXiv:2401.10774): residual blocks for each future token. Blockwise (Stern et al. 2018,
+arXiv:1811.03115): one wide layer for all of them. Both end in the target's own output head, or Medusa in heads of its
+own: SiLU is hardly ever negative, so blocks alone cannot take back what the state says of the token before
+(docs/experiments.md).
 
 Slot i (from 0) of the state at position t says token t + 2 + i; the target's own head says token t + 1.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -22,6 +25,8 @@ from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights
 
 ParallelKind = Literal["medusa", "blockwise"]
+_FIRST_SURENESS = 0.1
+"""Scale of what an output map lets through at first: a slot that knows nothing yet must not be sure of it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,9 @@ class ParallelConfig:
     """Width of the shared layer for each slot (blockwise); 0: as wide as the state."""
     own_heads: bool = False
     """Each slot ends in a head of its own (Medusa's files), not in the target's."""
+    output_maps: bool = False
+    """Each slot ends in the target's head behind a matrix of its own: an own head that a state's size suffices for
+    (Medusa)."""
 
     @property
     def reduced(self) -> bool:
@@ -81,6 +89,11 @@ class ParallelHeads(nn.Module):
             self.narrow = nn.Linear(inner, slots * hidden)
             nn.init.zeros_(self.narrow.weight)
             nn.init.zeros_(self.narrow.bias)
+        if config.output_maps:
+            self.maps = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(slots))
+            for each in self.output_maps():
+                nn.init.eye_(each.weight)
+                each.weight.data.mul_(_FIRST_SURENESS)
         if config.own_heads:
             self.heads = nn.ModuleList(nn.Linear(hidden, config.draft_vocab_size, bias=False) for _ in range(slots))
         if config.reduced:
@@ -103,10 +116,17 @@ class ParallelHeads(nn.Module):
         """Each slot's own output head [draft vocab, hidden], where it has one."""
         return [self.get_parameter(f"heads.{slot}.weight") for slot in range(self.config.slots)]
 
+    def output_maps(self) -> list[nn.Linear]:
+        """Each slot's matrix before the target's output head, where it has one."""
+        return [cast(nn.Linear, self.maps[slot]) for slot in range(self.config.slots)]
+
     def forward(self, hidden: Tensor) -> Tensor:
         """The target's state after its final norm [..., hidden] -> [..., slot, hidden], to be read by a head."""
         if self.config.kind == "medusa":
-            return torch.stack([block(hidden) for block in self.blocks], dim=-2)
+            slots = [block(hidden) for block in self.blocks]
+            if self.config.output_maps:
+                slots = [last(slot) for last, slot in zip(self.output_maps(), slots, strict=True)]
+            return torch.stack(slots, dim=-2)
         changed: Tensor = self.narrow(F.relu(self.wide(hidden))).unflatten(-1, (self.config.slots, -1))
         return hidden.unsqueeze(-2) + changed
 
@@ -139,6 +159,9 @@ class ParallelPass:
             weight, bias = (torch.cat([getattr(block, name) for block in first]) for name in ("weight", "bias"))
             self._first = linear(LinearWeights(weight, bias))
             self._deeper = [[linear(LinearWeights(block.weight, block.bias)) for block in depth] for depth in deeper]
+            self._maps = (
+                [linear(LinearWeights(last.weight)) for last in head.output_maps()] if config.output_maps else []
+            )
         else:
             self._wide = linear(LinearWeights(head.wide.weight, head.wide.bias))
             self._narrow = linear(LinearWeights(head.narrow.weight, head.narrow.bias))
@@ -151,7 +174,7 @@ class ParallelPass:
     def nbytes(self) -> int:
         """Of its matrices."""
         if self.config.kind == "medusa":
-            layers = [self._first, *(block for depth in self._deeper for block in depth)]
+            layers = [self._first, *(block for depth in self._deeper for block in depth), *self._maps]
         else:
             layers = [self._wide, self._narrow]
         return sum(part.nbytes for part in (*layers, *self._heads))
@@ -164,16 +187,21 @@ class ParallelPass:
         if config.kind == "medusa":
             slots = x.unsqueeze(1) + F.silu(self._first(x)).view(len(x), config.slots, -1)
             for depth in self._deeper:
-                changed = [one(slots[:, slot].contiguous()) for slot, one in enumerate(depth)]
-                slots = slots + F.silu(torch.stack(changed, dim=1))
+                slots = slots + F.silu(_each(depth, slots))
+            if config.output_maps:
+                slots = _each(self._maps, slots)
         else:
             slots = x.unsqueeze(1) + self._narrow(F.relu(self._wide(x))).view(len(x), config.slots, -1)
         if config.own_heads:
-            said = [one(slots[:, slot].contiguous()) for slot, one in enumerate(self._heads)]
-            return torch.stack(said, dim=1).float()
+            return _each(self._heads, slots).float()
         return self._heads[0](slots.flatten(0, 1)).float().view(len(x), config.slots, -1)
 
     def best(self, logits: Tensor, ranks: int) -> NDArray[np.int64]:
         """Target ids of the likeliest tokens of [row, slot, draft vocab]: [row, slot, rank]."""
         _, ids = self._kit.best(logits.flatten(0, 1), ranks)
         return self.target_ids.numpy()[ids].reshape(*logits.shape[:2], ranks)
+
+
+def _each(layers: Sequence[Callable[[Tensor], Tensor]], slots: Tensor) -> Tensor:
+    """Each slot's own layer: [row, slot, in] -> [row, slot, out]."""
+    return torch.stack([layer(slots[:, slot].contiguous()) for slot, layer in enumerate(layers)], dim=1)

@@ -44,9 +44,12 @@ def read_parallel(
         num_layers=fields.integer("num_layers", 1, maximum=64),
         inner_size=fields.integer("inner_size", 0, minimum=0),
         own_heads=fields.flag("own_heads", False),
+        output_maps=fields.flag("output_maps", False),
     )
     if config.kind not in ("medusa", "blockwise"):
         raise fields.bad(KIND_KEY, config.kind, "medusa or blockwise")
+    if config.output_maps and (config.kind == "blockwise" or config.own_heads):
+        raise fields.bad("output_maps", True, "false where there are own heads, and for blockwise")
     _check_target(config, target, source)
     heads = ParallelHeads(config)
     load_strictly(heads, tensors, source)
@@ -68,6 +71,7 @@ def describe_parallel(heads: ParallelHeads) -> dict[str, Any]:
         "num_layers": config.num_layers,
         "inner_size": config.inner_size,
         "own_heads": config.own_heads,
+        "output_maps": config.output_maps,
     }
 
 
@@ -114,7 +118,8 @@ def describe_medusa(heads: ParallelHeads, base: str) -> dict[str, Any]:
 
 
 def medusa_tensors(heads: ParallelHeads, target_head: Tensor) -> dict[str, Tensor]:
-    """Tensors by Medusa's names, an output head in each slot: copies of ``target_head`` [vocab, hidden], or its own.
+    """Tensors by Medusa's names, an output head in each slot: ``target_head`` [vocab, hidden], behind the slot's
+    own matrix if it has one, or its own.
 
     Raises:
         CheckpointError: they are no Medusa heads, or own heads cover a part of the vocabulary only.
@@ -128,6 +133,8 @@ def medusa_tensors(heads: ParallelHeads, target_head: Tensor) -> dict[str, Tenso
         if parts[0] == "blocks":
             tensors[".".join(parts[1:])] = tensor
     outputs = heads.own_outputs() if config.own_heads else [target_head] * config.slots
+    if config.output_maps:
+        outputs = [target_head.to(last.weight.dtype) @ last.weight for last in heads.output_maps()]
     for slot, output in enumerate(outputs):
         tensors[f"{slot}.{config.num_layers}.weight"] = output.detach().to(torch.float32).clone()
     return tensors

@@ -1,0 +1,130 @@
+"""What a head learns from: the text that the target wrote for it, and that of earlier trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.llm import LLM
+from headstart.loading import Model, Precision, load_model
+from headstart.training.corpus import Corpus, Document, Pack, make_packs, split_held_out
+from headstart.training.distributed import Team
+from headstart.training.progressing import Progressing
+from headstart.training.synthesis import read_conversations, write_answers
+
+_MOST_HELD_OUT = 32
+"""Packs: some ten thousand guesses tell acceptance to a hundredth."""
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """What the target writes to be learnt from."""
+
+    tokens: int = 2_000_000
+    """Of its answers."""
+    prompts: tuple[Path, ...] = ()
+    """JSONL files of questions that it answers besides those that it asks itself."""
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    """Of its answers, in turn: greedy text is what greedy decoding drafts for, the rest keeps it from repeating."""
+    answer_tokens: int = 192
+    batch_size: int = 64
+    """Answers that are written together."""
+    precision: Precision | str | None = None
+    """What it is written in, None: as the target is served; int8-fast says nearly the same in half the time."""
+    directory: Path | None = None
+    """Where the text is kept; None: ``corpus`` in the head's directory. Several heads may share it."""
+    earlier: tuple[Path, ...] = ()
+    """Directories of text of earlier trainings, learnt from as well: what is not read again is forgotten."""
+
+
+class Text:
+    """One corpus or several; one document in twenty of each is held out.
+
+    Args:
+        corpora: of one target, the training's own first.
+    """
+
+    def __init__(self, corpora: Sequence[Corpus]) -> None:
+        self._parts = [(corpus, *split_held_out(len(corpus))) for corpus in corpora]
+
+    @property
+    def directories(self) -> list[Path]:
+        return [corpus.directory for corpus, _, _ in self._parts]
+
+    def about(self) -> list[dict[str, Any]]:
+        """What each consists of, as JSON values."""
+        return [
+            {"documents": len(corpus), "answer_tokens": corpus.num_answer_tokens, **corpus.about}
+            for corpus, _, _ in self._parts
+        ]
+
+    def counts(self, vocab_size: int) -> NDArray[np.int64]:
+        """[vocab] how often the target said each token in what is learnt."""
+        counts = np.zeros(vocab_size, dtype=np.int64)
+        for corpus, learnt, _ in self._parts:
+            counts += corpus.counts(vocab_size, learnt)
+        return counts
+
+    def packs(self, length: int) -> tuple[list[Pack], list[Pack]]:
+        """To learn from, and held out: packs of ``length`` tokens. A corpus makes the same ones among others as alone,
+        so that the target's states, which are kept by pack, are found."""
+        learnt = [make_packs(_documents(corpus, chosen), length) for corpus, chosen, _ in self._parts]
+        held_out = [make_packs(_documents(corpus, chosen), length) for corpus, _, chosen in self._parts]
+        in_turns = [pack for each in zip_longest(*held_out) for pack in each if pack is not None]
+        return [pack for each in learnt for pack in each], in_turns[:_MOST_HELD_OUT]
+
+
+def _documents(corpus: Corpus, indices: Sequence[int]) -> list[Document]:
+    return [corpus[index] for index in indices]
+
+
+def write_text(
+    model: str | Path, target: Model, settings: TextSettings, out: Path, seed: int, team: Team, told: Progressing
+) -> Text:
+    """The text as the settings say; what is missing is written by the leader.
+
+    Args:
+        model: name of the target, loaded again where it writes in another precision.
+        out: the head's directory.
+
+    Raises:
+        ConfigError, RequestError: a file or directory holds something else.
+    """
+    digest = target.checkpoint.digest()
+    earlier = [Corpus.existing(directory, digest) for directory in settings.earlier]
+    # Files take turns, so that the short ones are read whole and the long ones do not hide them.
+    files = zip_longest(*(read_conversations(path, target.chat_template.available) for path in settings.prompts))
+    conversations = [conversation for each in files for conversation in each if conversation is not None]
+    about = {
+        "target_digest": digest,
+        "temperatures": list(settings.temperatures),
+        "prompts": [path.name for path in settings.prompts],
+        "seed": seed,
+    }
+    directory = settings.directory or out / "corpus"
+    if team.leads:
+        corpus = Corpus(directory, about)
+        if corpus.num_answer_tokens < settings.tokens:
+            told.begin("Writing text", None)
+            context = min(target.config.max_positions, 2048)
+            writer = target if settings.precision is None else load_model(model, settings.precision)
+            llm = LLM(writer, "none", max_batch_size=settings.batch_size, max_context=context)
+            write_answers(
+                llm,
+                corpus,
+                settings.tokens,
+                prompts=conversations,
+                temperatures=settings.temperatures,
+                answer_tokens=settings.answer_tokens,
+                batch_size=settings.batch_size,
+                seed=seed,
+                progress=told.wrote,
+            )
+    team.wait()
+    return Text([Corpus(directory, about), *earlier])
