@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -82,6 +85,40 @@ def test_a_shape_of_ones_own() -> None:
     assert tree.parents.tolist() == [-1, -1, 1, 2]
     smaller = drafter.propose([begin(drafter, PROMPT)], [DraftBudget(2, 3)])[0]
     assert smaller.tokens.tolist() == [best[0][0], best[0][1]]
+
+
+def test_a_tree_holds_the_paths_that_are_likeliest_together() -> None:
+    """By enumeration of all paths, with the product of the slots' probabilities."""
+    drafter = head_drafter("medusa", VOCAB, {"min_probability": 0, "width": 8, "tree_nodes": 10})
+    heads = random_parallel(VOCAB, "medusa")
+    with torch.no_grad():
+        shown = heads(state_after(PROMPT[:-1], FINAL_TAP))
+        laws = heads.logits(shown, random_tables(VOCAB).head[heads.target_ids]).double().softmax(-1)
+    ids = heads.target_ids.tolist()
+    every = {
+        tuple(ids[place] for place in path): math.prod(float(laws[slot, place]) for slot, place in enumerate(path))
+        for depth in (1, 2, 3)
+        for path in itertools.product(range(len(ids)), repeat=depth)
+    }
+    best = sorted(every, key=lambda path: (-every[path], len(path)))[:10]
+    tree = drafter.propose([begin(drafter, PROMPT)], [BUDGET])[0]
+    assert sorted(paths_of(tree)) == sorted(best)
+
+
+def test_unlikely_paths_are_left_out() -> None:
+    every, likely = (
+        head_drafter("medusa", VOCAB, {"min_probability": least, "width": 8, "tree_nodes": 99}) for least in (0, 0.1)
+    )
+    many, few = (each.propose([begin(each, PROMPT)], [DraftBudget(99, 3)])[0] for each in (every, likely))
+    assert 0 < len(few) < len(many)
+    assert set(paths_of(few)) < set(paths_of(many))
+
+
+def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
+        paths.append((*(paths[parent] if parent != ROOT else ()), token))
+    return paths
 
 
 @pytest.mark.parametrize("shape", [((0, 0),), ((0,), (0,)), ((0,), (-1,)), ((),)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstart.drafting.context import DraftContext
+from headstart.drafting.head_trees import TemplateTrees
 from headstart.drafting.heads import HeadOptions
 from headstart.drafting.parallel_heads import ParallelHeadsDrafter
 from headstart.drafting.tree_templates import path_template
@@ -23,5 +24,5 @@ class BlockwiseDrafter(ParallelHeadsDrafter):
     Options = BlockwiseOptions
 
     def __init__(self, context: DraftContext, options: BlockwiseOptions) -> None:
-        chain = [(0,) * (depth + 1) for depth in range(MAX_SLOTS)]
-        super().__init__(context, options, "blockwise", path_template(chain))
+        chain = path_template([(0,) * (depth + 1) for depth in range(MAX_SLOTS)])
+        super().__init__(context, options, "blockwise", 1, lambda count: TemplateTrees(count, chain))

@@ -31,8 +31,7 @@ from headstart.drafting.head_trees import (
     least_score,
     parent_score,
 )
-from headstart.drafting.heads import HeadOptions, head_pass, open_head
-from headstart.drafting.options import require
+from headstart.drafting.heads import ConfidenceOptions, HeadOptions, head_pass, open_head
 from headstart.drafting.tree_templates import rank_tree
 from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleHead
@@ -57,21 +56,9 @@ class EagleOptions(HeadOptions):
 
 
 @dataclass(frozen=True)
-class DynamicEagleOptions(HeadOptions):
+class DynamicEagleOptions(ConfidenceOptions):
     draft_tokens: int = 8
     """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
-    width: int = 6
-    """Nodes of a level that get children, and children of each of them."""
-    min_probability: float = 0.1
-    """A guess is left out where the head holds its path for less likely than this, and gets no children where it holds
-    it for less likely than this to the power of 2/3: rows and steps cost more than such guesses bring. 0 keeps all;
-    where rows are cheap, as on a matrix unit, less than the default is worth trying."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
-        least = self.min_probability
-        require(0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all guesses.")
 
 
 class Reading:

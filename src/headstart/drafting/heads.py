@@ -63,6 +63,24 @@ class HeadOptions:
         return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
 
 
+@dataclass(frozen=True)
+class ConfidenceOptions(HeadOptions):
+    """What drafters may be told whose trees grow where a head is sure."""
+
+    width: int = 6
+    """Nodes of a level that get children, and children of each of them."""
+    min_probability: float = 0.1
+    """A guess is left out where the head holds its path for less likely than this, and gets no children where it holds
+    it for less likely than this to the power of 2/3: rows and steps cost more than such guesses bring. 0 keeps all;
+    where rows are cheap, as on a matrix unit, less than the default is worth trying."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
+        least = self.min_probability
+        require(0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all guesses.")
+
+
 def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:
     """The head in the directory ``model``, or the one that comes with Headstart.
 

@@ -1,6 +1,9 @@
 """Medusa (Cai et al. 2024, arXiv:2401.10774): a sparse tree over the guesses of several heads, verified exactly.
 
-The paper's typical acceptance changes what is said: it is an opt-in, for any drafter (``verification.typical``).
+The paper's tree is one for all rounds. Guesses are point masses here, so each round may have a tree of its own: the
+paths whose guesses are likeliest together, as EAGLE-2 grows them, which brings more with as many nodes
+(docs/experiments.md). The paper's typical acceptance changes what is said: it is an opt-in, for any drafter
+(``verification.typical``).
 """
 
 from __future__ import annotations
@@ -8,28 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstart.drafting.context import DraftContext
-from headstart.drafting.heads import HeadOptions
+from headstart.drafting.head_trees import CONFIDENCE_RATES, ConfidenceTrees, TemplateTrees
+from headstart.drafting.heads import ConfidenceOptions
 from headstart.drafting.options import require
 from headstart.drafting.parallel_heads import ParallelHeadsDrafter
-from headstart.drafting.tree_templates import greedy_paths, path_template
-
-RANK_ACCEPTANCE = (
-    (0.50, 0.13, 0.07, 0.04, 0.03, 0.02, 0.02, 0.01),
-    (0.27, 0.10, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01),
-    (0.18, 0.08, 0.05, 0.03, 0.03, 0.02, 0.02, 0.01),
-    (0.13, 0.07, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01),
-    (0.10, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01),
-)
-"""[head][rank] how often a head's guess of this rank is right: an assumption for small models, which fixes the default
-tree alone."""
-DEFAULT_NODES = 63
+from headstart.drafting.tree_templates import path_template
 
 
 @dataclass(frozen=True)
-class MedusaOptions(HeadOptions):
+class MedusaOptions(ConfidenceOptions):
+    width: int = 10
+    """Best tokens of a head that are guessed, and nodes of a level that get children."""
     shape: tuple[tuple[int, ...], ...] = ()
-    """The tree as paths of ranks, the likeliest first, each after its parent: [0], [1], [0, 0], ...; empty: built from
-    typical accuracies of heads and ranks."""
+    """One tree for all rounds, as paths of ranks, the likeliest first, each after its parent: [0], [1], [0, 0], ...;
+    empty: in each round the likeliest paths."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +42,13 @@ class MedusaDrafter(ParallelHeadsDrafter):
     """Residual blocks on the target's last state."""
 
     Options = MedusaOptions
+    grade_rates = CONFIDENCE_RATES
 
     def __init__(self, context: DraftContext, options: MedusaOptions) -> None:
-        paths = [tuple(path) for path in options.shape] or greedy_paths(RANK_ACCEPTANCE, DEFAULT_NODES)
-        super().__init__(context, options, "medusa", path_template(paths))
+        if options.shape:
+            template = path_template([tuple(path) for path in options.shape])
+            ranks = int(template.ranks.max()) + 1
+            super().__init__(context, options, "medusa", ranks, lambda count: TemplateTrees(count, template))
+        else:
+            width, least = options.width, options.min_probability
+            super().__init__(context, options, "medusa", width, lambda count: ConfidenceTrees(count, width, least))

@@ -6,42 +6,47 @@ cache is needed. What they say of one depth does not depend on what was said of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.foresight import Foresight
+from headstart.drafting.head_trees import HeadTrees
 from headstart.drafting.heads import HeadOptions, head_kit, open_head
-from headstart.drafting.tree_templates import TreeTemplate
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
 
 
 class ParallelHeadsDrafter:
-    """A static tree over the best tokens of every slot.
+    """A tree over the best tokens of every slot.
 
     Args:
         kind: of heads that are run.
-        template: the tree; its depth is cut to the heads' slots.
+        ranks: best tokens of a slot that a tree may hold.
+        new_trees: trees for as many sequences, which have not grown yet.
     """
 
     needs = TargetSignals(taps=(FINAL_TAP,))
 
-    def __init__(self, context: DraftContext, options: HeadOptions, kind: ParallelKind, template: TreeTemplate) -> None:
+    def __init__(
+        self,
+        context: DraftContext,
+        options: HeadOptions,
+        kind: ParallelKind,
+        ranks: int,
+        new_trees: Callable[[int], HeadTrees],
+    ) -> None:
         heads = open_head(context, options.model, kind, ParallelHeads)
         self._options = options
         self._vocab_size = context.vocab_size
         self._slots = heads.config.slots
-        self._template = template
-        self._most_ranks = int(template.ranks.max()) + 1
-        self._shapes: dict[tuple[int, int], TreeTemplate] = {}
-        """Nodes and depth at most -> the template cut to them."""
+        self._new_trees = new_trees
+        self._ranks = min(ranks, heads.config.draft_vocab_size)
         self._pass = ParallelPass(heads, context.require_tables()(), head_kit(options))
         self._states: dict[int, tuple[int, Tensor]] = {}
         """id -> position, and the target's state there [hidden]."""
@@ -87,20 +92,17 @@ class ParallelHeadsDrafter:
     ) -> list[DraftTree]:
         slots = min(self._slots, self._options.draft_tokens)
         logits = self._pass.logits(states)[:, :slots]
-        ranks = min(self._most_ranks, logits.shape[-1])
         foresight = Foresight(sequences, self._pass.target_ids, self._vocab_size)
         if foresight.sampled:
             logits = torch.cat([foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
-        best = self._pass.best(logits, ranks)
-        return [
-            self._tree(tokens, min(self._options.tree_nodes, budget.nodes), min(slots, budget.depth))
-            for tokens, budget in zip(best, budgets, strict=True)
-        ]
-
-    def _tree(self, tokens: NDArray[np.int64], nodes: int, depth: int) -> DraftTree:
-        """A tree of what the slots say, [slot, rank]: every node of a level has the same children."""
-        shape = self._shapes.get((nodes, depth))
-        if shape is None:
-            shape = self._shapes[nodes, depth] = self._template.cut(nodes, depth, tokens.shape[1])
-        said = tokens[shape.depths - 1, shape.ranks]
-        return DraftTree(said.astype(np.int32), shape.parents.astype(np.int32))
+        log_probs, tokens = self._pass.best(logits, self._ranks)
+        trees = self._new_trees(len(sequences))
+        beams = 1
+        for slot in range(slots):
+            # Whatever stands above, a slot says the same.
+            said = (log_probs[:, slot, None], tokens[:, slot, None])
+            grown = trees.grow(np.repeat(said[0], beams, axis=1), np.repeat(said[1], beams, axis=1))
+            if grown is None:
+                break
+            beams = grown.tokens.shape[1]
+        return trees.trees(self._options.tree_nodes, budgets)

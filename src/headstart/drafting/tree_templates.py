@@ -25,18 +25,6 @@ class TreeTemplate:
     def __len__(self) -> int:
         return len(self.parents)
 
-    def cut(self, nodes: int, depth: int, ranks: int) -> TreeTemplate:
-        """The best ``nodes`` nodes down to ``depth``, level by level; a node has ``ranks`` next tokens at most."""
-        chosen: list[int] = []
-        for node, (parent, rank) in enumerate(zip(self.parents.tolist(), self.ranks.tolist(), strict=True)):
-            if self.depths[node] <= depth and rank < ranks and parent in (ROOT, *chosen):
-                chosen.append(node)
-        kept = sorted(chosen[:nodes], key=lambda node: int(self.depths[node]))
-        place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
-        return TreeTemplate(
-            np.array([place[int(self.parents[node])] for node in kept]), self.ranks[kept], self.depths[kept]
-        )
-
 
 def rank_tree(level_sizes: Sequence[int], rank_probabilities: Sequence[float]) -> TreeTemplate:
     """The likeliest paths of ranks, ``level_sizes[i]`` of them at depth i + 1, by the product along the path."""
@@ -62,22 +50,3 @@ def path_template(paths: list[tuple[int, ...]]) -> TreeTemplate:
         ranks=np.array([path[-1] for path in paths]),
         depths=np.array([len(path) for path in paths]),
     )
-
-
-def greedy_paths(accuracy: tuple[tuple[float, ...], ...], nodes: int) -> list[tuple[int, ...]]:
-    """The ``nodes`` paths of ranks that are right most often, if heads err independently (Medusa, section 2.3.3).
-
-    ``accuracy``: [head][rank]. A path's parent, and its sibling of the rank before, come before it.
-    """
-    chosen: list[tuple[int, ...]] = []
-    waiting: dict[tuple[int, ...], float] = {(0,): accuracy[0][0]}
-    while waiting and len(chosen) < nodes:
-        best = max(waiting, key=lambda path: (waiting[path], [-rank for rank in path]))
-        value = waiting.pop(best)
-        chosen.append(best)
-        head, rank = len(best) - 1, best[-1]
-        if rank + 1 < len(accuracy[head]):
-            waiting[(*best[:-1], rank + 1)] = value / accuracy[head][rank] * accuracy[head][rank + 1]
-        if head + 1 < len(accuracy):
-            waiting[(*best, 0)] = value * accuracy[head + 1][0]
-    return chosen

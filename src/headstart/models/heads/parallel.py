@@ -196,10 +196,15 @@ class ParallelPass:
             return _each(self._heads, slots).float()
         return self._heads[0](slots.flatten(0, 1)).float().view(len(x), config.slots, -1)
 
-    def best(self, logits: Tensor, ranks: int) -> NDArray[np.int64]:
-        """Target ids of the likeliest tokens of [row, slot, draft vocab]: [row, slot, rank]."""
-        _, ids = self._kit.best(logits.flatten(0, 1), ranks)
-        return self.target_ids.numpy()[ids].reshape(*logits.shape[:2], ranks)
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The likeliest tokens of [row, slot, draft vocab], the likeliest first.
+
+        Returns:
+            Log-probabilities and target ids, [row, slot, rank] each.
+        """
+        log_probs, ids = self._kit.best(logits.flatten(0, 1), ranks)
+        shape = (*logits.shape[:2], ranks)
+        return log_probs.reshape(shape), self.target_ids.numpy()[ids].reshape(shape)
 
 
 def _each(layers: Sequence[Callable[[Tensor], Tensor]], slots: Tensor) -> Tensor:
