@@ -154,6 +154,7 @@ def test_one_bad_prompt_is_named_and_nothing_is_lost(llm: LLM) -> None:
         ({"drafter": "nothing"}, "there is no drafter 'nothing'"),
         ({"drafter": "ngram", "draft_model": "x"}, "runs no model"),
         ({"precision": "fp4"}, "precision is 'fp4'"),
+        ({"numerics": "fast"}, "numerics is 'fast'"),
         ({"max_context": 1}, "max_context is 1"),
         ({"max_batch_size": 0}, "max_batch_size is 0"),
         ({"drafter_options": {"colour": 1}}, "no option 'colour'"),
@@ -162,6 +163,20 @@ def test_one_bad_prompt_is_named_and_nothing_is_lost(llm: LLM) -> None:
 def test_bad_settings_are_one_sentence(tiny_model_dir: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LLM(tiny_model_dir, **options)  # type: ignore[arg-type]
+
+
+def test_exact_numerics_are_had_or_the_model_is_refused(
+    tiny_model_dir: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = next((each for each in (load_model(tiny_model_dir), model) if each.backend.exact_rows), None)
+    if native is not None:
+        LLM(native, "none", numerics="exact")
+    monkeypatch.setattr("headstart.loading.load_library", lambda: None)
+    by_torch = load_model(tiny_model_dir)
+    LLM(by_torch, "none", numerics="auto")
+    for given in (by_torch, tiny_model_dir):
+        with pytest.raises(ConfigError, match="numerics is 'exact', which needs the native pass"):
+            LLM(given, "none", numerics="exact")
 
 
 def test_parameters_must_match_the_prompts(llm: LLM) -> None:

@@ -21,7 +21,7 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context
-from headstart.loading import Model, Precision, load_model, parse_precision
+from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.request import EncodedPrompt, Job, Prompt, StreamPiece, listed, token_ids
@@ -51,6 +51,7 @@ class LLM:
         speculation: how requests are drafted and verified unless they say otherwise.
         precision: of the target (``loading.Precision``).
         draft_precision: of the draft model; None: the target's.
+        numerics: "exact" refuses a target whose rows have other bits from pass to pass (``loading.Numerics``).
         max_context: prompt and output tokens of a sequence; None: what the model was made for, at most 8192.
         max_batch_size: sequences that decode together.
         cache_tokens: room of the key-value cache; None: about 1 GiB, but at least one whole context.
@@ -75,6 +76,7 @@ class LLM:
         speculation: SpeculationParams | None = None,
         precision: Precision | str = Precision.AUTO,
         draft_precision: Precision | str | None = None,
+        numerics: Numerics | str = Numerics.AUTO,
         max_context: int | None = None,
         max_batch_size: int = 16,
         cache_tokens: int | None = None,
@@ -86,6 +88,7 @@ class LLM:
     ) -> None:
         options = _drafter_options(drafter, draft_model, draft_tokens, drafter_options)
         self.model: Model = model if isinstance(model, Model) else load_model(model, precision, revision)
+        require_numerics(self.model, numerics)
         config = self.model.config
         context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
         if not 2 <= context <= config.max_positions:

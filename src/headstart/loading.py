@@ -111,6 +111,31 @@ def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Prec
     return TorchBackend(config, weights, _TORCH_DTYPES[chosen])
 
 
+class Numerics(StrEnum):
+    """What is promised of a pass's arithmetic."""
+
+    AUTO = "auto"
+    """Exact where the native pass runs, where it costs nothing; else exact up to ties of floating-point numbers."""
+    EXACT = "exact"
+    """A row has the same bits in every pass, or nothing is loaded."""
+
+
+def require_numerics(model: Model, numerics: Numerics | str) -> None:
+    """Refuse a model whose passes do not keep what is asked for.
+
+    Raises:
+        ConfigError: numerics is unknown, or "exact" where PyTorch computes.
+    """
+    if numerics not in tuple(Numerics):
+        raise ConfigError(f"numerics is {numerics!r}; choose one of {', '.join(Numerics)}.")
+    if numerics == Numerics.EXACT and not model.backend.exact_rows:
+        because = native.supports(model.config) or "this machine has none"
+        raise ConfigError(
+            f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
+            "floating-point numbers here."
+        )
+
+
 def parse_precision(precision: Precision | str) -> Precision:
     """A precision by its name.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headstart.cli import options
-from headstart.cli.options import OUTPUT, PrecisionChoice, VerifyChoice
+from headstart.cli.options import OUTPUT, NumericsChoice, PrecisionChoice, VerifyChoice
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.options import option_value, parse_drafter
 from headstart.models.aliases import DEFAULT_MODEL
@@ -36,6 +36,7 @@ def generate(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
+    numerics: options.Numerics = NumericsChoice.AUTO,
     batch_size: options.BatchSize = 16,
     max_context: options.MaxContext = None,
     drafter: options.Drafter = DEFAULT_DRAFTER,
@@ -173,6 +174,7 @@ def generate(
             speculation=speculation,
             precision=precision.value,
             draft_precision=None if draft_precision is None else draft_precision.value,
+            numerics=numerics.value,
             max_context=max_context,
             max_batch_size=batch_size,
             revision=revision,

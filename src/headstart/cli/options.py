@@ -33,6 +33,13 @@ class PrecisionChoice(StrEnum):
     INT8_FAST = "int8-fast"
 
 
+class NumericsChoice(StrEnum):
+    """Names of ``loading.Numerics``, likewise."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+
+
 Model = Annotated[
     str,
     typer.Option(
@@ -46,6 +53,14 @@ Precision = Annotated[
     PrecisionChoice,
     typer.Option(
         help="What the target is computed in; auto: bf16 where the native pass runs, else fp32.", rich_help_panel=MODEL
+    ),
+]
+Numerics = Annotated[
+    NumericsChoice,
+    typer.Option(
+        help="exact: refuse a model whose rows have other bits from pass to pass; auto: exact where the native pass "
+        "runs, up to ties of floating-point numbers elsewhere.",
+        rich_help_panel=MODEL,
     ),
 ]
 BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that decode together.", rich_help_panel=MODEL)]

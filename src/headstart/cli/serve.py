@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headstart.cli import options
-from headstart.cli.options import PrecisionChoice
+from headstart.cli.options import NumericsChoice, PrecisionChoice
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.options import parse_drafter
 from headstart.errors import ConfigError
@@ -28,6 +28,7 @@ def serve(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
+    numerics: options.Numerics = NumericsChoice.AUTO,
     drafter: options.Drafter = DEFAULT_DRAFTER,
     also: Annotated[
         list[str] | None,
@@ -127,6 +128,7 @@ def serve(
         draft_model=draft_model,
         draft_tokens=draft_tokens,
         drafter_options=drafter_options,
+        numerics=numerics.value,
         max_context=max_context,
         max_batch_size=batch_size,
         cache_tokens=cache_tokens,
