@@ -197,6 +197,18 @@ class TestBestGamma:
         assert theory.oracle_improvement(1.0, 0.25) == 4
         assert theory.oracle_tokens(np.array([0.5, 1.0])).tolist() == [2.0, math.inf]
 
+    @pytest.mark.parametrize("c", [0.0, 0.3, 1.0, 5.0])
+    def test_an_oracle_drafts_as_many_of_the_accepted_guesses_as_pay(self, c: float) -> None:
+        """By enumeration of what it might do: draft what will be accepted, but no more than so many."""
+        alpha = 0.7
+        chances, accepted = theory.token_count_law(alpha, 200), np.arange(201)
+        rates = [
+            (chances @ (1 + np.minimum(accepted, most))) / (chances @ (1 + c * np.minimum(accepted, most)))
+            for most in range(201)
+        ]
+        assert theory.oracle_improvement(alpha, c) == pytest.approx(max(rates))
+        assert theory.oracle_improvement(np.array([0.0, alpha]), c).min() >= 1
+
     @pytest.mark.parametrize("acceptances", [[0.9, 0.8, 0.5, 0.1], [0.2] * 5, [0.0, 1.0], [1.0] * 8, []])
     def test_best_draft_length_by_position(self, acceptances: list[float]) -> None:
         cost = RoundCost(target=lambda rows: 1.0 + 0.6 * (rows > 4), draft=lambda depth: 0.1 * depth, overhead=0.05)
