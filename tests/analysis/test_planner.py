@@ -1,19 +1,34 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from headstart.analysis import theory
+from headstart.analysis.draft_limits import MOST_NODES, MOST_TOKENS, freely, limits_of
+from headstart.analysis.page import Table
 from headstart.analysis.plan_report import exhibits, to_json
-from headstart.analysis.planner import Forecast, PassTimes, Plan, Profile, _line, _Watching, forecast
+from headstart.analysis.planner import LENGTHS, PassTimes, Plan, _shapes, check, forecast, make_plan
+from headstart.analysis.profiles import Profile, Watching, line, profile
+from headstart.analysis.trees import best_first_tree, sequoia_tokens
+from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, TargetSignals
+from headstart.drafting import registry
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import DrafterInfo
+from headstart.sampling.params import SamplingParams
+from toys import ToyBackend, repeating_logits
 
 PLAIN = Profile("none", [[]] * 4, [[]] * 4, draft_base=0.0, draft_step=0.0, other=0.0)
 
 
-def chain(alpha: float, length: int, draft_step: float, rounds: int = 40_000) -> Profile:
-    rng = np.random.default_rng(5)
+def chain(alpha: float, length: int, draft_step: float, rounds: int = 10_000) -> Profile:
+    rng = np.random.default_rng(3)
     accepted = np.minimum(rng.geometric(1 - alpha, rounds) - 1, length)
     levels = [list(range(1, length + 1))] * rounds
     return Profile("chain", levels, [list(range(count)) for count in accepted], 0.0, draft_step, 0.0)
@@ -27,39 +42,77 @@ def flat(rows: int) -> PassTimes:
 def test_on_chains_and_flat_passes_it_is_theorem_3_8(gamma: int) -> None:
     alpha, c = 0.7, 0.1
     expected = theory.walltime_improvement(alpha, gamma, c)
-    found = forecast(chain(alpha, 7, draft_step=2.0 * c), PLAIN, flat(64), 1, gamma)
-    assert found.speedup == pytest.approx(expected, rel=0.01)
-    assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
+    drafter = chain(alpha, 15, draft_step=2.0 * c)
+    for nodes, length in ((gamma, 15), (15, gamma)):
+        found = forecast(drafter, PLAIN, flat(64), 1, nodes, length)
+        assert found.speedup == pytest.approx(expected, rel=0.01)
+        assert found.tokens_per_second == pytest.approx(found.tokens / found.seconds)
+
+
+def planned(profile: Profile, passes: PassTimes) -> Plan:
+    plan = Plan([passes], [PLAIN, profile])
+    for each in plan.profiles:
+        plan.forecasts += [forecast(each, PLAIN, passes, 1, *shape) for shape in _shapes(each)]
+    return plan
+
+
+@pytest.mark.parametrize(("alpha", "c"), [(0.8, 0.05), (0.6, 0.1), (0.5, 0.3), (0.3, 0.4)])
+def test_the_best_draft_length_is_that_of_the_paper(alpha: float, c: float) -> None:
+    best = planned(chain(alpha, 15, draft_step=2.0 * c), flat(64)).best(1)
+    gamma = theory.best_gamma(alpha, c)
+    assert best.length == gamma or gamma not in LENGTHS
+    assert best.speedup == pytest.approx(theory.walltime_improvement(alpha, gamma, c), rel=0.01)
 
 
 def test_dear_rows_make_plain_decoding_best() -> None:
     passes = PassTimes(0, {1: {1: 1.0, 64: 64.0}})
-    forecasts = [forecast(chain(0.5, 7, 0.0), PLAIN, passes, 1, nodes) for nodes in (0, 1, 3, 7)]
-    assert Plan([passes], [PLAIN], forecasts).best(1).nodes == 0
+    assert planned(chain(0.5, 7, 0.0), passes).best(1).nodes == 0
 
 
-def test_a_tree_is_cut_in_its_own_order() -> None:
+def test_trees_cut_to_any_length_and_size_bring_what_sequoias_program_says() -> None:
+    """Every round that can be, once: at each node the first guess holds in 2 of 4 cases, the second in 1."""
+    levels = 3
+    tree = best_first_tree(np.array([[0.5, 0.25]] * levels), 14)
+    children = {(parent, rank): node for node, (parent, rank) in enumerate(zip(tree.parents, tree.ranks, strict=True))}
+    rounds = []
+    for outcome in product((0, 0, 1, None), repeat=levels):
+        path: list[int] = []
+        for rank in outcome:
+            if rank is None:
+                break
+            path.append(children[path[-1] if path else -1, rank])
+        rounds.append(path)
+    drafter = Profile("tree", [tree.depths.tolist()] * len(rounds), rounds, 0.0, 0.0, 0.0)
+    expected = sequoia_tokens([0.5, 0.25], 14, levels)
+    for length, nodes in product(range(1, levels + 1), range(1, 15)):
+        _, tokens = drafter.cut(nodes, length)
+        assert tokens == pytest.approx(expected[length, nodes])
+
+
+def test_levels_are_paid_for_though_a_smaller_tree_keeps_none_of_them() -> None:
     # Two rounds: nodes 0 and 2 accepted, then none; node 2 lies on the second level.
     tree = Profile("tree", [[1, 1, 2]] * 2, [[0, 2], []], 0.5, 0.25, 0.125)
     passes = PassTimes(0, {2: {1: 1.0, 4: 4.0}})
-    assert [tree.tokens(nodes) for nodes in range(4)] == [1.0, 1.5, 1.5, 2.0]
-    found = forecast(tree, PLAIN, passes, 2, 2)
-    assert found.seconds == pytest.approx(3.0 + 2 * (0.5 + 0.25 + 0.125))
-    assert found.speedup == pytest.approx(1.5 / found.seconds)
+    assert [tree.cut(nodes, 2)[1] for nodes in range(4)] == [1.0, 1.5, 1.5, 2.0]
+    assert [tree.cut(nodes, 1)[1] for nodes in range(4)] == [1.0, 1.5, 1.5, 1.5]
+    for length in (1, 2):
+        found = forecast(tree, PLAIN, passes, 2, 2, length)
+        assert found.seconds == pytest.approx(3.0 + 2 * (0.5 + 0.25 * length + 0.125))
+        assert found.speedup == pytest.approx(1.5 / found.seconds)
 
 
 def test_what_follows_from_a_tree_is_paid_for_by_the_node() -> None:
     tree = Profile("tree", [[1, 2]], [[0]], 0.0, 0.0, 0.5, other_step=0.25)
-    found = forecast(tree, PLAIN, PassTimes(0, {2: {1: 1.0, 3: 1.0}}), 2, 2)
+    found = forecast(tree, PLAIN, PassTimes(0, {2: {1: 1.0, 3: 1.0}}), 2, 2, 2)
     assert found.seconds == pytest.approx(1.0 + 2 * (0.5 + 2 * 0.25))
 
 
 def test_lines_go_through_the_medians_of_small_and_large_sizes() -> None:
     timed = [(1, 1.5), (1, 9.0), (1, 1.5), (5, 3.5), (5, 3.5), (5, 0.0)]
-    base, step = _line(timed)
+    base, step = line(timed)
     assert (base, step) == pytest.approx((1.0, 0.5))
-    assert _line([(0, 2.0), (0, 2.0)]) == (2.0, 0.0)
-    assert _line([]) == (0.0, 0.0)
+    assert line([(0, 2.0), (0, 2.0)]) == (2.0, 0.0)
+    assert line([]) == (0.0, 0.0)
 
 
 class Ticking:
@@ -89,8 +142,8 @@ class Chains:
 
 
 def test_a_profile_tells_draft_from_bookkeeping_and_pauses_between_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.analysis.planner.time.perf_counter", Ticking())
-    watching = _Watching(Chains())
+    monkeypatch.setattr("headstart.analysis.profiles.time.perf_counter", Ticking())
+    watching = Watching(Chains())
     for _ in range(2):
         for _ in range(5):
             (tree,) = watching.propose([None], [DraftBudget(3, 3)])
@@ -105,15 +158,113 @@ def test_a_profile_tells_draft_from_bookkeeping_and_pauses_between_sequences(mon
 
 def test_the_report_says_what_was_measured_and_predicted() -> None:
     passes = PassTimes(32, {1: {1: 1.0, 64: 2.0}})
-    profiles = [PLAIN, chain(0.8, 7, 0.01, rounds=100)]
-    forecasts = [forecast(PLAIN, PLAIN, passes, 1, 0), *(forecast(profiles[1], PLAIN, passes, 1, n) for n in (1, 7))]
-    plan = Plan([passes], profiles, forecasts, [(forecasts[0], 0.8), (forecasts[2], 1.6)])
+    plan = planned(replace(chain(0.8, 7, 0.01, rounds=100), name="ngram"), passes)
+    plain, best = plan.best(1, "none"), plan.best(1)
+    plan.checked = [(plain, 0.8), (best, 1.6)]
     result = to_json(plan, {"settings": {"seed": 0}})
-    assert result["recommended"][0]["nodes"] == 7
+    (recommended,) = result["recommended"]
+    assert (recommended["length"], recommended["nodes"]) == (best.length, best.nodes)
+    assert recommended["options"] == f"--drafter ngram:draft_tokens={best.length}"
+    assert result["checked"][0]["options"] == "--drafter none"
     assert result["checked"][0]["error"] == pytest.approx(1.0 / 0.8 - 1)
     assert result["checked"][0]["speedup_error"] == pytest.approx(0.0)
-    assert result["checked"][1]["speedup_error"] == pytest.approx(forecasts[2].speedup * 0.8 / 1.6 - 1)
-    assert isinstance(forecasts[0], Forecast)
-    titles = [item.title for item in exhibits(plan, {})]
-    assert titles[:2] == ["Recommended", "Prediction and measurement"]
-    assert "Target pass" in titles
+    assert result["checked"][1]["speedup_error"] == pytest.approx(best.speedup * 0.8 / 1.6 - 1)
+    shown = exhibits(plan, {})
+    assert [item.title for item in shown[:2]] == ["Recommended", "Prediction and measurement"]
+    assert "Target pass" in [item.title for item in shown]
+    (lengths,) = [item for item in shown if item.title.startswith("Speed-up by draft length")]
+    assert isinstance(lengths, Table)
+    assert [row[0] for row in lengths.rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert max(row[1] for row in lengths.rows) == best.speedup
+
+
+VOCAB, ALPHA = 50, 0.7
+
+
+@dataclass(frozen=True)
+class SeerOptions:
+    draft_tokens: int = 3
+
+
+class Seer:
+    """Knows what a toy target says next, and is mistaken at a known part of the places of a text."""
+
+    Options = SeerOptions
+    needs = TargetSignals()
+    asked: ClassVar[list[int]] = []
+
+    def __init__(self, context: DraftContext, options: SeerOptions) -> None:
+        self._most = options.draft_tokens
+
+    def begin(self, sequence: SequenceView) -> None: ...
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        (sequence,), (budget,) = sequences, budgets
+        length = min(self._most, budget.depth, budget.nodes)
+        self.asked.append(length)
+        guesses, last = [], sequence.tokens[-1]
+        for place in range(len(sequence.tokens), len(sequence.tokens) + length):
+            wrong = np.random.default_rng([sequence.id, place]).random() > ALPHA
+            last = (last + 1) % VOCAB
+            guesses.append((last + wrong) % VOCAB)
+        return [DraftTree.chain(guesses)]
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None: ...
+
+    def end(self, sequence_id: int) -> None: ...
+
+
+@pytest.fixture
+def seer(monkeypatch: pytest.MonkeyPatch) -> Workbench:
+    monkeypatch.setitem(registry._BUILT_IN, "seer", DrafterInfo("seer", "", "", f"{__name__}:Seer"))
+    return Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, range(VOCAB))), max_context=900)
+
+
+def test_shorter_drafts_bring_what_was_predicted_from_long_ones(seer: Workbench) -> None:
+    params, prompts = SamplingParams(temperature=0, max_tokens=500, ignore_eos=True), [[1, 2, 3]] * 3
+    found = profile(seer, freely(Contender.parse("seer")), prompts, params)
+    assert found.longest == MOST_TOKENS
+    for length in (1, 2, 4, 8):
+        _, predicted = found.cut(MOST_NODES, length)
+        limits = limits_of("seer", length, MOST_NODES, cuts_levels=True, cuts_nodes=False)
+        sequences = [seer.sequence(prompt, params, limits.speculation) for prompt in prompts]
+        for sequence in sequences:
+            seer.decode(seer.open(Contender.parse(limits.drafter)), sequence)
+        tokens, rounds = (sum(getattr(each.stats, name) for each in sequences) for name in ("tokens", "rounds"))
+        assert predicted == pytest.approx(theory.expected_tokens(ALPHA, length), rel=0.06)
+        assert tokens / rounds == pytest.approx(predicted, rel=0.06)
+
+
+def test_what_is_checked_is_what_is_recommended(seer: Workbench) -> None:
+    params, prompts = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), [[1, 2, 3], [4, 5, 6]]
+    plan = make_plan(seer, [Contender.parse("none"), freely(Contender.parse("seer"))], prompts, params, [1], 1)
+    passes = PassTimes(0, {1: {1: 1.0, 64: 1.0}})
+    found = replace(plan.profiles[1], draft_base=0.0, draft_step=0.2, other=0.0, other_step=0.0)
+    plan.profiles = [PLAIN, found]
+    plan.forecasts = [forecast(each, PLAIN, passes, 1, *shape) for each in plan.profiles for shape in _shapes(each)]
+    best = plan.best(1)
+    assert 1 < best.length < MOST_TOKENS
+    Seer.asked.clear()
+    check(seer, plan, prompts, params)
+    assert max(Seer.asked) == best.length
+    assert [(each.drafter, each.length) for each, _ in plan.checked] == [("none", 0), ("seer", best.length)]
+    assert all(measured > 0 for _, measured in plan.checked)
+
+
+class Levels(Chains):
+    """Two guesses, and a third one below the second; says how sure it is of them."""
+
+    grade_rates = (0.1, 0.8)
+
+    def propose(self, sequences, budgets) -> list[DraftTree]:
+        grades = np.array([0, 1, 1], np.int32)
+        return [DraftTree(np.array([4, 5, 6], np.int32), np.array([-1, -1, 1], np.int32), grades=grades)]
+
+
+def test_of_trees_told_level_by_level_the_surest_nodes_are_kept() -> None:
+    watching = Watching(Levels())
+    (tree,) = watching.propose([None], [DraftBudget(3, 3)])
+    watching.observe([RoundOutcome(None, 1, np.arange(4, dtype=np.int32), tree, (1, 2), (5, 6, 7))])
+    found = watching.profile("levels")
+    assert found.depths == [[1, 2, 1]]
+    assert [found.cut(nodes, 2)[1] for nodes in range(4)] == [1.0, 2.0, 3.0, 3.0]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 import typer
+from cli_runs import headstart
 from typer.testing import CliRunner
 
 from headstart.cli.plan import plan
@@ -29,7 +31,7 @@ def invoke(tiny_model_dir, tmp_path):
     return run
 
 
-def test_tables_json_and_page(invoke, tmp_path):
+def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir):
     result = invoke("--drafters", "bigram,ngram", "--check", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     for text in ("Recommended", "Prediction and measurement", "Drafters, one sequence at a time"):
@@ -37,7 +39,12 @@ def test_tables_json_and_page(invoke, tmp_path):
     written = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert [each["batch"] for each in written["recommended"]] == [1, 2]
     assert [each["drafter"] for each in written["drafters"]] == ["none", "bigram", "ngram"]
-    assert len(written["checked"]) == 3
+    assert all(each["options"].startswith("--drafter ") for each in written["recommended"])
+    lengths = {each["length"] for each in written["forecasts"] if each["drafter"] == "bigram"}
+    assert lengths == set(range(1, 6))
+    for pasted in {each["options"] for each in written["recommended"] + written["checked"]}:
+        said = headstart("generate", "One two", "--max-tokens", 4, "--model", tiny_model_dir, *shlex.split(pasted))
+        assert said.exit_code == 0, said.output
     assert all(each["seconds"] > 0 for each in written["passes"])
     assert "<!doctype html>" in (tmp_path / "out" / "plan.html").read_text()
 

@@ -11,7 +11,7 @@ from headstart.analysis.planner import Forecast, Plan
 from headstart.analysis.plots import Curve, Figure
 from headstart.analysis.provenance import flat
 
-FORMAT = "headstart-plan/1"
+FORMAT = "headstart-plan/2"
 
 
 def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +29,7 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "drafter": each.name,
                 "rounds": len(each.accepted),
+                "longest_draft": each.longest,
                 "draft_base_seconds": each.draft_base,
                 "draft_step_seconds": each.draft_step,
                 "other_seconds": each.other,
@@ -37,10 +38,14 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
             for each in plan.profiles
         ],
         "forecasts": [_row(each) for each in plan.forecasts],
-        "recommended": [_row(plan.best(batch)) for batch in _batches(plan)],
+        "recommended": [
+            {**_row(best), "options": plan.limits(best).command}
+            for best in (plan.best(batch) for batch in _batches(plan))
+        ],
         "checked": [
             {
                 **_row(expected),
+                "options": plan.limits(expected).command,
                 "measured_tokens_per_second": measured,
                 "error": _error(expected, measured),
                 "speedup_error": _speedup_error(plan, expected, measured),
@@ -55,7 +60,7 @@ def exhibits(plan: Plan, record: Mapping[str, Any]) -> list[Table | Figure]:
     shown: list[Table | Figure] = [_recommended(plan)]
     if plan.checked:
         shown.append(_checked(plan))
-    shown += [_drafters(plan), *_speedups(plan), _pass_figure(plan)]
+    shown += [_drafters(plan), *_lengths(plan), *_speedups(plan), _pass_figure(plan)]
     shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
@@ -64,13 +69,15 @@ def _recommended(plan: Plan) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for batch in _batches(plan):
         best = plan.best(batch)
-        rows.append((batch, best.drafter, best.nodes, best.tokens, best.tokens_per_second, best.speedup))
+        figures = best.length, best.nodes, best.tokens, best.tokens_per_second, best.speedup
+        rows.append((batch, *figures, plan.limits(best).command))
     return Table(
         "Recommended",
-        ("sequences together", "drafter", "tree nodes", "tokens a round", "tokens/s", "speed-up"),
+        ("sequences together", "draft length", "tree nodes", "tokens a round", "tokens/s", "speed-up", ""),
         tuple(rows),
-        "Predicted from measured costs and acceptance; prefill left out. 0 nodes: speculation would lose.",
-        decimals=(0, 0, 0, 2, 1, 2),
+        "Predicted from measured costs and acceptance; prefill left out. The options are those of headstart generate. "
+        "0 nodes: speculation would lose.",
+        decimals=(0, 0, 0, 2, 1, 2, 0),
     )
 
 
@@ -79,6 +86,7 @@ def _checked(plan: Plan) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             each.drafter,
+            each.length,
             each.nodes,
             each.tokens_per_second,
             measured,
@@ -92,19 +100,19 @@ def _checked(plan: Plan) -> Table:
     return Table(
         "Prediction and measurement",
         (
-            *("drafter", "tree nodes", "predicted tokens/s", "measured", "error %"),
+            *("drafter", "draft length", "tree nodes", "predicted tokens/s", "measured", "error %"),
             *("predicted speed-up", "measured", "error %"),
         ),
         tuple(rows),
         "One sequence at a time, on the same prompts; passes were timed again between the prompts.",
-        decimals=(0, 0, 1, 1, 1, 2, 2, 1),
+        decimals=(0, 0, 0, 1, 1, 1, 2, 2, 1),
     )
 
 
 def _drafters(plan: Plan) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
-            *(each.name, best.nodes, best.tokens),
+            *(each.name, best.length, best.nodes, best.tokens, best.speedup),
             *(1e3 * each.draft_base, 1e3 * each.draft_step, 1e3 * each.other, 1e3 * each.other_step),
         )
         for each in plan.profiles
@@ -112,22 +120,51 @@ def _drafters(plan: Plan) -> Table:
     ]
     return Table(
         "Drafters, one sequence at a time",
-        ("drafter", "best nodes", "tokens a round", "draft ms", "ms a level", "other ms", "ms a node"),
+        (
+            *("drafter", "best length", "best nodes", "tokens a round", "speed-up"),
+            *("draft ms", "ms a level", "other ms", "ms a node"),
+        ),
         tuple(rows),
-        decimals=(0, 0, 2, 2, 3, 2, 3),
+        decimals=(0, 0, 0, 2, 2, 2, 3, 2, 3),
     )
+
+
+def _lengths(plan: Plan) -> list[Table]:
+    """One sequence at a time; the figures have the other batches."""
+    columns = {
+        each.name: {one.length: one.speedup for one in plan.by_length(1, each.name)} for each in plan.profiles[1:]
+    }
+    lengths = sorted({length for column in columns.values() for length in column})
+    if not lengths:
+        return []
+    rows: list[tuple[Cell, ...]] = [
+        (length, *(column.get(length) for column in columns.values())) for length in lengths
+    ]
+    return [
+        Table(
+            "Speed-up by draft length, one sequence at a time",
+            ("levels at most", *columns),
+            tuple(rows),
+            "Predicted, each at its best tree size; a dash: the drafter never went so deep.",
+        )
+    ]
 
 
 def _speedups(plan: Plan) -> list[Figure]:
     figures = []
     for batch in _batches(plan):
-        curves = []
+        together = f"{batch} sequence{'s' * (batch > 1)} together"
+        by_length, by_nodes = [], []
         for each in plan.profiles[1:]:
-            points = [one for one in plan.forecasts if one.drafter == each.name and one.batch == batch]
-            curves.append(Curve(each.name, [0, *(one.nodes for one in points)], [1, *(one.speedup for one in points)]))
-        if curves:
-            title = f"Speed-up over plain decoding, {batch} sequence{'s' * (batch > 1)} together"
-            figures.append(Figure(title, "nodes of a tree", "predicted speed-up", tuple(curves)))
+            lengths, sizes = plan.by_length(batch, each.name), plan.by_nodes(batch, each.name)
+            by_length.append(
+                Curve(each.name, [0, *(one.length for one in lengths)], [1, *(one.speedup for one in lengths)])
+            )
+            by_nodes.append(Curve(each.name, [0, *(one.nodes for one in sizes)], [1, *(one.speedup for one in sizes)]))
+        if by_length:
+            title, y = f"Speed-up over plain decoding, {together}", "predicted speed-up"
+            figures.append(Figure(title, "draft length, each at its best tree size", y, tuple(by_length)))
+            figures.append(Figure(title, "nodes of a tree, each at its best draft length", y, tuple(by_nodes)))
     return figures
 
 

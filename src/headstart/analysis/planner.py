@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 import numpy as np
 
+from headstart.analysis.draft_limits import DraftLimits, limits_of
+from headstart.analysis.profiles import Profile, profile
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
-from headstart.draft_tree import DraftTree
-from headstart.drafting.base import (
-    DraftBudget,
-    Drafter,
-    RoundOutcome,
-    SequenceView,
-    SpeculationParams,
-    TargetSignals,
-)
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 
 TREE_SIZES = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 31)
 """Sizes that are compared; 0 is plain decoding."""
+LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 23, 31)
+"""Draft lengths that are compared, as far as a drafter goes."""
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
-_SHORT_EVERY = 4
 _MODEL_ID = -1
 
 
@@ -79,124 +73,15 @@ def measure_passes(bench: Workbench, context: int, batches: Sequence[int], repea
 
 
 @dataclass(frozen=True)
-class Profile:
-    """How a drafter's guesses fared on the user's prompts."""
-
-    name: str
-    levels: list[list[int]]
-    """[round][node] levels of the tree up to this node."""
-    accepted: list[list[int]]
-    """[round] accepted nodes, ascending."""
-    draft_base: float
-    """Seconds to propose, whatever the depth."""
-    draft_step: float
-    """Seconds for each level."""
-    other: float
-    """Seconds of a round that are neither draft nor target pass, where nothing is guessed."""
-    other_step: float = 0.0
-    """Seconds more for each node."""
-
-    def tokens(self, nodes: int) -> float:
-        """Tokens a round from trees cut to their first ``nodes`` nodes: 1 + the sum of their reach."""
-        return 1.0 + fmean(sum(node < nodes for node in path) for path in self.accepted)
-
-
-class _Watching:
-    """Times a drafter and what follows from its trees, asks for one level only now and then, and keeps how full trees
-    fared."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.begin, self.end = drafter.begin, drafter.end
-        self._rounds = 0
-        self._proposed = self._observed = 0.0
-        self._between = 0.0
-        self.timed: list[tuple[int, float]] = []
-        """Levels and seconds of every proposal."""
-        self.others: list[tuple[int, float]] = []
-        """Nodes of every round, and its seconds that are neither draft nor target pass."""
-        self.levels: list[list[int]] = []
-        self.accepted: list[list[int]] = []
-
-    @property
-    def needs(self) -> TargetSignals:
-        return self._drafter.needs
-
-    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        short = self._rounds % _SHORT_EVERY == _SHORT_EVERY - 1
-        if short:
-            budgets = [replace(budget, depth=min(budget.depth, 1)) for budget in budgets]
-        start = time.perf_counter()
-        trees = self._drafter.propose(sequences, budgets)
-        self._proposed = time.perf_counter()
-        self._between = start - self._observed
-        self.timed.append((max((int(tree.depths.max(initial=0)) for tree in trees), default=0), self._proposed - start))
-        return trees
-
-    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        self._drafter.observe(outcomes)
-        after_round, self._observed = bool(self._observed), time.perf_counter()
-        for outcome in outcomes:
-            if outcome.committed:
-                if self._rounds % _SHORT_EVERY != _SHORT_EVERY - 1:
-                    self.levels.append(np.maximum.accumulate(outcome.draft.depths).tolist())
-                    self.accepted.append(list(outcome.accepted))
-                self._rounds += 1
-                if after_round:
-                    rest = self._observed - self._proposed - outcome.pass_seconds + self._between
-                    self.others.append((len(outcome.draft), rest))
-
-    def pause(self) -> None:
-        """Another sequence begins: the time since the last round belongs to none."""
-        self._observed = 0.0
-
-
-def profile(
-    bench: Workbench, contender: Contender, prompts: Sequence[Sequence[int]], params: SamplingParams
-) -> Profile:
-    """Decode the prompts with a drafter and keep how its guesses fared.
-
-    Raises:
-        ConfigError, CheckpointError: the drafter cannot be built.
-        RequestError: a prompt cannot be served.
-    """
-    watching: list[_Watching] = []
-
-    def watch(drafter: Drafter) -> Drafter:
-        watching.append(_Watching(drafter))
-        return watching[-1]
-
-    engine = bench.open(contender, watch)
-    (watcher,) = watching
-    for tokens in prompts:
-        bench.decode(engine, bench.sequence(tokens, params))
-        watcher.pause()
-    return Profile(contender.name, watcher.levels, watcher.accepted, *_line(watcher.timed), *_line(watcher.others))
-
-
-def _line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds as base + step * size, through the medians of the small and of the large sizes."""
-    if not timed:
-        return 0.0, 0.0
-    middle = fmean(levels for levels, _ in timed)
-    shallow = [pair for pair in timed if pair[0] <= middle]
-    deep = [pair for pair in timed if pair[0] > middle]
-    typical = median(seconds for _, seconds in shallow)
-    if not deep:
-        return typical, 0.0
-    low, high = fmean(levels for levels, _ in shallow), fmean(levels for levels, _ in deep)
-    step = max(0.0, (median(seconds for _, seconds in deep) - typical) / (high - low))
-    return max(0.0, typical - step * low), step
-
-
-@dataclass(frozen=True)
 class Forecast:
-    """What a drafter is expected to do at one tree size and batch."""
+    """What a drafter is expected to do at one draft length, tree size and batch."""
 
     drafter: str
     batch: int
+    length: int
+    """Levels of a draft at most."""
     nodes: int
-    """Nodes of a tree at most; of a chain its length. 0: plain decoding."""
+    """Nodes of a draft at most. 0: plain decoding."""
     tokens: float
     """Tokens a round of each sequence."""
     seconds: float
@@ -210,42 +95,74 @@ class Forecast:
         return self.batch * self.tokens / self.seconds
 
 
-def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, nodes: int) -> Forecast:
+def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, nodes: int, length: int) -> Forecast:
     """The tree form of Theorem 3.8 with measured costs, averaged over the rounds that were watched.
 
-    Drafting and bookkeeping are taken to cost each sequence of a batch as much as one alone.
+    Drafting and bookkeeping are taken to cost each sequence of a batch as much as one alone. Levels are paid for where
+    they are drafted, also those of which a smaller tree keeps no node.
     """
     plain_seconds = float(passes.of(batch, np.array(1.0))) + batch * (plain.draft_base + plain.other)
     if not nodes:
-        return Forecast(PLAIN, batch, 0, 1.0, plain_seconds, 1.0)
-    cut = [levels[:nodes] for levels in drafter.levels]
-    rows = np.array([1.0 + len(levels) for levels in cut])
-    depths = np.array([levels[-1] if levels else 0 for levels in cut])
-    own = drafter.draft_base + drafter.draft_step * depths + drafter.other + drafter.other_step * (rows - 1.0)
-    seconds = float(np.mean(passes.of(batch, rows) + batch * own))
-    tokens = drafter.tokens(nodes)
-    return Forecast(drafter.name, batch, nodes, tokens, seconds, tokens * plain_seconds / seconds)
+        return Forecast(PLAIN, batch, 0, 0, 1.0, plain_seconds, 1.0)
+    kept, tokens = drafter.cut(nodes, length)
+    levels = np.minimum(drafter.levels, min(length, nodes))
+    own = drafter.draft_base + drafter.draft_step * levels + drafter.other + drafter.other_step * kept
+    seconds = float(np.mean(passes.of(batch, 1.0 + kept) + batch * own))
+    return Forecast(drafter.name, batch, length, nodes, tokens, seconds, tokens * plain_seconds / seconds)
 
 
 @dataclass
 class Plan:
     """Everything measured and predicted."""
 
-    passes: list[PassTimes]
+    passes: list[PassTimes] = field(default_factory=list)
     """By context, shortest first; predictions use the last."""
-    profiles: list[Profile]
+    profiles: list[Profile] = field(default_factory=list)
     """Plain decoding's first."""
-    forecasts: list[Forecast]
-    """Of every drafter, batch and size."""
+    forecasts: list[Forecast] = field(default_factory=list)
+    """Of every drafter, batch, size and length."""
     checked: list[tuple[Forecast, float]] = field(default_factory=list)
     """Forecasts that were tried, plain decoding first, and the tokens per second measured."""
 
     def best(self, batch: int, drafter: str | None = None) -> Forecast:
-        """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them."""
-        rivals = [each for each in self.forecasts if each.batch == batch and each.drafter in (drafter, PLAIN)]
-        if drafter is None:
-            rivals = [each for each in self.forecasts if each.batch == batch]
-        return max(rivals, key=lambda each: each.speedup)
+        """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them.
+
+        Among equals the smallest tree, and of its lengths the one that forbids least.
+        """
+        rivals = [
+            each
+            for each in self.forecasts
+            if each.batch == batch and (drafter is None or each.drafter in (drafter, PLAIN))
+        ]
+        return max(rivals, key=lambda each: (each.speedup, -each.nodes, each.length))
+
+    def by_length(self, batch: int, drafter: str) -> list[Forecast]:
+        """The fastest forecast of a drafter for each draft length."""
+        best: dict[int, Forecast] = {}
+        for each in self.forecasts:
+            if (each.batch, each.drafter) == (batch, drafter):
+                best[each.length] = max(best.get(each.length, each), each, key=lambda one: one.speedup)
+        return [best[length] for length in sorted(best)]
+
+    def by_nodes(self, batch: int, drafter: str) -> list[Forecast]:
+        """The fastest forecast of a drafter for each tree size."""
+        best: dict[int, Forecast] = {}
+        for each in self.forecasts:
+            if (each.batch, each.drafter) == (batch, drafter):
+                best[each.nodes] = max(best.get(each.nodes, each), each, key=lambda one: one.speedup)
+        return [best[nodes] for nodes in sorted(best)]
+
+    def limits(self, chosen: Forecast) -> DraftLimits:
+        """How a drafter is told to draft as a forecast says."""
+        (drafter,) = [each for each in self.profiles if each.name == chosen.drafter]
+        kept, _ = drafter.cut(TREE_SIZES[-1], chosen.length)
+        return limits_of(
+            chosen.drafter,
+            chosen.length,
+            chosen.nodes,
+            cuts_levels=chosen.length < min(drafter.longest, chosen.nodes),
+            cuts_nodes=chosen.nodes < kept.max(initial=0),
+        )
 
 
 def make_plan(
@@ -256,55 +173,77 @@ def make_plan(
     batches: Sequence[int],
     repeats: int = 7,
     on_step: Callable[[], None] = lambda: None,
+    plan: Plan | None = None,
 ) -> Plan:
-    """Measure and predict. ``contenders`` begin with plain decoding; prompts are token ids."""
+    """Measure and predict.
+
+    Args:
+        contenders: plain decoding first, each free to draft as much as is compared (``draft_limits.freely``).
+        prompts: token ids.
+        plan: filled as it goes, so that whoever cuts it short keeps what it has.
+    """
+    plan = Plan() if plan is None else plan
     room = bench.limits.max_context - ROWS[-1]
     typical = int(median(len(tokens) for tokens in prompts)) + (params.max_tokens or 0) // 2
     contexts = sorted({min(32, room), min(typical, room)})
-    passes = [measure_passes(bench, context, batches, repeats) for context in contexts]
+    plan.passes = [measure_passes(bench, context, batches, repeats) for context in contexts]
     on_step()
-    profiles = []
     for contender in contenders:
-        profiles.append(profile(bench, contender, prompts, params))
+        found = profile(bench, contender, prompts, params)
+        plan.profiles.append(found)
+        plan.forecasts += [
+            forecast(found, plan.profiles[0], plan.passes[-1], batch, nodes, length)
+            for batch in batches
+            for nodes, length in _shapes(found)
+            if batch * (nodes + 1) <= max(*batches, ROWS[-1])
+        ]
         on_step()
-    plain = profiles[0]
-    forecasts = [
-        forecast(each, plain, passes[-1], batch, nodes)
-        for batch in batches
-        for each in profiles
-        for nodes in ((0,) if each.name == PLAIN else TREE_SIZES[1:])
-        if batch * (nodes + 1) <= max(*batches, ROWS[-1])
-    ]
-    return Plan(passes, profiles, forecasts)
+    return plan
 
 
-def check(
-    bench: Workbench,
-    plan: Plan,
-    contenders: Sequence[Contender],
-    prompts: Sequence[Sequence[int]],
-    params: SamplingParams,
-) -> None:
-    """Decode the prompts as planned for one sequence at a time, each drafter at its best size, in turn; see
-    ``Plan.checked``.
+def _shapes(drafter: Profile) -> list[tuple[int, int]]:
+    """Sizes and lengths to compare: a tree has no more levels than nodes, nor than its drafter drafts."""
+    if drafter.name == PLAIN:
+        return [(0, 0)]
+    shapes = []
+    for nodes in TREE_SIZES[1:]:
+        most = max(min(nodes, drafter.longest), 1)
+        shapes += [(nodes, length) for length in LENGTHS if length < most] + [(nodes, most)]
+    return shapes
+
+
+def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
+    """Decode the prompts as planned for one sequence at a time, each drafter at its best, in turn; see
+    ``Plan.checked``. Drafters are built anew with the limits that the plan recommends.
 
     Passes are timed again between the prompts, each time at the context of the next one, and the forecasts are made
-    anew from them: what else the machine does then hits prediction and measurement alike.
+    anew from them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the
+    prompts that all have decoded.
     """
-    sizes = [plan.best(1, each.name).nodes for each in contenders]
-    engines = [bench.open(each) for each in contenders]
-    tokens, seconds = [0] * len(sizes), [0.0] * len(sizes)
-    timed = []
-    for number, prompt in enumerate(prompts):
-        timed.append(measure_passes(bench, len(prompt) + (params.max_tokens or 0) // 2, (1,), 3))
-        for turn in range(len(sizes)):
-            place = (number + turn) % len(sizes)
-            sequence = bench.sequence(prompt, params, SpeculationParams(tree_nodes=sizes[place]))
-            bench.decode(engines[place], sequence)
-            tokens[place] += sequence.stats.tokens
-            seconds[place] += sequence.stats.seconds - sequence.stats.prefill_seconds
-    curve = {rows: fmean(times.seconds[1][rows] for times in timed) for rows in timed[0].seconds[1]}
-    passes = PassTimes(round(fmean(times.context for times in timed)), {1: curve})
-    plain, *_ = plan.profiles
-    for drafter, nodes, count, taken in zip(plan.profiles, sizes, tokens, seconds, strict=True):
-        plan.checked.append((forecast(drafter, plain, passes, 1, nodes), count / taken))
+    plain, *others = plan.profiles
+    trials = [(plain, plan.best(1, PLAIN))]
+    trials += [(each, best) for each in others if (best := plan.best(1, each.name)).nodes]
+    limits = [plan.limits(best) for _, best in trials]
+    engines = [bench.open(Contender.parse(each.drafter)) for each in limits]
+    tokens, seconds = [0] * len(trials), [0.0] * len(trials)
+    timed: list[PassTimes] = []
+    try:
+        for number, prompt in enumerate(prompts):
+            times = measure_passes(bench, len(prompt) + (params.max_tokens or 0) // 2, (1,), 3)
+            decoded = {}
+            for turn in range(len(trials)):
+                place = (number + turn) % len(trials)
+                decoded[place] = bench.sequence(prompt, params, limits[place].speculation)
+                bench.decode(engines[place], decoded[place])
+            timed.append(times)
+            for place, sequence in decoded.items():
+                tokens[place] += sequence.stats.tokens
+                seconds[place] += sequence.stats.seconds - sequence.stats.prefill_seconds
+    finally:
+        if timed:
+            curve = {rows: fmean(times.seconds[1][rows] for times in timed) for rows in timed[0].seconds[1]}
+            passes = PassTimes(round(fmean(times.context for times in timed)), {1: curve})
+            plan.checked = [
+                (forecast(drafter, plain, passes, 1, best.nodes, best.length), count / taken)
+                for (drafter, best), count, taken in zip(trials, tokens, seconds, strict=True)
+            ]

@@ -41,7 +41,11 @@ def plan(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure what passes and drafts cost and how often guesses hold, and predict which drafter and tree size pay.
+    """Measure what passes and drafts cost and how often guesses hold, and predict which drafter, draft length and tree
+    size pay.
+
+    Meanwhile a drafter may draft 15 levels and 31 nodes, unless it is named with a limit: what shorter and smaller
+    drafts bring follows from those.
 
     Examples:
 
@@ -52,6 +56,7 @@ def plan(
         headstart plan --prompts mine.jsonl --per-group 4 --out results
     """
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
+    from headstart.analysis.draft_limits import freely
     from headstart.analysis.plan_report import exhibits, to_json
     from headstart.analysis.planner import check as check_plan
     from headstart.analysis.planner import make_plan
@@ -77,12 +82,12 @@ def plan(
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
         if not fitting:
             raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
-        listed = saying_memory(listed, activity)
+        listed = saying_memory([*map(freely, listed)], activity)
         activity.show("Measuring", 1 + len(listed))
         made = make_plan(bench, listed, fitting, params, batches, repeats, lambda: activity.advance(1, 0))
         if check:
             activity.show("Checking")
-            check_plan(bench, made, listed, fitting, params)
+            check_plan(bench, made, fitting, params)
 
     record = measurement_record(
         where,
