@@ -82,6 +82,24 @@ def test_samples_differ_and_seeds_repeat(llm: LLM) -> None:
     assert len(unseeded) > 1
 
 
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_samples_share_one_reading_of_the_prompt_and_stay_the_same_bit_for_bit(
+    model: Model, prefix_caching: bool
+) -> None:
+    llm = LLM(model, "suffix", prefix_caching=prefix_caching)
+    params = SamplingParams(temperature=1.0, max_tokens=12, n=3, seed=4, logprobs=2)
+    (together,) = llm.generate("a long prompt of several words, " * 4, params)
+    assert [o.stats.cached_tokens for o in together.outputs] == [0, *2 * [len(together.prompt_token_ids) - 1]]
+    jobs = LLM(model, "suffix").jobs(llm.encode(together.prompt), params)
+    for job, shared in zip(jobs, together.outputs, strict=True):
+        job.sequence.leader = None
+        engine = LLM(model, "suffix").engine
+        engine.add(job.sequence)
+        while not engine.idle:
+            engine.step()
+        assert (job.sequence.output, job.sequence.logprobs) == (shared.token_ids, shared.logprobs)
+
+
 def test_sampled_text_is_the_same_for_every_coupled_drafter(model: Model) -> None:
     params = SamplingParams(temperature=0.9, max_tokens=24, seed=9, presence_penalty=0.5)
     wishes = SpeculationParams(verify=VerifyRule.COUPLED)

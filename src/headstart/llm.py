@@ -260,7 +260,7 @@ class LLM:
             raise RequestError(f"params is {type(params).__name__} {params!s:.40}; give SamplingParams.")
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
-        return [
+        jobs = [
             Job(
                 self.model,
                 prompt,
@@ -277,6 +277,9 @@ class LLM:
             )
             for sample in range(params.n)
         ]
+        for job in jobs[1:]:
+            job.sequence.leader = jobs[0].sequence
+        return jobs
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:

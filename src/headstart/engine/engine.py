@@ -119,9 +119,7 @@ class Engine:
         while self.waiting and len(self.running) < self.limits.max_sequences:
             sequence = self.waiting[0]
             # Its tokens must fit beside those of the others, and a block more for each: else it would push them out.
-            needed = -(-len(sequence.tokens) // cache.block_size) + sum(
-                1 + cache.blocks_needed(other.id, len(other.tokens) - cache.length(other.id)) for other in self.running
-            )
+            needed = sum(1 + self._blocks_ahead(other) for other in self.running) + self._blocks_ahead(sequence)
             if self.running and needed > cache.allocator.num_free:
                 break
             self.waiting.popleft()
@@ -134,9 +132,10 @@ class Engine:
     def _plan(self) -> Plan | None:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
         while self.running:
-            plan = make_plan(self._ready(), self.runner.cache, self.limits)
+            ready, listening = self._ready()
+            plan = make_plan(ready, self.runner.cache, self.limits)
             if plan is not None:
-                return plan
+                return replace(plan, listening=listening)
             youngest = self.running[-1]
             if len(self.running) == 1:
                 youngest.finish_reason = FinishReason.LENGTH
@@ -146,23 +145,58 @@ class Engine:
             self.waiting.appendleft(youngest)
         return None
 
-    def _ready(self) -> list[Sequence]:
-        """Who may ride in the next pass: all but those whose next block somebody else is about to compute for them."""
+    def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
+        """Who may ride in the next pass: all but those whose next block somebody else is about to compute for them.
+
+        And who of the others waits for a leader's prompt, by the leader's id.
+        """
         cache = self.runner.cache
-        if cache.prefixes is None:
-            return self.running
         ready = []
+        listening: dict[int, list[Sequence]] = {}
         computed = set()
         for sequence in self.running:
+            leader = self._leader(sequence)
+            if leader is not None and leader.num_output == 0 and unread(leader, cache):
+                listening.setdefault(leader.id, []).append(sequence)
+                continue
+            if leader is not None:
+                self._take_over(leader, sequence)
             # Whoever wants the target's logits over the prompt must see every row computed.
-            if sequence.prompt_top is None and unread(sequence, cache):
+            if cache.prefixes is not None and sequence.prompt_top is None and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
                 block = cache.next_block(sequence.id, sequence.tokens[:-1])
                 if block is not None and block in computed:
                     continue
                 computed.add(block)
             ready.append(sequence)
-        return ready
+        return ready, listening
+
+    def _leader(self, sequence: Sequence) -> Sequence | None:
+        """Whoever reads, or has read, the prompt for this sequence; None: it has begun, or must read by itself."""
+        cache, leader = self.runner.cache, sequence.leader
+        begun = sequence.num_output or (sequence.id in cache and cache.length(sequence.id))
+        if leader is None or begun or leader not in self.running:
+            return None
+        # After a preemption a leader reads its output, too, which is nothing for others to hear.
+        return leader if not leader.num_output or cache.length(leader.id) >= leader.prompt_length - 1 else None
+
+    def _take_over(self, leader: Sequence, sequence: Sequence) -> None:
+        """Let a sequence begin behind the prompt that its leader has read."""
+        cache, length = self.runner.cache, sequence.prompt_length - 1
+        cache.remove(sequence.id)
+        cache.fork(leader.id, sequence.id)
+        cache.truncate(sequence.id, length)
+        sequence.stats.cached_tokens += length
+        sequence.prompt_logprobs = leader.prompt_logprobs.copy()
+
+    def _blocks_ahead(self, sequence: Sequence) -> int:
+        """Blocks that the tokens of a sequence will still take."""
+        cache = self.runner.cache
+        if self._leader(sequence) is not None:
+            return 1
+        cached = sequence.id in cache
+        length = len(sequence.tokens) - (cache.length(sequence.id) if cached else 0)
+        return cache.blocks_needed(sequence.id, length) if cached else -(-length // cache.block_size)
 
     def _leave(self) -> list[Sequence]:
         finished = [sequence for sequence in self.running if sequence.finished]

@@ -54,7 +54,7 @@ class SequenceStats:
     """[i]: rounds in which the guess at depth i + 1 was accepted."""
     preemptions: int = 0
     cached_tokens: int = 0
-    """Tokens that were taken from the prefix cache instead of being computed."""
+    """Tokens that were taken from the prefix cache, or over from another sample, instead of being computed."""
     prefill_seconds: float = 0.0
     seconds: float = 0.0
     """From admission to the last token, prefill included."""

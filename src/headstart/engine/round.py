@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,17 +51,16 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
         clock.passed()
         for (sequence, count), span, output in zip(plan.reading, spans, outputs, strict=False):
             first = runner.cache.length(sequence.id)
-            outcomes.append(
-                RoundOutcome(
-                    sequence,
-                    first,
-                    span.tokens,
-                    DraftTree.empty(),
-                    hidden=output.hidden,
-                    pass_rows=rows,
-                    pass_seconds=clock.pass_seconds,
-                )
+            outcome = RoundOutcome(
+                sequence,
+                first,
+                span.tokens,
+                DraftTree.empty(),
+                hidden=output.hidden,
+                pass_rows=rows,
+                pass_seconds=clock.pass_seconds,
             )
+            outcomes += [outcome, *(replace(outcome, sequence=other) for other in plan.listening.get(sequence.id, ()))]
             _note_prompt(sequence, first, output)
             runner.cache.commit(sequence.id, range(count))
             clock.charge_prefill(sequence.stats)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
@@ -32,6 +32,8 @@ class Plan:
     """Prompt chunks: a sequence and how many of its unread tokens to read."""
     decoding: list[tuple[Sequence, DraftBudget]]
     """Rounds: a sequence and what may be guessed for it."""
+    listening: dict[int, list[Sequence]] = field(default_factory=dict)
+    """Who waits for the prompt that a sequence reads, by its id: their drafters hear of its chunks, too."""
 
 
 def unread(sequence: Sequence, cache: PagedCache) -> int:

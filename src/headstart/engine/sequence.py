@@ -57,6 +57,8 @@ class Sequence:
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     cache_salt: str = ""
     """Only sequences of the same salt share cached prefixes."""
+    leader: Sequence | None = None
+    """Another sample of the same request, which reads the prompt for this one too."""
     prompt_top: int | None = None
     """So many best alternatives of each prompt token are wanted; None: no log-probabilities of the prompt."""
     text: GrowingText | None = None

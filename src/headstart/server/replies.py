@@ -32,7 +32,8 @@ def event(content: Any) -> str:
 def usage(jobs: Sequence[Job], drafter: str | None) -> dict[str, Any]:
     """Tokens of a request, each prompt counted once, and what speculation made of them."""
     each = [job.sequence.stats for job in jobs]
-    prompts = {job.prompt_index: job.sequence.stats for job in jobs}
+    # What the other samples of a prompt take over from the first was not there before.
+    prompts = {job.prompt_index: job.sequence.stats for job in jobs if job.sample == 0}
     prompt_tokens = sum(stats.prompt_tokens for stats in prompts.values())
     tokens = sum(stats.tokens for stats in each)
     accepted, drafted = sum(stats.accepted for stats in each), sum(stats.drafted for stats in each)
