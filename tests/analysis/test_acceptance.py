@@ -215,3 +215,30 @@ def test_prompts_none_of_which_fits_are_refused(tiny_model_dir):
         measure_acceptance(
             model, Workbench.of_model(model), Contender.parse("ngram"), [BenchPrompt("a", "qa", ("Hi",))], params
         )
+
+
+def test_turns_that_do_not_fit_are_named(model):
+    prompts = [BenchPrompt("a", "qa", ("Hi", "word " * 100, "Bye")), BenchPrompt("b", "qa", ("Hello",))]
+    bench = Workbench.of_model(model, max_context=200)
+    result = measure_acceptance(model, bench, Contender.parse("ngram"), prompts, SHORT)
+    assert result.turns == 2
+    assert list(result.left_out) == ["prompt a, turn 2", "prompt a, turn 3"]
+    assert "tokens are too many" in result.left_out["prompt a, turn 2"]
+    (written,) = to_json([result], {})["results"]
+    assert (written["turns"], written["left_out"]) == (2, result.left_out)
+    assert "Left out: 2 turns" in [item.title for item in exhibits([result], {})]
+
+
+def test_cut_short_it_keeps_whole_turns(model):
+    result = Acceptance("ngram", 1.0)
+    prompts = [BenchPrompt(str(i), "qa", ("Hi",)) for i in range(3)]
+
+    def stop(tokens: int) -> None:
+        if result.turns == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_acceptance(model, Workbench.of_model(model), Contender.parse("ngram"), prompts, SHORT, stop, result)
+    assert result.turns == 2
+    assert len(result.positions) <= 2 * SHORT.max_tokens
+    assert result.tokens > 0

@@ -70,6 +70,10 @@ class Acceptance:
     drafter: str
     temperature: float
     positions: list[Position] = field(default_factory=list)
+    turns: int = 0
+    """Turns of prompts that were measured."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Turns that were not -> why."""
     drawn: bool = False
     """Its guesses are draws from a law; else point masses."""
     accepted_per_position: list[int] = field(default_factory=list)
@@ -103,7 +107,8 @@ class Acceptance:
         return tuple(map(fmean, zip(*known, strict=True))) if known and len(known) == len(chances) else None
 
     def count(self, stats: SequenceStats) -> None:
-        """Take in a run with speculation."""
+        """Take in a turn's run with speculation."""
+        self.turns += 1
         self.tokens += stats.tokens
         self.rounds += stats.rounds
         for mine, theirs in (
@@ -146,6 +151,7 @@ def measure_acceptance(
     prompts: Sequence[BenchPrompt],
     params: SamplingParams,
     on_turn: Callable[[int], None] = lambda tokens: None,
+    result: Acceptance | None = None,
 ) -> Acceptance:
     """Acceptance on texts that the target writes in answer to prompts, turn by turn.
 
@@ -153,12 +159,13 @@ def measure_acceptance(
         bench: made for the model, for one sequence at a time.
         params: of every request; names a seed if it samples.
         on_turn: called after each turn with the tokens of its text.
+        result: empty, filled turn by turn, so that whoever cuts it short keeps the turns that were measured.
 
     Raises:
         ConfigError, CheckpointError: the drafter cannot be built, or no prompt fits.
         RequestError: a prompt cannot be rendered, or a sequence failed.
     """
-    result = Acceptance(contender.name, params.temperature)
+    result = Acceptance(contender.name, params.temperature) if result is None else result
     watching = bench.open(contender, Onlooker)
     speculating = bench.open(contender)
     for prompt in prompts:
@@ -166,12 +173,17 @@ def measure_acceptance(
         for turn in range(len(prompt.turns)):
             tokens = encode_turns(model, prompt.turns[: turn + 1], answers)
             if not bench.fits(tokens, (params.max_tokens or 1) + 1):
+                for behind in range(turn, len(prompt.turns)):
+                    result.left_out[f"prompt {prompt.id}, turn {behind + 1}"] = (
+                        f"{len(tokens)} tokens are too many" if behind == turn else "the turn before it was left out"
+                    )
                 break
             text = bench.sequence(tokens, params, SpeculationParams(draft_tokens=1))
             guesses = _watch(bench, watching, text, result)
-            result.positions += _positions(model, text, guesses, prompt.group, turn)
             sequence = bench.sequence(tokens, params)
             bench.decode(speculating, sequence)
+            # All of a turn at once, that none is left half measured.
+            result.positions += _positions(model, text, guesses, prompt.group, turn)
             result.count(sequence.stats)
             answers.append(model.tokenizer.decode(text.output))
             on_turn(text.num_output)

@@ -44,6 +44,9 @@ def exhibits(results: Sequence[Acceptance], record: Mapping[str, Any]) -> list[T
     shown += [by_draft_position(results), position_figure(results), context_figure(results)]
     for result in results:
         shown += [lost(result, name) for name in BUCKETS]
+    left_out = {turn: why for result in results for turn, why in result.left_out.items()}
+    if left_out:
+        shown.append(Table(f"Left out: {len(left_out)} turns", ("turn", "why"), tuple(left_out.items())))
     shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
@@ -58,6 +61,7 @@ def table_3(results: Sequence[Acceptance], record: Mapping[str, Any]) -> Table:
             "draws" if result.drawn else "point masses",
             result.alpha,
             f"{result.coverage:.0%}",
+            result.turns,
             len(result.positions),
             result.tokens / result.rounds if result.rounds else None,
         )
@@ -65,12 +69,12 @@ def table_3(results: Sequence[Acceptance], record: Mapping[str, Any]) -> Table:
     ]
     return Table(
         "Acceptance rate α (form of the paper's table 3)",
-        ("target, drafter", "T", "guesses", "α", "guessed", "positions", "tokens a round"),
+        ("target, drafter", "T", "guesses", "α", "guessed", "turns", "positions", "tokens a round"),
         tuple(rows),
         "α: mean of Σ min(p, q) over the positions of texts that the target wrote (Corollary 3.6), where there was a "
         "guess; of point masses, the probability that the target gives them. guessed: part of the positions with a "
         "guess. tokens a round: of a run with speculation.",
-        decimals=(0, 0, 0, 3, 0, 0, 2),
+        decimals=(0, 0, 0, 3, 0, 0, 0, 2),
     )
 
 
@@ -162,6 +166,8 @@ def _result(result: Acceptance) -> dict[str, Any]:
         "guesses": "draws" if result.drawn else "point masses",
         "alpha": result.alpha,
         "coverage": result.coverage,
+        "turns": result.turns,
+        "left_out": result.left_out,
         "positions": len(result.positions),
         "alpha_by_lenience": None
         if (alphas := result.lenient_alphas) is None
