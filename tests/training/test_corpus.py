@@ -34,6 +34,18 @@ def test_what_a_kill_left_half_written_is_passed_over(tmp_path: Path) -> None:
     assert [part.tokens.tolist() for part in Corpus(tmp_path, {})] == [[1, 2, 3], [7, 8]]
 
 
+def test_text_that_is_being_written_is_read_but_not_cut(tmp_path: Path) -> None:
+    writer = Corpus(tmp_path, {"target_digest": "x"})
+    writer.extend([document(1, 2, 3)])
+    with (tmp_path / "tokens.i32").open("ab") as file:
+        file.write(b"abcde")
+    before = (tmp_path / "tokens.i32").read_bytes()
+    reader = Corpus.existing(tmp_path, "x")
+    assert [part.tokens.tolist() for part in reader] == [[1, 2, 3]]
+    assert (reader.num_tokens, reader.num_answer_tokens) == (3, 2)
+    assert (tmp_path / "tokens.i32").read_bytes() == before
+
+
 def test_a_corpus_of_something_else_is_refused(tmp_path: Path) -> None:
     Corpus(tmp_path, {"target": "x"}).extend([document(1, 2)])
     with pytest.raises(ConfigError, match="another directory"):

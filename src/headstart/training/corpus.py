@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +33,13 @@ class Corpus:
     Args:
         directory: made if need be.
         about: what the text comes from (target, digest, ...). An older corpus in its place must say the same.
+        writable: whether what was half written is cut off. Another training may be writing it just now.
 
     Raises:
         ConfigError: the directory holds a corpus of something else, or a damaged one.
     """
 
-    def __init__(self, directory: Path, about: dict[str, Any]) -> None:
+    def __init__(self, directory: Path, about: dict[str, Any], *, writable: bool = True) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.about = about
@@ -52,9 +54,10 @@ class Corpus:
             (directory / name).touch()
         self._ends = np.fromfile(directory / _ENDS, dtype=np.int64)
         total = int(self._ends[-1]) if len(self._ends) else 0
-        self._cut(_TOKENS, 4 * total)
-        self._cut(_ANSWERS, total)
-        self._cut(_ENDS, 8 * len(self._ends))
+        for name, size in ((_TOKENS, 4 * total), (_ANSWERS, total), (_ENDS, 8 * len(self._ends))):
+            self._require(name, size)
+            if writable:
+                os.truncate(directory / name, size)
         self._read()
 
     @classmethod
@@ -66,7 +69,7 @@ class Corpus:
         """
         if not (directory / _ABOUT).is_file():
             raise ConfigError(f"{directory} holds no text of a training; name the corpus directory of one.")
-        corpus = cls(directory, {"target_digest": target_digest})
+        corpus = cls(directory, {"target_digest": target_digest}, writable=False)
         corpus.about = json.loads((directory / _ABOUT).read_text(encoding="utf-8"))
         return corpus
 
@@ -110,19 +113,18 @@ class Corpus:
         return counts
 
     def _read(self) -> None:
-        self._tokens = np.fromfile(self.directory / _TOKENS, dtype=np.int32)
-        self._answers = np.fromfile(self.directory / _ANSWERS, dtype=np.uint8)
+        total = int(self._ends[-1]) if len(self._ends) else 0
+        self._tokens = np.fromfile(self.directory / _TOKENS, dtype=np.int32, count=total)
+        self._answers = np.fromfile(self.directory / _ANSWERS, dtype=np.uint8, count=total)
 
     def _append(self, name: str, values: NDArray[Any]) -> None:
         with (self.directory / name).open("ab") as file:
             values.tofile(file)
 
-    def _cut(self, name: str, size: int) -> None:
+    def _require(self, name: str, size: int) -> None:
         path = self.directory / name
         if path.stat().st_size < size:
             raise ConfigError(f"{path} is shorter than its documents; remove {self.directory} and write it anew.")
-        with path.open("r+b") as file:
-            file.truncate(size)
 
 
 def _require_same(record: Path, about: dict[str, Any]) -> None:
