@@ -9,6 +9,8 @@ import pytest
 import torch
 from head_toys import shake
 
+from headstart.drafting.base import SpeculationParams
+from headstart.engine.outputs import Completion
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
 from headstart.models.heads.eagle import EagleHead, eagle_config
@@ -64,13 +66,21 @@ def test_the_text_is_the_targets_own(target: Model, plain: list[list[int]], name
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "medusa", "pass"])
-def test_chunks_and_preemptions(target: Model, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "caching"), [("eagle3", False), ("eagle3", True), ("medusa", False), ("pass", False)])
+def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_path: Path) -> None:
     """Prompts in chunks of a few rows, and a cache that two growing texts do not fit in."""
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70, ignore_eos=True) for each in PARAMS[:2]]
     directory = write_random_head(target, name, tmp_path)
     options: dict[str, object] = {"tree_nodes": 6} | ({} if name == "pass" else {"precision": "fp32"})
-    llm = LLM(target, name, draft_model=directory, drafter_options=options, max_context=110, cache_tokens=97)
+    llm = LLM(
+        target,
+        name,
+        draft_model=directory,
+        drafter_options=options,
+        max_context=110,
+        cache_tokens=97,
+        prefix_caching=caching,
+    )
     llm.engine.limits = replace(llm.engine.limits, max_rows=18, draft_rows=8)
     outputs = llm.generate(prompts, params)
     plain = LLM(target, "none", max_context=110).generate(prompts, params)
@@ -89,3 +99,24 @@ def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> Non
     assert second.stats.cached_tokens > 0
     assert second.stats.drafted > 0
     assert second.token_ids == first.token_ids == LLM(target, "none").generate(prompts, params)[0].outputs[0].token_ids
+    if name == "eagle3":
+        assert guesses(second) == guesses(first)
+
+
+def guesses(output: Completion) -> tuple[int, int, int]:
+    return output.stats.rounds, output.stats.drafted, output.stats.accepted
+
+
+@pytest.mark.model
+def test_prompts_asked_again_are_guessed_alike() -> None:
+    """The native pass is exact: with the prefix found in the cache, alone or in a batch, every guess is as before."""
+    llm = LLM("smollm2", "eagle3", prefix_caching=True, max_context=256, max_batch_size=3)
+    texts = ["List the planets of the solar system. ", "Why is the sky blue at noon and red at dusk? ", "One, two, "]
+    prompts = [text * (36 // len(text.split())) for text in texts]
+    params, wishes = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True), SpeculationParams(tree_nodes=8)
+    first = [llm.generate([prompt], params, speculation=wishes)[0].outputs[0] for prompt in prompts]
+    assert all(output.stats.cached_tokens == 0 for output in first)
+    for again in (llm.generate(prompts, params, speculation=wishes), llm.generate(prompts, params, speculation=wishes)):
+        assert all(output.outputs[0].stats.cached_tokens > 0 for output in again)
+        assert [output.outputs[0].token_ids for output in again] == [output.token_ids for output in first]
+        assert [guesses(output.outputs[0]) for output in again] == [guesses(output) for output in first]

@@ -163,6 +163,33 @@ def test_long_and_many_sequences_find_pages() -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "fp32"])
+def test_copied_rows_are_the_rows(precision: Precision) -> None:
+    """In pieces that lie across pages, by way of caches in between; what is given back is free again."""
+    head = random_head()
+    native = NativeEaglePass(head, tables(head), precision, 1)
+    draft = Draft(native, (1200, 1200), len(head.config.taps), head.config.hidden_size)
+    draft.read([0])
+    source, target = draft.caches
+    for first, count in ((0, 31), (31, 32), (63, 1000), (1063, 137)):
+        between = native.new_cache()
+        between.extend(source, first, count)
+        target.extend(between, 0, count)
+        between.release()
+    assert target.rows == 1200
+    draft.caches = [source, source]
+    wanted = draft.step([1], 0)
+    draft.caches = [source, target]
+    for got, expected in zip(draft.step([1], 0), wanted, strict=True):
+        assert all(map(torch.equal, got, expected))
+    source.release()
+    target.release()
+    storage = native._pages.storage
+    assert sorted(native._pages.take(storage.num_blocks)) == list(range(storage.num_blocks))
+    assert native.row_bytes * 32 * storage.num_blocks == storage.nbytes
+
+
+@needs_native
 def test_what_cannot_be_stepped_is_refused() -> None:
     head = random_head()
     native = NativeEaglePass(head, tables(head), "bf16", 1)

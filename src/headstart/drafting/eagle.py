@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.cache.paged import PagedCache
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
@@ -32,12 +32,12 @@ from headstart.drafting.head_trees import (
     parent_score,
 )
 from headstart.drafting.heads import ConfidenceOptions, HeadOptions, head_pass, open_head
+from headstart.drafting.read_prefixes import ReadPrefixes
+from headstart.drafting.reading import Features, Reading
 from headstart.drafting.tree_templates import rank_tree
 from headstart.models.backend import IntArray
-from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.head_pass import DraftCache, DraftRoot, DraftRows
-
-Features = NDArray[np.float32]
+from headstart.models.heads.eagle import EagleConfig, EagleHead
+from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPass
 
 _EAGER_ROWS = 64
 """So many unread rows of a sequence are read when they come, which bounds the memory of long prompts; fewer wait until
@@ -61,74 +61,11 @@ class DynamicEagleOptions(ConfidenceOptions):
     """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
 
 
-class Reading:
-    """How far the head has read one sequence.
-
-    Where states are missing (a prefix that was found in the cache brings none) it begins behind them, and guesses from
-    what it has read since: positions are relative to each other. The features of the last known position stay even when
-    it was read, so that every draft begins with a true row.
-    """
-
-    def __init__(self, cache: DraftCache) -> None:
-        self.cache = cache
-        self.first = 0
-        """Position of the first row."""
-        self.known = 0
-        """Positions from there on whose true states have come."""
-        self._features = np.empty((0, 0), np.float32)
-        """[row, taps * hidden] of ``_held`` positions up to the last known one, with room behind them."""
-        self._held = 0
-
-    @property
-    def num_unread(self) -> int:
-        """Known positions that are not in the cache."""
-        return self.known - self.cache.rows
-
-    @property
-    def end(self) -> int:
-        """The position behind the last known one."""
-        return self.first + self.known
-
-    def append(self, position: int, states: Sequence[Tensor], rows: list[int]) -> None:
-        """Know the positions from ``position`` on: these rows of each tap's states [row, hidden]."""
-        if position != self.end:
-            self.cache.truncate(0)
-            self.first, self.known, self._held = position, 0, 0
-        if not self.num_unread:
-            self._held = 0
-        first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
-        features = np.concatenate([_on_host(state) for state in states], axis=1)[rows]
-        if self._held > len(self._features):
-            room = np.empty((max(2 * first, self._held), features.shape[1]), np.float32)
-            if first:
-                room[:first] = self._features[:first]
-            self._features = room
-        self._features[first : self._held] = features
-
-    def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
-        """The next rows for the head, all by default: the token behind each position, and its features."""
-        first = self.first + self.cache.rows
-        count = self.num_unread if count is None else count
-        place = self._held - self.num_unread
-        return np.array(sequence.tokens[first + 1 : first + 1 + count], np.int32), self._features[place : place + count]
-
-    def rewind(self) -> None:
-        """Have at least one row unread."""
-        if not self.num_unread:
-            self.cache.truncate(self.known - 1)
-
-    def forget_read(self) -> None:
-        """Free the features of what was read."""
-        self._features = self._features[self._held - self.num_unread : self._held].copy()
-        self._held = self.num_unread
-
-
-def _on_host(states: Tensor) -> Features:
-    try:
-        array: Features = states.numpy()  # nearly always possible, and one call instead of six
-    except (TypeError, RuntimeError):
-        array = states.float().numpy(force=True)
-    return array
+def _prefixes_beside(cache: PagedCache, head: HeadPass, config: EagleConfig) -> ReadPrefixes:
+    """As many blocks as the target's cache has, where it finds prefixes again."""
+    features = np.dtype(np.float32).itemsize * len(config.taps) * config.target_hidden_size
+    max_blocks = 0 if cache.prefixes is None else cache.allocator.num_blocks
+    return ReadPrefixes(head.new_cache, cache.block_size, max_blocks, cache.block_size * head.row_bytes + features)
 
 
 class HeadDrafter(ABC):
@@ -144,6 +81,8 @@ class HeadDrafter(ABC):
         self._target_ids = self._pass.target_ids.numpy()
         self._vocab_size = context.vocab_size
         self._readings: dict[int, Reading] = {}
+        self._scope_of = context.scope_of
+        self._prefixes = _prefixes_beside(context.require_runner().cache, self._pass, head.config)
         self.needs = TargetSignals(taps=self._taps)
 
     @abstractmethod
@@ -157,7 +96,8 @@ class HeadDrafter(ABC):
 
     @property
     def nbytes(self) -> int:
-        return self._pass.nbytes
+        """Of the head, and of what it may keep of prefixes."""
+        return self._pass.nbytes + self._prefixes.max_bytes
 
     def begin(self, sequence: SequenceView) -> None:
         self.end(sequence.id)
@@ -174,11 +114,16 @@ class HeadDrafter(ABC):
             reading = self._readings.get(outcome.sequence.id)
             if reading is None:
                 continue
+            self._resume(outcome.sequence, reading, outcome.first_position)
+            before = reading.end
             states = [outcome.hidden[tap] for tap in self._taps]
             reading.append(outcome.first_position, states, outcome.kept_rows)
-            if reading.num_unread >= _EAGER_ROWS:
+            if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
                 many.append((outcome.sequence, reading))
         self._read_on(many)
+        for sequence, reading in many:
+            self._prefixes.keep(self._scope_of(sequence), sequence.tokens, reading)
+            reading.forget_read()
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         trees = [DraftTree.empty()] * len(sequences)
@@ -197,12 +142,21 @@ class HeadDrafter(ABC):
         return trees
 
     def _is_ready(self, sequence: SequenceView) -> bool:
-        reading = self._readings.get(sequence.id)
-        return reading is not None and reading.known > 0 and reading.end == len(sequence.tokens) - 1
+        reading, position = self._readings.get(sequence.id), len(sequence.tokens) - 1
+        if reading is None:
+            return False
+        self._resume(sequence, reading, position)
+        return reading.known > 0 and reading.end == position
+
+    def _resume(self, sequence: SequenceView, reading: Reading, position: int) -> None:
+        """Where states are missing before ``position``: take what was read there for others, if it is kept."""
+        if reading.end != position:
+            self._prefixes.resume(self._scope_of(sequence), sequence.tokens[:position], reading)
 
     def _read_on(self, waiting: list[tuple[SequenceView, Reading]]) -> None:
         """Turn known states into rows, but the last of each sequence. The token behind a state is known by then, also
         behind a prompt chunk."""
+        waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
         while waiting:
             room = _ROWS_PER_PASS
             rows, parts = [], []
@@ -214,8 +168,6 @@ class HeadDrafter(ABC):
                 rows.append(reading.unread(sequence, count))
                 parts.append(DraftRows(reading.cache, count))
             self._read(rows, parts)
-            for _, reading in waiting[: len(parts)]:
-                reading.forget_read()
             waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
 
     def _read(self, rows: Sequence[tuple[IntArray, Features]], parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,18 @@ class NativeDraftCache(DraftCache):
         if missing > 0:
             self.pages = np.array([*self.pages, *self._pool.take(missing)], np.int32)
 
+    def extend(self, other: DraftCache, first: int, count: int) -> None:
+        """See ``DraftCache``."""
+        assert isinstance(other, NativeDraftCache)
+        self.reserve(self.rows + count)
+        self._pool.storage.move(other.slots(first, count), self.slots(self.rows, count))
+        self.rows += count
+
+    def slots(self, first: int, count: int) -> IntArray:
+        """int32 [row] where these rows lie in the storage."""
+        rows = np.arange(first, first + count, dtype=np.int32)
+        return self.pages[rows // PAGE_KEYS] * np.int32(PAGE_KEYS) + rows % np.int32(PAGE_KEYS)
+
     def release(self) -> None:
         self._pool.give_back(self.pages.tolist())
         self.rows, self.pages = 0, self.pages[:0]
@@ -41,6 +53,11 @@ class PagePool:
         self._model = model
         self.storage = NativeStorage(library, model, _FIRST_PAGES, PAGE_KEYS)
         self._free = list(range(_FIRST_PAGES))
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the keys and values of a row."""
+        return self.storage.nbytes // (self.storage.num_blocks * PAGE_KEYS)
 
     def take(self, count: int) -> list[int]:
         """Pages that nobody else has.

@@ -103,6 +103,11 @@ class NativeEaglePass:
         """Of its matrices and its copy of the embedding."""
         return int(self._library.bytes(self.handle)) + self._embedding.nbytes
 
+    @property
+    def row_bytes(self) -> int:
+        """See ``HeadPass``."""
+        return self._pages.row_bytes
+
     def new_cache(self) -> NativeDraftCache:
         return NativeDraftCache(self._pages)
 

@@ -18,14 +18,12 @@ from headstart.models.heads.tables import TargetTables
 from headstart.models.linear import Linear
 from headstart.models.weights import LinearWeights
 
-_FIRST_ROWS = 256
-
 
 class TorchDraftCache(DraftCache):
     """Rows in one tensor that grows."""
 
     def __init__(self, num_kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.data = torch.zeros(2, num_kv_heads, _FIRST_ROWS, head_dim, dtype=dtype, device=device)
+        self.data = torch.zeros(2, num_kv_heads, 0, head_dim, dtype=dtype, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write rows [row, kv_head, head_dim]; all keys and values so far, [kv_head, row, head_dim]."""
@@ -36,6 +34,13 @@ class TorchDraftCache(DraftCache):
         self.data[0, :, first : self.rows] = keys.transpose(0, 1)
         self.data[1, :, first : self.rows] = values.transpose(0, 1)
         return self.data[0, :, : self.rows], self.data[1, :, : self.rows]
+
+    @torch.inference_mode()
+    def extend(self, other: DraftCache, first: int, count: int) -> None:
+        """See ``DraftCache``."""
+        assert isinstance(other, TorchDraftCache)
+        keys, values = other.data[:, :, first : first + count].transpose(1, 2)
+        self.append(keys, values)
 
     def release(self) -> None:
         self.rows, self.data = 0, self.data[:, :, :0]
@@ -81,6 +86,11 @@ class EaglePass:
         """Of its matrices and its copy of the embedding."""
         parts = (self._qkv, self._output, self._up, self._down, self._fc, self._head, self._embedding)
         return sum(part.nbytes for part in parts)
+
+    @property
+    def row_bytes(self) -> int:
+        """See ``HeadPass``."""
+        return 2 * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
 
     def new_cache(self) -> TorchDraftCache:
         return TorchDraftCache(self.config.num_kv_heads, self.config.head_dim, self.dtype, self.device)

@@ -27,6 +27,14 @@ class DraftCache(ABC):
         self.rows = rows
 
     @abstractmethod
+    def extend(self, other: DraftCache, first: int, count: int) -> None:
+        """Append copies of ``count`` rows of another cache of the same head, from ``first`` on.
+
+        Positions are counted from a cache's first row, and rows know theirs: true rows stay true where they come to
+        stand as far behind it as they stood.
+        """
+
+    @abstractmethod
     def release(self) -> None:
         """Give the memory back; nothing is kept."""
 
@@ -101,6 +109,11 @@ class HeadPass(Protocol):
     @property
     def nbytes(self) -> int:
         """Of its matrices and its copy of the embedding."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the keys and values of a row."""
         ...
 
     def new_cache(self) -> DraftCache:
