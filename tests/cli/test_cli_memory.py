@@ -41,3 +41,17 @@ def test_a_terminal_is_told_once_of_the_target_and_of_each_drafter_that_takes_an
     assert drafting.startswith("Memory with draft-model:layers=2: ")
     assert "drafters" not in alone
     assert all(part in drafting for part in ("weights", "cache", "drafters"))
+
+
+def test_the_quality_of_a_precision_says_what_each_takes(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("headstart.cli.progress.Activity.say", lambda _, line: said.append(line))
+    text = tmp_path / "text.txt"
+    text.write_text("One two three four five six seven.")
+    model = ("--model", tiny_model_dir, "--reference", "fp32", "--precisions", "bf16", "--max-tokens", 4)
+    result = headstart("quality", *model, "--text", text, "--context", 16, "--per-group", 1, "--json")
+    assert result.exit_code == 0, result.output
+    assert [line.split(":")[0] for line in said] == ["Memory in fp32", "Memory in bf16"]
+    assert all("weights" in line and "cache" in line for line in said)

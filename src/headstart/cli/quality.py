@@ -74,6 +74,7 @@ def quality(
     from headstart.cli.exhibits import print_json, print_tables, write_report
     from headstart.cli.progress import Activity
     from headstart.loading import load_model
+    from headstart.memory import MemoryUse
 
     against = _named("--reference", reference.value)
     wanted = _wanted(precisions, against)
@@ -86,7 +87,10 @@ def quality(
         def load(precision: Precision) -> tuple[Model, Workbench]:
             activity.show(f"Loading {model} in {precision.value}")
             loaded = load_model(model, precision, revision)
-            return loaded, Workbench.of_model(loaded)
+            bench = Workbench.of_model(loaded)
+            use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
+            activity.say(f"Memory in {precision.value}: {use}.")
+            return loaded, bench
 
         def answers(precision: Precision, bench: Workbench) -> list[list[int]]:
             activity.show(f"Answering in {precision.value}", len(asked))
