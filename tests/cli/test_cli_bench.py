@@ -35,6 +35,8 @@ def test_tables_json_and_page(invoke, tmp_path):
     written = json.loads((tmp_path / "new" / "results" / "bench.json").read_text())
     assert [each["name"] for each in written["contenders"]] == ["none", "ngram", "recycling"]
     assert written["settings"]["max_tokens"] == 6
+    assert written["interrupted"] is False
+    assert written["turns_measured"] == len(written["runs"]) / 3 <= written["turns_planned"]
     assert len(written["model"]["digest"]) == 64
     assert written["provenance"]["versions"]["torch"]
     assert len(written["provenance"]["load_average_after"]) == 3
@@ -69,7 +71,23 @@ def test_ctrl_c_keeps_what_was_measured(invoke, tmp_path, monkeypatch):
     assert result.exit_code == 130
     written = json.loads((tmp_path / "bench.json").read_text())
     assert len(written["runs"]) == 4
-    assert written["skipped"] == {"the rest": "Ctrl-C"}
+    assert written["skipped"] == {}
+    assert written["interrupted"] is True
+    assert written["turns_measured"] == 2 < written["turns_planned"]
+    said = f"rests on 2 of {written['turns_planned']} turns"
+    assert said in result.stderr
+    assert said in (tmp_path / "bench.html").read_text()
+
+
+def test_ctrl_c_before_the_first_turn_reports_nothing(invoke, tmp_path, monkeypatch):
+    def run(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headstart.analysis.bench.run.Sitting.run", run)
+    result = invoke("--drafters", "ngram", "--out", str(tmp_path))
+    assert result.exit_code == 130
+    assert "nothing is reported" in result.stderr
+    assert not (tmp_path / "bench.json").exists()
 
 
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_measured(invoke, tmp_path):

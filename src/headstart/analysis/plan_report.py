@@ -42,6 +42,7 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
             {**_row(best), "options": plan.limits(best).command}
             for best in (plan.best(batch) for batch in _batches(plan))
         ],
+        "checked_prompts": plan.checked_prompts,
         "checked": [
             {
                 **_row(expected),
@@ -104,7 +105,7 @@ def _checked(plan: Plan) -> Table:
             *("predicted speed-up", "measured", "error %"),
         ),
         tuple(rows),
-        "One sequence at a time, on the same prompts; passes were timed again between the prompts.",
+        f"One sequence at a time, {plan.checked_prompts} of the same prompts; passes were timed again between them.",
         decimals=(0, 0, 0, 1, 1, 1, 2, 2, 1),
     )
 

@@ -17,6 +17,8 @@ from headstart.analysis.draft_limits import DraftLimits, limits_of
 from headstart.analysis.profiles import Profile, profile
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.engine.outputs import SequenceStats
+from headstart.engine.sequence import Sequence as Decoded
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 
@@ -123,6 +125,8 @@ class Plan:
     """Of every drafter, batch, size and length."""
     checked: list[tuple[Forecast, float]] = field(default_factory=list)
     """Forecasts that were tried, plain decoding first, and the tokens per second measured."""
+    checked_prompts: int = 0
+    """Prompts that the check rests on."""
 
     def best(self, batch: int, drafter: str | None = None) -> Forecast:
         """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them.
@@ -225,8 +229,7 @@ def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params
     trials += [(each, best) for each in others if (best := plan.best(1, each.name)).nodes]
     limits = [plan.limits(best) for _, best in trials]
     engines = [bench.open(Contender.parse(each.drafter)) for each in limits]
-    tokens, seconds = [0] * len(trials), [0.0] * len(trials)
-    timed: list[PassTimes] = []
+    done: list[tuple[PassTimes, dict[int, Decoded]]] = []
     try:
         for number, prompt in enumerate(prompts):
             times = measure_passes(bench, len(prompt) + (params.max_tokens or 0) // 2, (1,), 3)
@@ -235,15 +238,26 @@ def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params
                 place = (number + turn) % len(trials)
                 decoded[place] = bench.sequence(prompt, params, limits[place].speculation)
                 bench.decode(engines[place], decoded[place])
-            timed.append(times)
-            for place, sequence in decoded.items():
-                tokens[place] += sequence.stats.tokens
-                seconds[place] += sequence.stats.seconds - sequence.stats.prefill_seconds
+            done.append((times, decoded))
     finally:
-        if timed:
-            curve = {rows: fmean(times.seconds[1][rows] for times in timed) for rows in timed[0].seconds[1]}
-            passes = PassTimes(round(fmean(times.context for times in timed)), {1: curve})
+        plan.checked_prompts = len(done)
+        if done:
+            passes = _mean([times for times, _ in done])
             plan.checked = [
-                (forecast(drafter, plain, passes, 1, best.nodes, best.length), count / taken)
-                for (drafter, best), count, taken in zip(trials, tokens, seconds, strict=True)
+                (
+                    forecast(drafter, plain, passes, 1, best.nodes, best.length),
+                    _decoding_speed([decoded[place].stats for _, decoded in done]),
+                )
+                for place, (drafter, best) in enumerate(trials)
             ]
+
+
+def _mean(timed: Sequence[PassTimes]) -> PassTimes:
+    """Of passes of one sequence."""
+    curve = {rows: fmean(times.seconds[1][rows] for times in timed) for rows in timed[0].seconds[1]}
+    return PassTimes(round(fmean(times.context for times in timed)), {1: curve})
+
+
+def _decoding_speed(stats: Sequence[SequenceStats]) -> float:
+    """Tokens per second, prefill left out."""
+    return sum(each.tokens for each in stats) / sum(each.seconds - each.prefill_seconds for each in stats)

@@ -45,7 +45,7 @@ def acceptance(
 
     The target writes plainly; at every token the drafter's law is held against the target's (Corollary 3.6 of the
     founding paper), so the rate is exact for each position, not counted. A run with speculation adds acceptance by
-    position in the draft.
+    position in the draft. Ctrl-C ends it with the turns that have been measured until then.
 
     Examples:
 
@@ -55,12 +55,13 @@ def acceptance(
 
         headstart acceptance --drafter draft-model:model=./small,early-exit:layers=8 --out results
     """
-    from headstart.analysis.acceptance import measure_acceptance
+    from headstart.analysis.acceptance import Acceptance, measure_acceptance
     from headstart.analysis.acceptance_report import exhibits, to_json
     from headstart.analysis.bench.prompts import choose, read_prompts
     from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import PLAIN, Workbench, contenders
     from headstart.cli.exhibits import hand_out, measurement_record
+    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
@@ -74,24 +75,34 @@ def acceptance(
         for temperature in _temperatures(temperatures)
     ]
     where = provenance()
-    results = []
+    results: list[Acceptance] = []
+    turns = len(listed) * len(requests) * sum(len(prompt.turns) for prompt in chosen)
+    interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
-        turns = sum(len(prompt.turns) for prompt in chosen)
-        activity.show("Measuring", len(listed) * len(requests) * turns)
-        for contender in saying_memory(listed, activity):
-            for params in requests:
-                bench = Workbench.of_model(loaded)
-                results.append(
+        activity.show("Measuring", turns)
+        with interruption.kept():
+            for contender in saying_memory(listed, activity):
+                for params in requests:
+                    results.append(Acceptance(contender.name, params.temperature))
+                    bench = Workbench.of_model(loaded)
                     measure_acceptance(
-                        loaded, bench, contender, chosen, params, lambda tokens: activity.advance(1, tokens)
+                        loaded,
+                        bench,
+                        contender,
+                        chosen,
+                        params,
+                        lambda tokens: activity.advance(1, tokens),
+                        results[-1],
                     )
-                )
 
-    record = measurement_record(where, loaded, prompts, chosen, max_tokens=max_tokens, seed=seed)
+    results = [result for result in results if result.turns]
+    record = measurement_record(where, loaded, prompts, chosen, interruption, max_tokens=max_tokens, seed=seed)
     title = f"Acceptance of guesses for {Path(model).name}"
-    hand_out(to_json(results, record), exhibits(results, record), as_json, out, "acceptance", title)
+    shown = exhibits(results, record)
+    hand_out(to_json(results, record), shown, as_json, out, "acceptance", title, interruption.sentence)
+    interruption.end()
 
 
 def _temperatures(text: str) -> list[float]:

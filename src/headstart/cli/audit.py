@@ -33,6 +33,7 @@ def audit(
     Greedy and coupled texts are compared with plain decoding's token by token, the logits of verified rows bit by bit,
     sampled texts with their exact law by a test, and the verification rules are enumerated. A difference is told from
     a float tie by how near the two best tokens were. The last line is the verdict; the exit status is 1 if it fails.
+    Ctrl-C ends it with what has been found until then.
 
     Examples:
 
@@ -43,11 +44,12 @@ def audit(
         headstart audit --precision int8 --prompts my.jsonl --out results
     """
     from headstart.analysis.audit.report import exhibits, to_json
-    from headstart.analysis.audit.run import AuditSettings, run_audit
+    from headstart.analysis.audit.run import Audit, AuditSettings, run_audit
     from headstart.analysis.bench.prompts import choose, read_prompts
-    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import contenders
-    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.exhibits import hand_out, measurement_record
+    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
 
@@ -58,30 +60,29 @@ def audit(
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         activity.show("Checking", 2 * len(listed) + 1)
-        told = saying_memory(listed, activity)
-        found = run_audit(loaded, told, chosen, settings, lambda tokens: activity.advance(1, tokens))
+        told, found = saying_memory(listed, activity), Audit.begin(loaded)
+        interruption = Interruption("checks", 2 * len(listed), lambda: found.checks)
+        with interruption.kept():
+            run_audit(loaded, told, chosen, settings, lambda tokens: activity.advance(1, tokens), found)
+    found.cut_short = interruption.happened
 
-    record = {
-        "provenance": finished(where),
-        "model": model_record(loaded),
-        "settings": {
-            "prompts": "package" if prompts is None else prompts.name,
-            "prompt_ids": [prompt.id for prompt in chosen],
-            "max_tokens": max_tokens,
-            "batch_size": batch_size,
-            "samples": samples,
-            "seed": seed,
-        },
-    }
-    result, shown = to_json(found, record), exhibits(found, record)
-    if out is not None:
-        write_report(out, "audit", result, f"Audit of {loaded.backend.name} {Path(model).name}", shown, found.verdict)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(shown)
+    record = measurement_record(
+        where,
+        loaded,
+        prompts,
+        chosen,
+        interruption,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        samples=samples,
+        seed=seed,
+    )
+    title = f"Audit of {loaded.backend.name} {Path(model).name}"
+    hand_out(to_json(found, record), exhibits(found, record), as_json, out, "audit", title, found.verdict)
+    if not as_json:
         if found.idle:
             typer.echo(f"No guess of {', '.join(found.idle)} was accepted, so they put little to the test.")
         typer.echo(found.verdict)
+    interruption.end()
     if not found.passed:
         raise typer.Exit(1)

@@ -86,9 +86,10 @@ def bench(
     from headstart.analysis.bench.report import exhibits, to_json
     from headstart.analysis.bench.run import Sitting
     from headstart.analysis.bench.summary import summarise
-    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import Workbench, contenders
-    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.exhibits import hand_out, measurement_record
+    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
@@ -96,41 +97,31 @@ def bench(
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
     where = provenance()
-    interrupted = False
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         sitting = Sitting(loaded, Workbench.of_model(loaded), saying_memory(listed, activity), params)
-        activity.show("Measuring", repeats * len(listed) * sum(len(prompt.turns) for prompt in chosen))
-        try:
+        runs, turns = sitting.results, repeats * sum(len(prompt.turns) for prompt in chosen)
+        interruption = Interruption("turns", turns, lambda: runs.turns)
+        activity.show("Measuring", turns * len(listed))
+        with interruption.kept():
             sitting.run(chosen, repeats, lambda run: activity.advance(1, run.stats.tokens))
-        except KeyboardInterrupt:
-            if not sitting.results.runs:
-                raise
-            interrupted = True
-            sitting.results.skipped["the rest"] = "Ctrl-C"
 
-    record = {
-        "provenance": finished(where),
-        "model": model_record(loaded),
-        "settings": {
-            "prompts": "package" if prompts is None else prompts.name,
-            "prompt_ids": [prompt.id for prompt in chosen],
-            "repeats": len({run.repeat for run in sitting.results.runs}),
-            "max_tokens": max_tokens,
-            "ignore_eos": ignore_eos,
-            "temperature": temperature,
-            "seed": seed,
-            "batch_size": 1,
-        },
-    }
-    summaries = summarise(sitting.results)
-    result, shown = to_json(sitting.results, summaries, record), exhibits(sitting.results, summaries, record)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(shown)
-    if out is not None:
-        write_report(out, "bench", result, f"Benchmark of {loaded.backend.name} {Path(model).name}", shown)
-    if interrupted:
-        raise KeyboardInterrupt
+    record = measurement_record(
+        where,
+        loaded,
+        prompts,
+        chosen,
+        interruption,
+        repeats=len({run.repeat for run in runs.runs}),
+        max_tokens=max_tokens,
+        ignore_eos=ignore_eos,
+        temperature=temperature,
+        seed=seed,
+        batch_size=1,
+    )
+    summaries = summarise(runs)
+    result, shown = to_json(runs, summaries, record), exhibits(runs, summaries, record)
+    title = f"Benchmark of {loaded.backend.name} {Path(model).name}"
+    hand_out(result, shown, as_json, out, "bench", title, interruption.sentence)
+    interruption.end()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headstart.analysis.bench.prompts import BenchPrompt
     from headstart.analysis.page import Table
     from headstart.analysis.plots import Figure
+    from headstart.cli.interruption import Interruption
     from headstart.loading import Model
 
     Exhibit = Table | Figure | BarChart
@@ -79,9 +80,14 @@ def write_report(
 
 
 def measurement_record(
-    where: Mapping[str, Any], model: Model, prompts: Path | None, chosen: Sequence[BenchPrompt], **settings: Any
+    where: Mapping[str, Any],
+    model: Model,
+    prompts: Path | None,
+    chosen: Sequence[BenchPrompt],
+    extent: Interruption,
+    **settings: Any,
 ) -> dict[str, Any]:
-    """What every report of a measurement begins with: where, with which model, on which prompts, and how."""
+    """What every report of a measurement begins with: where, with which model, on which prompts, how, and how much."""
     from headstart.analysis.provenance import finished, model_record
 
     return {
@@ -92,13 +98,20 @@ def measurement_record(
             "prompt_ids": [prompt.id for prompt in chosen],
             **settings,
         },
+        **extent.record(),
     }
 
 
 def hand_out(
-    result: Mapping[str, Any], exhibits: Sequence[Exhibit], as_json: bool, out: Path | None, name: str, title: str
+    result: Mapping[str, Any],
+    exhibits: Sequence[Exhibit],
+    as_json: bool,
+    out: Path | None,
+    name: str,
+    title: str,
+    lead: str = "",
 ) -> None:
-    """On stdout, as JSON or tables, and in a directory where one is named.
+    """On stdout, as JSON or tables, and in a directory where one is named; ``lead`` stands at the page's top.
 
     Raises:
         ConfigError: files cannot be written.
@@ -108,4 +121,4 @@ def hand_out(
     else:
         print_tables(exhibits)
     if out is not None:
-        write_report(out, name, result, title, exhibits)
+        write_report(out, name, result, title, exhibits, lead)

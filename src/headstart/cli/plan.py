@@ -45,7 +45,7 @@ def plan(
     size pay.
 
     Meanwhile a drafter may draft 15 levels and 31 nodes, unless it is named with a limit: what shorter and smaller
-    drafts bring follows from those.
+    drafts bring follows from those. Ctrl-C ends it with the drafters that have been measured until then.
 
     Examples:
 
@@ -58,11 +58,12 @@ def plan(
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
     from headstart.analysis.draft_limits import freely
     from headstart.analysis.plan_report import exhibits, to_json
+    from headstart.analysis.planner import Plan, make_plan
     from headstart.analysis.planner import check as check_plan
-    from headstart.analysis.planner import make_plan
     from headstart.analysis.provenance import provenance
     from headstart.analysis.workbench import Contender, Workbench, contenders
     from headstart.cli.exhibits import hand_out, measurement_record
+    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
     from headstart.models.heads.shipped import shipped_heads
@@ -84,16 +85,20 @@ def plan(
             raise ConfigError(f"no prompt has room for {max_tokens} more tokens; lower --max-tokens.")
         listed = saying_memory([*map(freely, listed)], activity)
         activity.show("Measuring", 1 + len(listed))
-        made = make_plan(bench, listed, fitting, params, batches, repeats, lambda: activity.advance(1, 0))
-        if check:
-            activity.show("Checking")
-            check_plan(bench, made, fitting, params)
+        made = Plan()
+        interruption = Interruption("drafters", len(listed) - 1, lambda: max(len(made.profiles) - 1, 0))
+        with interruption.kept():
+            make_plan(bench, listed, fitting, params, batches, repeats, lambda: activity.advance(1, 0), made)
+            if check:
+                activity.show("Checking")
+                check_plan(bench, made, fitting, params)
 
     record = measurement_record(
         where,
         loaded,
         prompts,
         chosen,
+        interruption,
         left_out=len(encoded) - len(fitting),
         max_tokens=max_tokens,
         temperature=temperature,
@@ -101,7 +106,8 @@ def plan(
         repeats=repeats,
     )
     title = f"Plan for {loaded.backend.name} {Path(model).name}"
-    hand_out(to_json(made, record), exhibits(made, record), as_json, out, "plan", title)
+    hand_out(to_json(made, record), exhibits(made, record), as_json, out, "plan", title, interruption.sentence)
+    interruption.end()
 
 
 def _batches(text: str) -> list[int]:

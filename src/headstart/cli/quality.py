@@ -56,6 +56,7 @@ def quality(
     Both read the same text: perplexity, how far their laws are apart at each token (KL), how often they find the same
     token best. Then both answer prompts greedily: how far do they say the same? One line for each precision sums it
     up. A precision is a target of its own: speculation keeps its law to the last bit, whatever this command says.
+    Ctrl-C ends it with the precisions that have been judged until then.
 
     Examples:
 
@@ -66,12 +67,13 @@ def quality(
         headstart quality --model ./my-model --reference fp32 --precisions bf16,int8 --prompts my.jsonl --out results
     """
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
-    from headstart.analysis.provenance import finished, model_record, provenance
+    from headstart.analysis.provenance import provenance
     from headstart.analysis.quality.passages import read_passages, windows
     from headstart.analysis.quality.report import exhibits, to_json
     from headstart.analysis.quality.run import GreedyPair, Quality, answer_greedily, read_texts
     from headstart.analysis.workbench import Workbench
-    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.exhibits import hand_out, measurement_record
+    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
     from headstart.loading import load_model
     from headstart.memory import MemoryUse
@@ -111,39 +113,40 @@ def quality(
             raise ConfigError(f"--text is {text}, which is too short; give some hundred words.")
         encoded = {prompt.id: encode_turns(base, prompt.turns[:1], []) for prompt in chosen}
         asked = {name: ids for name, ids in encoded.items() if base_bench.fits(ids, max_tokens)}
-        base_answers = answers(against, base_bench)
-        for precision in wanted:
-            try:
-                results.append(judge(precision))
-            except ConfigError as error:
-                if precisions != ALL:
-                    raise
-                skipped[precision.value] = str(error)
+        interruption = Interruption("precisions", len(wanted), lambda: len(results))
+        with interruption.kept():
+            base_answers = answers(against, base_bench)
+            for precision in wanted:
+                try:
+                    results.append(judge(precision))
+                except ConfigError as error:
+                    if precisions != ALL:
+                        raise
+                    skipped[precision.value] = str(error)
 
-    record = {
-        "provenance": finished(where),
-        "model": model_record(base),
-        "settings": {
-            "reference": against.value,
-            "text": "package" if text is None else text.name,
-            "texts": len(passages),
-            "context": context,
-            "prompts": "package" if prompts is None else prompts.name,
-            "prompt_ids": list(asked),
-            "max_tokens": max_tokens,
-        },
-    }
-    result, shown = to_json(results, record, skipped), exhibits(results, record, skipped)
+    record = measurement_record(
+        where,
+        base,
+        prompts,
+        [prompt for prompt in chosen if prompt.id in asked],
+        interruption,
+        left_out=len(encoded) - len(asked),
+        reference=against.value,
+        text="package" if text is None else text.name,
+        texts=len(passages),
+        context=context,
+        max_tokens=max_tokens,
+    )
     verdicts = [each.verdict for each in results]
-    if out is not None:
-        title = f"Quality of {Path(model).name} by precision"
-        write_report(out, "quality", result, title, shown, " ".join(verdicts))
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(shown)
+    lead = " ".join([*verdicts, interruption.sentence]).strip()
+    title = f"Quality of {Path(model).name} by precision"
+    hand_out(
+        to_json(results, record, skipped), exhibits(results, record, skipped), as_json, out, "quality", title, lead
+    )
+    if not as_json:
         for verdict in verdicts:
             typer.echo(verdict)
+    interruption.end()
 
 
 def _wanted(precisions: str, against: Precision) -> list[Precision]:

@@ -48,6 +48,18 @@ class Audit:
     laws: list[LawFindings] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     """Drafter or prompt -> why it was left out."""
+    cut_short: bool = False
+    """Not everything was checked that was to be."""
+
+    @classmethod
+    def begin(cls, model: Model) -> Audit:
+        """The rules are checked, nothing else yet."""
+        return cls(numerics_of(model.backend), check_rules())
+
+    @property
+    def checks(self) -> int:
+        """How often a drafter's texts or its law were checked."""
+        return len(self.texts) + len({law.drafter for law in self.laws})
 
     @property
     def least_p_value(self) -> float:
@@ -70,7 +82,8 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        return not self.faults
+        """Everything was checked, and nothing is wrong."""
+        return not self.faults and not self.cut_short
 
     @property
     def idle(self) -> list[str]:
@@ -83,7 +96,7 @@ class Audit:
     @property
     def verdict(self) -> str:
         """One line."""
-        if not self.passed:
+        if self.faults:
             more = len(self.faults) - 1
             return f"FAIL: {self.faults[0]}" + (f", and {more} more." if more else ".")
         texts, tokens = sum(text.texts for text in self.texts), sum(text.tokens for text in self.texts)
@@ -101,7 +114,8 @@ class Audit:
             least = min(law.goodness.p_value for law in self.laws)
             parts.append(f"samples follow the law (least p = {least:.2g} of {len(self.laws)})")
         parts.append(f"rules exact to {self.rules.largest_error:.0e}")
-        return f"PASS: {'; '.join(parts)}."
+        word = "UNFINISHED, nothing wrong so far" if self.cut_short else "PASS"
+        return f"{word}: {'; '.join(parts)}."
 
 
 def run_audit(
@@ -110,6 +124,7 @@ def run_audit(
     prompts: Sequence[BenchPrompt],
     settings: AuditSettings,
     on_step: Callable[[int], None] = lambda tokens: None,
+    audit: Audit | None = None,
 ) -> Audit:
     """Check the rules, then every drafter's texts, rows and laws.
 
@@ -117,13 +132,14 @@ def run_audit(
         contenders: plain decoding first: it is checked too, in a batch, and against its own law.
         prompts: their first turns are used.
         on_step: called after each of 2 * len(contenders) + 1 steps with the tokens decoded in it.
+        audit: just begun, filled as it goes, so that whoever cuts it short keeps what was found.
 
     Raises:
         ConfigError, CheckpointError: a drafter that was asked for by name cannot be built.
         ConfigError: no prompt fits the model's context.
         RequestError: a prompt cannot be rendered, or a sequence failed.
     """
-    audit = Audit(numerics_of(model.backend), check_rules())
+    audit = Audit.begin(model) if audit is None else audit
     bench = Workbench.of_model(model, settings.batch_size)
     encoded = {prompt.id: encode_turns(model, prompt.turns[:1], []) for prompt in prompts}
     fitting = [tokens for tokens in encoded.values() if bench.fits(tokens, settings.max_tokens)]

@@ -66,6 +66,11 @@ class BenchRuns:
     skipped: dict[str, str] = field(default_factory=dict)
     """Contender or prompt -> why it was left out."""
 
+    @property
+    def turns(self) -> int:
+        """Turns that were measured, those of every repeat counted."""
+        return len({(run.repeat, run.prompt, run.turn) for run in self.runs})
+
 
 class RecordingDrafter:
     """Hands everything on to a drafter, and keeps the shape of its drafts."""
