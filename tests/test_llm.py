@@ -12,6 +12,7 @@ import torch
 
 import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
+from headstart.errors import CheckpointError
 from headstart.loading import Model, load_model
 
 PROMPTS = ["Once upon a time", "a b a b a b a b a", "🙂 emoji", "x"]
@@ -181,6 +182,25 @@ def test_one_bad_prompt_is_named_and_nothing_is_lost(llm: LLM) -> None:
 def test_bad_settings_are_one_sentence(tiny_model_dir: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LLM(tiny_model_dir, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "options"),
+    [
+        ("draft-model", {"draft_model": "/missing/draft"}),
+        ("multi-draft", {"drafter_options": {"models": ["/missing/draft"]}}),
+        ("hierarchical", {"draft_model": "/missing/draft"}),
+        ("eagle3", {"draft_model": "/missing/draft"}),
+        ("medusa", {"draft_model": "/missing/draft"}),
+        ("pass", {"draft_model": "/missing/draft"}),
+        ("auto", {"draft_model": "/missing/draft"}),
+        ("auto", {"drafter_options": {"drafters": "ngram+draft-model", "model": "/missing/draft"}}),
+        ("none", {"more_drafters": ["/missing/draft"]}),
+    ],
+)
+def test_what_a_drafter_lacks_is_said_before_the_target_is_read(drafter: str, options: dict[str, Any]) -> None:
+    with pytest.raises((CheckpointError, ConfigError), match="/missing/draft"):
+        LLM("/missing/target", drafter, **options)
 
 
 def test_exact_numerics_are_had_or_the_model_is_refused(

@@ -13,7 +13,7 @@ from typing import Any
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SequenceView, SpeculationParams
-from headstart.drafting.options import parse_options
+from headstart.drafting.options import check_files, parse_options
 from headstart.drafting.registry import create_drafter, drafter_name, drafter_options
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
@@ -86,7 +86,9 @@ class LLM:
         tolerant: bool = False,
         revision: str | None = None,
     ) -> None:
-        options = _drafter_options(drafter, draft_model, draft_tokens, drafter_options)
+        options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
+        for name in more_drafters:
+            checked_options(name)
         self.model: Model = model if isinstance(model, Model) else load_model(model, precision, revision)
         require_numerics(self.model, numerics)
         config = self.model.config
@@ -343,16 +345,20 @@ def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> b
     return not messages or isinstance(messages[0], Mapping)
 
 
-def _drafter_options(
+def checked_options(
     drafter: str | type[Any],
-    draft_model: str | Path | None,
-    draft_tokens: int | None,
-    more: Mapping[str, object] | None,
+    draft_model: str | Path | None = None,
+    draft_tokens: int | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """The drafter's options, with the common ones under the names that it knows.
 
+    Whatever can be refused without the target is refused here, before anybody reads it.
+
     Raises:
-        ConfigError: ``draft_model`` was given to a drafter that runs no model, or the drafter refuses an option.
+        ConfigError: there is no such drafter, ``draft_model`` was given to one that runs no model, or it refuses an
+            option.
+        CheckpointError: the draft model or head is missing or damaged, as far as it shows without its weights.
     """
     options = dict(more or {})
     name = drafter_name(drafter)
@@ -363,8 +369,7 @@ def _drafter_options(
         options["model"] = str(draft_model)
     if draft_tokens is not None and "draft_tokens" in known:
         options["draft_tokens"] = draft_tokens
-    # Refused here rather than after the model has been read.
-    parse_options(drafter_options(drafter), name, options)
+    check_files(parse_options(drafter_options(drafter), name, options))
     return options
 
 

@@ -37,6 +37,12 @@ def test_an_address_that_cannot_be_had_is_refused_before_anything_is_loaded(tiny
     )
 
 
+def test_what_a_drafter_lacks_is_said_before_the_target_is_read(tiny_model_dir: Path) -> None:
+    serve = ("serve", "--model", tiny_model_dir / "missing", "--port", "0")
+    assert "/missing/draft has no config.json" in refusal(headstart(*serve, "--draft-model", "/missing/draft"))
+    assert "there is no drafter 'guess'" in refusal(headstart(*serve, "--also", "guess"))
+
+
 def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
     arguments = ["--model", str(tiny_model_dir), "--precision", "fp32", "--port", "0", "--served-name", "tiny"]
     server = subprocess.Popen(

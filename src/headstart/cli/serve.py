@@ -111,7 +111,7 @@ def serve(
         raise ConfigError(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."
         ) from error
-    from headstart.llm import LLM
+    from headstart.llm import LLM, checked_options
     from headstart.loading import load_model
     from headstart.models.heads.shipped import shipped_heads
 
@@ -119,6 +119,9 @@ def serve(
     _check_address(host, port)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
     drafter, drafter_options = parse_drafter(drafter)
+    checked_options(drafter, draft_model, draft_tokens, drafter_options)
+    for name in also or ():
+        checked_options(name)
     target = load_model(model, precision.value, revision)
     if also is None:
         also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]

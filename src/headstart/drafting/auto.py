@@ -31,7 +31,7 @@ from headstart.drafting.base import (
 from headstart.drafting.context import DraftContext
 from headstart.drafting.guess_rates import GuessRates
 from headstart.drafting.merged import NOTHING, Guesses, MergedGuesses, merge
-from headstart.drafting.options import require
+from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.pass_trials import try_passes
 from headstart.drafting.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.sampling.noise import SequenceNoise
@@ -77,9 +77,20 @@ class AutoOptions:
 
     def of(self, name: str) -> dict[str, object]:
         """The options of one of the drafters."""
+        # Imported here: the registry is above every method.
+        from headstart.drafting.registry import drafter_options
+
         options = self.drafter_options.get(name, {})
         assert isinstance(options, Mapping)
-        return dict(options)
+        runs_one = self.model is not None and any(each.name == "model" for each in fields(drafter_options(name)))
+        return ({"model": self.model} if runs_one else {}) | dict(options)
+
+    def check_files(self) -> None:
+        """As ``options.check_files`` has it."""
+        from headstart.drafting.registry import drafter_options
+
+        for name in self.names or [_FREE, _HEAD]:
+            check_files(parse_options(drafter_options(name), name, self.of(name)))
 
 
 @dataclass
@@ -160,14 +171,10 @@ class AutoDrafter:
 
     def __init__(self, context: DraftContext, options: AutoOptions) -> None:
         # Imported here: the registry is above every method.
-        from headstart.drafting.registry import create_drafter, drafter_options
-
-        def options_of(name: str) -> dict[str, object]:
-            runs_one = options.model is not None and any(each.name == "model" for each in fields(drafter_options(name)))
-            return ({"model": options.model} if runs_one else {}) | options.of(name)
+        from headstart.drafting.registry import create_drafter
 
         names = options.names or _found(context, options)
-        given = {name: options_of(name) for name in names}
+        given = {name: options.of(name) for name in names}
         require(
             options.model is None or any("model" in each for each in given.values()),
             f"model is {options.model!r}, but none of {', '.join(names)} runs one; leave it out.",
@@ -364,7 +371,7 @@ class AutoDrafter:
 
 
 def _found(context: DraftContext, options: AutoOptions) -> list[str]:
-    own = options.model is not None or "model" in options.of(_HEAD)
+    own = "model" in options.of(_HEAD)
     found = context.find_head is not None and context.find_head(_HEAD) is not None
     return [_FREE, _HEAD] if own or found else [_FREE]
 

@@ -14,6 +14,7 @@ from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import EaglePass
+from headstart.models.heads.files import read_description
 from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
 from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
 from headstart.models.heads.tables import TargetTables
@@ -43,6 +44,10 @@ class HeadOptions:
         for name in ("draft_tokens", "tree_nodes"):
             value = getattr(self, name)
             require(value >= 1, f"{name} is {value}; it must be 1 or more.")
+
+    def check_files(self) -> None:
+        """As ``options.check_files`` has it."""
+        check_head(self.model)
 
     @property
     def native_precision(self) -> Precision:
@@ -79,6 +84,16 @@ class ConfidenceOptions(HeadOptions):
         require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
         least = self.min_probability
         require(0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all guesses.")
+
+
+def check_head(model: str | None) -> None:
+    """Find out early that the directory ``model`` holds no head.
+
+    Raises:
+        CheckpointError: it has no description, or a damaged one.
+    """
+    if model:
+        read_description(Path(model).expanduser())
 
 
 def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:

@@ -17,7 +17,7 @@ import torch
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.heads import open_head
+from headstart.drafting.heads import check_head, open_head
 from headstart.drafting.options import require
 from headstart.models.backend import RowInputs
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
@@ -36,6 +36,10 @@ class PassOptions:
         for name in ("draft_tokens", "tree_nodes"):
             value = getattr(self, name)
             require(value >= 1, f"{name} is {value}; it must be 1 or more.")
+
+    def check_files(self) -> None:
+        """As ``options.check_files`` has it."""
+        check_head(self.model)
 
 
 class PassDrafter:

@@ -10,6 +10,7 @@ from headstart.drafting.draft_law import DraftLawOptions
 from headstart.drafting.options import require
 from headstart.drafting.second_model import SecondModel
 from headstart.models.backend import Backend
+from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weights import spread_layers
 from headstart.runner import ModelRunner
 
@@ -44,6 +45,11 @@ class DraftModelOptions(DraftLawOptions):
             self.cache_tokens is None or self.cache_tokens >= 1,
             f"cache_tokens is {self.cache_tokens}; it must be 1 or more.",
         )
+
+    def check_files(self) -> None:
+        """As ``options.check_files`` has it."""
+        if self.model is not None:
+            open_checkpoint(self.model)
 
 
 def open_second_model(context: DraftContext, options: DraftModelOptions) -> SecondModel:

@@ -21,6 +21,7 @@ from headstart.drafting.growing_trees import (
 from headstart.drafting.model_source import DraftModelOptions, load_draft_model, open_second_model, second_model
 from headstart.drafting.options import require
 from headstart.drafting.second_model import SecondModel
+from headstart.models.checkpoint import open_checkpoint
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class MultiDraftOptions(DraftModelOptions):
             not self.models or self.replacement,
             "replacement is False, but draws of several models are made apart; leave out models.",
         )
+
+    def check_files(self) -> None:
+        super().check_files()
+        for model in self.models:
+            open_checkpoint(model)
 
 
 class MultiDraftDrafter:

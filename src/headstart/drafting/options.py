@@ -83,6 +83,19 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
         raise ConfigError(f"drafter {drafter!r} lacks an option ({error}); {valid}.") from error
 
 
+def check_files(options: Any) -> None:
+    """Find out that a model or head which options name is missing, before anything slow is done.
+
+    Options that name one have a method ``check_files``, which opens it and computes nothing.
+
+    Raises:
+        CheckpointError: what it is called, and what to name instead.
+    """
+    check = getattr(options, "check_files", None)
+    if check is not None:
+        check()
+
+
 def _fits(value: object, kind: Any) -> bool:
     origin = get_origin(kind)
     if origin in (Union, UnionType):
