@@ -43,7 +43,8 @@ def test_what_a_drafter_lacks_is_said_before_the_target_is_read(tiny_model_dir: 
     assert "there is no drafter 'guess'" in refusal(headstart(*serve, "--also", "guess"))
 
 
-def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
+def started(tiny_model_dir: Path) -> tuple[subprocess.Popen[str], str]:
+    """A server in a process of its own, and its address."""
     arguments = ["--model", str(tiny_model_dir), "--precision", "fp32", "--port", "0", "--served-name", "tiny"]
     server = subprocess.Popen(
         [sys.executable, "-c", "from headstart.cli.main import main; main()", "serve", *arguments],
@@ -51,9 +52,34 @@ def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
         text=True,
         env={**os.environ, "HEADSTART_API_KEYS": "secret", "OMP_NUM_THREADS": "1"},
     )
+    assert server.stderr is not None
+    return server, next(found.group() for line in server.stderr if (found := re.search(r"http://127[.\d]+:\d+", line)))
+
+
+def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir: Path) -> None:
+    server, address = started(tiny_model_dir)
+    try:
+        with httpx.Client(base_url=address, headers={"authorization": "Bearer secret"}, timeout=120) as client:
+            body = {"prompt": "abc", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True, "n": 16}
+            with client.stream("POST", "/v1/completions", json=body) as reply:
+                next(reply.iter_lines())
+                server.send_signal(signal.SIGINT)
+                for line in server.stderr or ():
+                    if "Waiting" in line:
+                        break
+                server.send_signal(signal.SIGINT)
+                _, rest = server.communicate(timeout=120)
+        assert server.returncode == 130
+        assert "Traceback" not in rest
+    finally:
+        server.kill()
+        server.wait()
+
+
+def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
+    server, address = started(tiny_model_dir)
     try:
         assert server.stderr is not None
-        address = next(found.group() for line in server.stderr if (found := re.search(r"http://127[.\d]+:\d+", line)))
         rest = threading.Thread(target=server.stderr.read)
         rest.start()
         key = {"authorization": "Bearer secret"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -153,7 +154,16 @@ def serve(
     # SIGTERM and Ctrl-C: no new connections, what is under way is finished, then the engine ends. Uvicorn raises the
     # signal again after that, which is then no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    uvicorn.run(app, host=host, port=port, lifespan="on", server_header=False, ws="none")
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, lifespan="on", server_header=False, ws="none"))
+    # A second Ctrl-C cuts off what is under way; that it was cut off is no fault to be traced.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not (server.force_exit and record.levelname == "ERROR"))
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        if server.force_exit:
+            raise
+    if not server.started:
+        raise typer.Exit(1)
 
 
 def _check_address(host: str, port: int) -> None:
