@@ -182,10 +182,37 @@ def test_a_text_of_one_token_answers() -> None:
     assert objective.held_out(batch).rows == 1
 
 
+def test_parallel_heads_learn_only_where_the_text_goes_on_greedily() -> None:
+    """They do not read the token behind their state: where it was drawn, none of them can foresee what follows."""
+    vocab = target().config.vocab_size
+    batch = batch_of((FINAL_TAP,), packs()[0])
+    drawn = int(batch.answers[0].nonzero()[4])
+    tokens = batch.tokens.clone()
+    tokens[0, drawn] = (tokens[0, drawn] + 1) % vocab
+
+    def learnt(slots: int, tokens: torch.Tensor) -> torch.Tensor:
+        """[position, hidden] gradient of the states."""
+        heads = ParallelHeads(ParallelConfig("medusa", 32, vocab, vocab, slots=slots))
+        given = replace(batch, tokens=tokens, final=batch.final.clone().requires_grad_())
+        ParallelObjective(heads, tables(), torch.arange(vocab)).loss(given).backward()
+        assert given.final.grad is not None
+        return given.final.grad[0]
+
+    def places(tokens: torch.Tensor) -> list[set[int]]:
+        """Of each slot."""
+        first, both = learnt(1, tokens), learnt(2, tokens)
+        return [set(part.abs().sum(-1).nonzero().flatten().tolist()) for part in (first, both - first)]
+
+    greedy, sampled = places(batch.tokens), places(tokens)
+    assert greedy[0] - sampled[0] == {drawn - 1}
+    assert greedy[1] - sampled[1] == {drawn - 2, drawn - 1}
+    assert all(after < before for before, after in zip(greedy, sampled, strict=True))
+
+
 @pytest.mark.parametrize("name", ["ce", "tv", "lk"])
 def test_every_loss_reaches_every_parameter(name: str) -> None:
     vocab = target().config.vocab_size
-    medusa = ParallelHeads(ParallelConfig("medusa", 32, vocab, vocab, slots=2))
+    medusa = ParallelHeads(ParallelConfig("medusa", 32, vocab, vocab, slots=2, num_layers=2, output_maps=True))
     blockwise = ParallelHeads(ParallelConfig("blockwise", 32, vocab, vocab, slots=2))
     torch.nn.init.normal_(blockwise.narrow.weight)
     eagles = [

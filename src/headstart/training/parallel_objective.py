@@ -1,7 +1,8 @@
 """Training Medusa (arXiv:2401.10774, section 2.2.1: the target stays as it is) and blockwise heads.
 
 Unlike the papers, which learn the token that the text happens to say, each slot learns the target's whole law of it;
-all of blockwise's slots are learnt at once rather than one at random.
+all of blockwise's slots are learnt at once rather than one at random. The state that the heads read tells what greedy
+decoding says next, not what was drawn: a place is learnt only where the text goes on greedily up to the guess.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
-from headstart.training.states import Batch
+from headstart.training.states import Batch, shift
 
 
 class ParallelObjective:
@@ -42,8 +43,11 @@ class ParallelObjective:
         losses = StepLosses(self._teacher, batch, self._loss, self._decay)
         states = self.head(batch.final)
         total = torch.zeros((), device=batch.tokens.device)
+        favoured = batch.favourites == shift(batch.tokens, 1, -2)
+        foreseeable = torch.ones_like(favoured)
         for slot in range(self.head.config.slots):
-            places = losses.places(slot)
+            foreseeable = foreseeable & shift(favoured, slot, False)
+            places = losses.places(slot) & foreseeable
             total = total + losses.loss(slot, places, self._logits(states[places], slot))
         return total
 
