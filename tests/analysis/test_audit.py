@@ -16,7 +16,7 @@ from broken_parts import (
     verify_leniently,
     verify_with_the_drafts_noise,
 )
-from headstart.analysis.audit.goodness import Goodness
+from headstart.analysis.audit.goodness import Goodness, g_test
 from headstart.analysis.audit.joint_law import LawFindings, check_law, choose_tokens, compute_law
 from headstart.analysis.audit.report import exhibits, to_json
 from headstart.analysis.audit.rules import check_rules
@@ -231,6 +231,23 @@ class TestVerdict:
     def test_drafters_that_were_never_right_are_named(self, rules):
         audit = Audit(EXACT, rules, [], [self.law(0.5, accepted=0), self.law(0.5, "suffix"), self.law(0.5, "none", 0)])
         assert audit.idle == ["ngram"]
+
+    def test_a_test_without_power_is_no_pass_of_the_law(self, rules):
+        blind = LawFindings("suffix", "auto", Goodness(4, 1, 0.0, 1.0, 0.5), 9, 3, False)
+        assert "not known: 4 of each are too few" in Audit(EXACT, rules, laws=[blind]).verdict
+        mixed = Audit(EXACT, rules, laws=[self.law(0.4), blind])
+        assert f"a law {mixed.detectable(self.law(0.4)):.2f} off would be found, but in 1 nothing" in mixed.verdict
+
+    def test_what_is_unfinished_does_not_pass(self, rules):
+        audit = Audit(EXACT, rules, [texts_of(NGRAM)], cut_short=True)
+        assert not audit.passed
+        assert audit.verdict.startswith("UNFINISHED, nothing wrong so far: ")
+        assert Audit(EXACT, rules, [texts_of(of(Meddler))], cut_short=True).verdict.startswith("FAIL: ")
+
+    def test_what_is_impossible_is_written_as_null(self, rules):
+        law = LawFindings("ngram", "auto", g_test(["a", "z"], {"a": 1.0}), 9, 3, False)
+        (written,) = json.loads(json.dumps(to_json(Audit(EXACT, rules, laws=[law]), {}), allow_nan=False))["laws"]
+        assert (written["goodness"]["p_value"], written["goodness"]["statistic"]) == (0, None)
 
     def test_the_report_holds_everything(self, rules):
         audit = Audit(ROUNDED, rules, [texts_of(of(Meddler)), texts_of(NGRAM)], [self.law(0.4)], {"x": "why"})

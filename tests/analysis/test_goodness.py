@@ -54,3 +54,36 @@ def test_one_cell_says_nothing():
 
 def test_total_variation():
     assert g_test(["a", "a", "b", "b"], {"a": 0.25, "b": 0.75}).total_variation == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("samples", "least_p_value"), [(100, 1e-2), (1000, 1e-3), (4000, 1e-4)])
+def test_what_it_would_find_is_scipys_noncentral_law(samples, least_p_value):
+    result = g_test(drawn(samples, 4), LAW)
+    distance = result.detectable(least_p_value)
+    freedom = result.cells - 1
+    critical = stats.chi2.isf(least_p_value, freedom)
+    assert stats.ncx2.sf(critical, freedom, 4 * samples * distance**2) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("samples", [300, 3000])
+def test_laws_that_are_just_so_far_off_are_found_nine_times_in_ten(samples):
+    """The hardest ones to find: half of the mass is a little more, the other half a little less."""
+    law = dict.fromkeys("abcdef", 1 / 6)
+    distance = g_test(drawn(samples, 0, law), law).detectable(1e-3)
+    wrong = {name: (1 + 2 * distance * (-1) ** place) / 6 for place, name in enumerate(law)}
+    found = [g_test(drawn(samples, seed, wrong), law).p_value < 1e-3 for seed in range(1, 301)]
+    assert 0.85 < np.mean(found) < 0.95
+
+
+def test_too_few_samples_find_nothing():
+    assert g_test(["a"], {"a": 0.5, "b": 0.5}).detectable(1e-3) is None
+    # Ten of ten in one of two cells are not yet so rare.
+    assert g_test(["a"] * 10, {"a": 0.5, "b": 0.5}).detectable(1e-4) is None
+    assert g_test(["a"] * 10, {"a": 0.5, "b": 0.5}).p_value > 1e-4
+    assert g_test(["a"] * 100, {"a": 1.0}).detectable(0.5) is None
+
+
+def test_more_samples_find_less():
+    found = [g_test(drawn(count, 5), LAW).detectable(1e-3) for count in (100, 400, 1600, 6400)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < found[0] / 4

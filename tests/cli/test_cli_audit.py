@@ -48,6 +48,7 @@ def test_right_drafters_pass(invoke, tmp_path):
     written = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert written["passed"]
     assert written["verdict"] == verdict
+    assert all(0 < law["detectable_total_variation"] < 1 for law in written["laws"])
     assert {law["rule"] for law in written["laws"] if law["drafter"].startswith("draft-model")} == {"auto", "rejection"}
     assert escape(verdict) in (tmp_path / "out" / "audit.html").read_text()
 
@@ -71,3 +72,10 @@ def test_drafters_that_guessed_nothing_right_are_named(invoke):
     result = invoke("--drafters", "NoDrafter")
     assert result.exit_code == 0
     assert "No guess of NoDrafter was accepted" in result.stdout
+
+
+def test_too_few_samples_are_said_to_find_nothing(invoke):
+    result = invoke("--drafters", "Liar", "--samples", "1")
+    assert result.exit_code == 0
+    assert "not known: 1 of each are too few to find anything" in result.stdout.rstrip().splitlines()[-1]
+    assert "nothing" in result.stdout

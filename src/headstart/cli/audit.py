@@ -22,7 +22,10 @@ def audit(
     per_group: PerGroup = 2,
     max_tokens: options.MaxTokens = 64,
     batch_size: options.BatchSize = 4,
-    samples: Annotated[int, typer.Option(min=1, help="Texts drawn for each test of the sampled law.")] = 1000,
+    samples: Annotated[
+        int,
+        typer.Option(min=1, help="Texts drawn for each test of the sampled law; the report says what they would find."),
+    ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
     out: Out = None,
     as_json: options.Json = False,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from math import log
+from math import inf, log, sqrt
 from typing import TypeVar
 
 import torch
@@ -27,12 +27,36 @@ class Goodness:
     """Chance of a statistic as large if the samples follow the law; 0 where the impossible was seen."""
     total_variation: float
     """Half the summed differences of frequencies and probabilities, all cells apart."""
+    largest_statistic: float = inf
+    """What the statistic would be if all samples had fallen into the rarest cell: it cannot be more."""
+
+    def detectable(self, least_p_value: float, power: float = 0.9) -> float | None:
+        """The total variation over the cells from which on a wrong law fails the test with chance ``power`` at least.
+
+        A law that is off by d has a statistic around 2 * samples * KL, which is 4 * samples * d**2 at least (Pinsker's
+        inequality), and follows the noncentral chi-square law of that parameter.
+
+        Args:
+            least_p_value: below it the test fails.
+
+        Returns:
+            None: no possible samples fail, or not even a law that is as wrong as can be fails so often.
+        """
+        freedom = self.cells - 1
+        if freedom < 1:
+            return None
+        critical = _where_falls(lambda x: _chi_square_tail(x, freedom), least_p_value)
+        if self.largest_statistic < critical:
+            return None
+        noncentrality = _where_falls(lambda x: -_noncentral_tail(critical, freedom, x), -power)
+        distance = sqrt(noncentrality / (4 * self.samples))
+        return distance if distance < 1 else None
 
 
 def g_test(samples: Iterable[Outcome], law: Mapping[Outcome, float]) -> Goodness:
     """G = 2 sum O log(O / E) over the cells of ``law`` (outcome -> probability), against its chi-square law.
 
-    Too few samples for two cells make a test that nothing can fail: its p-value is 1.
+    Too few samples for two cells make a test that nothing can fail (but what is impossible): its p-value is 1.
     """
     counts = Counter(samples)
     total = counts.total()
@@ -43,11 +67,36 @@ def g_test(samples: Iterable[Outcome], law: Mapping[Outcome, float]) -> Goodness
     pairs = _merged([(counts[outcome], probability * total) for outcome, probability in law.items() if probability > 0])
     statistic = 2 * sum(seen * log(seen / expected) for seen, expected in pairs if seen)
     freedom = len(pairs) - 1
-    if freedom < 1:
-        return Goodness(total, len(pairs), statistic, 1.0, variation)
-    half = torch.tensor([freedom / 2, max(statistic, 0.0) / 2], dtype=torch.float64)
-    p_value = float(torch.special.gammaincc(half[0], half[1]))
-    return Goodness(total, len(pairs), statistic, p_value, variation)
+    rarest = min((expected for _, expected in pairs), default=0.0)
+    largest = 2 * total * log(total / rarest) if rarest else 0.0
+    p_value = _chi_square_tail(max(statistic, 0.0), freedom) if freedom >= 1 else 1.0
+    return Goodness(total, len(pairs), statistic, p_value, variation, largest)
+
+
+def _chi_square_tail(statistic: float, freedom: int) -> float:
+    """Chance of more than ``statistic`` under the chi-square law."""
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def _noncentral_tail(statistic: float, freedom: int, noncentrality: float) -> float:
+    """The same under the noncentral law: chi-square laws of freedom + 2k, k being Poisson of half the parameter."""
+    mean = noncentrality / 2
+    k = torch.arange(int(mean + 12 * sqrt(mean) + 40), dtype=torch.float64)
+    weights = torch.exp(torch.special.xlogy(k, torch.tensor(mean, dtype=torch.float64)) - mean - torch.lgamma(k + 1))
+    tails = torch.special.gammaincc(freedom / 2 + k, torch.full_like(k, statistic / 2))
+    return float(weights @ tails)
+
+
+def _where_falls(falling: Callable[[float], float], level: float) -> float:
+    """Where a function that falls from above ``level`` at 0 reaches it, by bisection."""
+    low, high = 0.0, 1.0
+    while falling(high) > level:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > level else (low, middle)
+    return high
 
 
 def _merged(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:

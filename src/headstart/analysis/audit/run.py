@@ -66,6 +66,11 @@ class Audit:
         """What no law test may fall below."""
         return FAMILY_ERROR / max(len(self.laws), 1)
 
+    def detectable(self, law: LawFindings) -> float | None:
+        """How far off a drafter's law had to be for its test to find it nine times in ten (total variation); None: too
+        few samples to find it, however far."""
+        return law.goodness.detectable(self.least_p_value)
+
     @property
     def faults(self) -> list[str]:
         """What must not be, a sentence each; empty: the audit is passed."""
@@ -111,11 +116,20 @@ class Audit:
             furthest = max(text.largest_row_difference for text in self.texts)
             parts.append(f"{rows} verified rows are within {furthest:.0e} of their range")
         if self.laws:
-            least = min(law.goodness.p_value for law in self.laws)
-            parts.append(f"samples follow the law (least p = {least:.2g} of {len(self.laws)})")
+            parts.append(self._law_sentence())
         parts.append(f"rules exact to {self.rules.largest_error:.0e}")
         word = "UNFINISHED, nothing wrong so far" if self.cut_short else "PASS"
         return f"{word}: {'; '.join(parts)}."
+
+    def _law_sentence(self) -> str:
+        found = [self.detectable(law) for law in self.laws]
+        known = [distance for distance in found if distance is not None]
+        if not known:
+            samples = max(law.goodness.samples for law in self.laws)
+            return f"whether samples follow the law is not known: {samples} of each are too few to find anything"
+        least = min(law.goodness.p_value for law in self.laws)
+        said = f"samples follow the law (least p = {least:.2g} of {len(self.laws)}; a law {max(known):.2f} off would be found"
+        return said + (f", but in {len(found) - len(known)} nothing)" if len(known) < len(found) else ")")
 
 
 def run_audit(
