@@ -128,7 +128,8 @@ class Audit:
             samples = max(law.goodness.samples for law in self.laws)
             return f"whether samples follow the law is not known: {samples} of each are too few to find anything"
         least = min(law.goodness.p_value for law in self.laws)
-        said = f"samples follow the law (least p = {least:.2g} of {len(self.laws)}; a law {max(known):.2f} off would be found"
+        furthest = f"a law {max(known):.2f} off would be found"
+        said = f"samples follow the law (least p = {least:.2g} of {len(self.laws)}; {furthest}"
         return said + (f", but in {len(found) - len(known)} nothing)" if len(known) < len(found) else ")")
 
 
