@@ -168,13 +168,20 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         speculation: SpeculationParams | None = None,
         on_commit: OnCommit | None = None,
         strict: bool = True,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or several together, through the model's chat template; else as ``generate``."""
+        """Answer one conversation, or several together, through the model's chat template; else as ``generate``.
+
+        ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else the template knows.
+        """
         conversations = [messages] if _is_one_chat(messages) else messages
-        encoded = [self.encode_chat(conversation, tools) for conversation in conversations]  # type: ignore[arg-type]
+        encoded = [
+            self.encode_chat(conversation, tools, chat_template_kwargs)  # type: ignore[arg-type]
+            for conversation in conversations
+        ]
         return self._run(encoded, params, speculation, on_commit, strict)
 
     def stream(
@@ -232,14 +239,21 @@ class LLM:
         return EncodedPrompt(prompt, ids)
 
     def encode_chat(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
         """A conversation as the target reads it, through its chat template.
 
         Raises:
             RequestError: the model has no chat template, or the template cannot render these messages.
         """
-        text = self.model.chat_template.render(messages, tools=tools)
+        variables = dict(chat_template_kwargs or {})
+        for name in ("messages", "tools"):
+            if name in variables:
+                raise RequestError(f"chat_template_kwargs has {name}, which is given by itself; leave it out.")
+        text = self.model.chat_template.render(messages, tools, **variables)
         return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
 
     def jobs(
@@ -342,7 +356,8 @@ class LLM:
 
 
 def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
-    return not messages or isinstance(messages[0], Mapping)
+    # What is no list of conversations is left for the template to refuse.
+    return not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
 
 
 def checked_options(

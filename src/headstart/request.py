@@ -43,6 +43,8 @@ class StreamPiece:
     """[token] the drafter's first guess in its place, where that was refused."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """[token] where asked for."""
+    text_offsets: list[int] = field(default_factory=list)
+    """[token] where its text begins in the whole output, in characters."""
     rounds: list[RoundTrace] = field(default_factory=list)
     """The rounds that said these tokens, where asked for."""
     prompt_index: int = 0
@@ -135,6 +137,7 @@ class Job:
             origins=sequence.origins[self._shown_tokens :],
             rejected=sequence.rejected[self._shown_tokens :],
             logprobs=sequence.logprobs[self._shown_tokens :],
+            text_offsets=self.text_offsets[self._shown_tokens :],
             rounds=rounds,
             prompt_index=self.prompt_index,
             sample=self.sample,
@@ -146,6 +149,11 @@ class Job:
         self._shown_rounds += len(rounds)
         self._closed = sequence.finished
         return piece
+
+    @property
+    def text_offsets(self) -> list[int]:
+        """[output token] where its text begins in the output, in characters."""
+        return self._text.offsets
 
     def completion(self) -> Completion:
         """The result of a finished sequence."""

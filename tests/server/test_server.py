@@ -24,6 +24,7 @@ from headstart.drafting.none import NoDrafter
 from headstart.drafting.options import NoOptions
 from headstart.loading import Model, load_model
 from headstart.server.settings import ServerSettings
+from headstart.text.chat import ChatTemplate
 
 GREEDY = {"temperature": 0, "max_tokens": 12}
 TOOLS = [{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]
@@ -244,6 +245,13 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int]] = [
     ({"prompt": None}, 400),
     ({"prompt": "a\ud800"}, 400),
     ({"suffix": "end"}, 400),
+    ({"allowed_token_ids": []}, 400),
+    ({"allowed_token_ids": [-1]}, 400),
+    ({"bad_words": ["abc"]}, 400),
+    ({"truncate_prompt_tokens": 3}, 400),
+    ({"include_stop_str_in_output": True}, 400),
+    ({"prompt_logprobs": 1}, 400),
+    ({"use_beam_search": True}, 400),
     ({"n": 17}, 400),
     ({"n": 0}, 400),
     ({"n": -1}, 400),
@@ -282,7 +290,61 @@ def test_bad_requests_are_refused_in_openais_shape(llm: LLM) -> None:
     ask(llm, work)
 
 
+def test_fields_of_other_servers_that_ask_for_nothing_are_ignored(llm: LLM) -> None:
+    nothing = {"bad_words": [], "use_beam_search": False, "truncate_prompt_tokens": None, "user": "somebody"}
+    body = {"prompt": "abc abc", **GREEDY}
+    texts = [
+        post(llm, "/v1/completions", body | more).json()["choices"][0]["text"]
+        for more in ({}, nothing, {"add_generation_prompt": True})
+    ]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_only_allowed_tokens_are_said(llm: LLM) -> None:
+    allowed = llm.model.tokenizer.encode("xyz")
+    body = {"prompt": "abc abc", "max_tokens": 12, "temperature": 1, "allowed_token_ids": allowed, "ignore_eos": True}
+    said = post(llm, "/v1/completions", body).json()["choices"][0]["text"]
+    assert len(said) == 12
+    assert set(said) <= set("xyz")
+
+
+@pytest.mark.parametrize("drafter", ["suffix", None])
+def test_offsets_point_into_the_text_whole_or_streamed(llm: LLM, drafter: str | None) -> None:
+    pieces = llm.model.tokenizer.encode("a🙂")
+    wanted = [*pieces, *pieces[1:], pieces[0]]
+    # Of random weights nothing else would ever be a character of several tokens.
+    bias = {str(token): 100.0 for token in wanted}
+    speculation = {"drafter": drafter} if drafter else {"off": True}
+    body = {"prompt": "🙂a🙂🙂a", "max_tokens": 40, "temperature": 1, "seed": 3, "logit_bias": bias, "logprobs": 0}
+    body |= {"speculation": speculation | {"verify": "coupled"}, "stop": "aaaaaaaaaaaaaaaa"}
+    (whole,) = post(llm, "/v1/completions", body).json()["choices"]
+    chunks = [c for event in events(post(llm, "/v1/completions", body | {"stream": True})) for c in event["choices"]]
+    offsets = whole["logprobs"]["text_offset"]
+    assert [offset for chunk in chunks for offset in chunk["logprobs"]["text_offset"]] == offsets
+    assert offsets == sorted(offsets)
+    assert offsets[-1] <= len(whole["text"])
+    for token, offset in zip(whole["logprobs"]["tokens"], offsets, strict=True):
+        # What a token breaks off stands before it, as U+FFFD.
+        assert token == "\ufffd" or whole["text"][offset:].lstrip("\ufffd").startswith(token)
+
+
+def test_the_template_is_told_what_the_request_says(model: Model) -> None:
+    template = ChatTemplate("{{ messages[0].content }}{{ mood }}")
+    llm = LLM(replace(model, chat_template=template), "suffix", tolerant=True)
+    body = {"messages": CHAT, **GREEDY}
+    sizes = [
+        post(llm, "/v1/chat/completions", body | {"chat_template_kwargs": more}).json()["usage"]["prompt_tokens"]
+        for more in (None, {"mood": "calm"})
+    ]
+    assert sizes[1] > sizes[0]
+    reply = post(llm, "/v1/chat/completions", body | {"chat_template_kwargs": {"messages": []}})
+    assert "leave it out" in assert_openai_error(reply, 400)["message"]
+
+
 BAD_CHATS: list[dict[str, Any]] = [
+    {"functions": [{"name": "look_up"}]},
+    {"add_generation_prompt": False},
+    {"continue_final_message": True},
     {"messages": []},
     {"messages": [{"role": "user"}]},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
@@ -399,9 +461,11 @@ def test_odd_bodies_and_paths_are_refused_in_openais_shape(llm: LLM) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         for body in (b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff"):
             reply = await client.post("/v1/completions", content=body, headers={"content-type": "application/json"})
-            assert_openai_error(reply, 400)
-        assert_openai_error(await client.get("/v1/completions"), 405)
-        assert_openai_error(await client.get("/nothing"), 404)
+            assert assert_openai_error(reply, 400)["message"].endswith(".")
+        refused = assert_openai_error(await client.get("/v1/completions"), 405)
+        assert refused["message"] == "GET /v1/completions is not served here; this path takes another method."
+        refused = assert_openai_error(await client.post("/v1/embeddings"), 404)
+        assert refused["message"] == "POST /v1/embeddings is not served here; GET /openapi.json says what is."
 
     ask(llm, work)
 

@@ -75,9 +75,8 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return Reply(
-            error_body(str(error.detail), "invalid_request_error"), error.status_code, dict(error.headers or {})
-        )
+        message = _sentence(error, f"{request.method} {request.url.path}")
+        return Reply(error_body(message, "invalid_request_error"), error.status_code, dict(error.headers or {}))
 
     @app.exception_handler(HeadstartError)
     async def refused(request: Request, error: HeadstartError) -> Response:
@@ -97,6 +96,18 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
     async def unexpected(request: Request, error: Exception) -> Response:
         _log.error("a request failed unexpectedly.", exc_info=error)
         return Reply(error_body("the server failed to answer this request.", "server_error"), 500)
+
+
+def _sentence(error: HTTPException, what: str) -> str:
+    """What the frameworks below refuse, in words of ours."""
+    match error.status_code:
+        case 400:
+            return "the body is not JSON that can be read: it is nested too deeply, or holds too long a number."
+        case 404:
+            return f"{what} is not served here; GET /openapi.json says what is."
+        case 405:
+            return f"{what} is not served here; this path takes another method."
+    return str(error.detail)
 
 
 def _complaint(error: Mapping[str, Any]) -> tuple[str, str | None]:

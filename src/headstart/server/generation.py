@@ -21,6 +21,7 @@ from headstart.server.protocol import ChatBody, CompletionBody, Generation, Spec
 from headstart.server.replies import Reply, chat_logprobs, completion_logprobs, event, speculation, stop_reason, usage
 from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolCall, ToolPlan, ToolStream, plan_tools
+from headstart.text.detokenizer import IncrementalDetokenizer
 
 _DEFAULT_TOKENS = 16
 """Output tokens of a completion that names no number, as OpenAI has it."""
@@ -89,7 +90,7 @@ class Generator:
     async def chat(self, body: ChatBody, request: Request) -> Response:
         """``POST /v1/chat/completions``."""
         self.check_model(body.model)
-        if body.top_logprobs is not None and not body.logprobs:
+        if body.top_logprobs and not body.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true.")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -104,7 +105,9 @@ class Generator:
         wishes = (body.speculation or Speculation()).params(self._llm.speculation)
         salt = _salt(body, request)
         jobs = await asyncio.to_thread(
-            lambda: self._llm.jobs(self._llm.encode_chat(body.messages, tools), params, wishes, cache_salt=salt)
+            lambda: self._llm.jobs(
+                self._llm.encode_chat(body.messages, tools, body.chat_template_kwargs), params, wishes, cache_salt=salt
+            )
         )
         return await self._reply(Wish(body, jobs, chat=True, echo=False, logprobs=logprobs, tools=plan), request)
 
@@ -138,7 +141,6 @@ class Generator:
         if wish.body.wants_usage:
             head["usage"] = None
         places = {(job.prompt_index, job.sample): place for place, job in enumerate(wish.jobs)}
-        offsets = [0] * len(wish.jobs)
         calls = [None if wish.tools is None else ToolStream(wish.tools) for _ in wish.jobs]
         async with self._engine.watched(answer, request):
             for place, job in enumerate(wish.jobs):
@@ -151,10 +153,9 @@ class Generator:
                 if piece.finish_reason is FinishReason.ERROR:
                     yield event(_failure(wish.jobs[place], answer)[0])
                     continue
-                part = self._part(wish, piece, offsets[place], calls[place])
+                part = self._part(wish, piece, calls[place])
                 if piece.finish_reason is None and not _says(part) and wish.logprobs is None:
                     continue
-                offsets[place] += len(piece.text)
                 extra = {}
                 if piece.completion is not None:
                     extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
@@ -167,7 +168,7 @@ class Generator:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if wish.chat else "text_completion"
         return {"id": reply_id, "object": kind, "created": int(time.time()), "model": self._settings.served_name}
 
-    def _part(self, wish: Wish, piece: StreamPiece, offset: int, calls: ToolStream | None) -> dict[str, Any]:
+    def _part(self, wish: Wish, piece: StreamPiece, calls: ToolStream | None) -> dict[str, Any]:
         tokenizer = self._llm.model.tokenizer
         part: dict[str, Any] = {"text": piece.text}
         if wish.chat:
@@ -176,7 +177,7 @@ class Generator:
             part["logprobs"] = (
                 chat_logprobs(tokenizer, piece.logprobs)
                 if wish.chat
-                else completion_logprobs(tokenizer, piece.logprobs, piece.token_ids, offset)
+                else completion_logprobs(tokenizer, piece.logprobs, piece.token_ids, piece.text_offsets)
             )
         return part
 
@@ -201,8 +202,12 @@ class Generator:
                 sequence = job.sequence
                 first: list[TokenLogprobs | None] = [None, *sequence.prompt_logprobs] if wish.echo else []
                 prompt_ids = sequence.tokens[: sequence.prompt_length] if wish.echo else []
+                echoed = IncrementalDetokenizer(tokenizer, skip_special_tokens=False)
+                echoed.extend(prompt_ids)
+                offsets = [*echoed.offsets, *(len(prompt) + offset for offset in job.text_offsets)]
                 tokens = [*prompt_ids, *done.token_ids]
-                logprobs = completion_logprobs(tokenizer, [*first, *done.logprobs], tokens)
+                entries = [*first, *done.logprobs]
+                logprobs = completion_logprobs(tokenizer, entries, tokens, offsets[: len(tokens)])
             said = {"text": prompt + done.text}
         return {
             "index": place,

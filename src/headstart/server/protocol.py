@@ -14,6 +14,22 @@ from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.settings import ServerSettings
 from headstart.verification.base import VerifyRule
 
+_UNSUPPORTED = {
+    "add_generation_prompt": "write it into chat_template_kwargs",
+    "bad_words": "ban tokens with logit_bias or allowed_token_ids",
+    "chat_template": "the model's own template is used",
+    "continue_final_message": "continue texts by /v1/completions",
+    "documents": "write them into a message",
+    "function_call": "ask with tool_choice",
+    "functions": "offer them as tools",
+    "grammar": "ask for a schema or an expression with structured_outputs",
+    "guided_grammar": "ask for a schema or an expression with structured_outputs",
+    "include_stop_str_in_output": "stop_reason names the stop string",
+    "prompt_logprobs": "ask for echo with logprobs by /v1/completions",
+    "truncate_prompt_tokens": "shorten the prompt",
+    "use_beam_search": "ask for n samples",
+}
+"""Fields of other servers without which the answer would be a wrong one, and what to do instead."""
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 # What the document says of these, a sentence of our own refuses: the library's would not say the mend.
 _Some = Field(json_schema_extra={"minItems": 1})
@@ -91,6 +107,8 @@ class StructuredOutputs(Body):
 class Generation(Body):
     """What both kinds of request share."""
 
+    model_config = ConfigDict(extra="allow")
+
     model: str | None = Field(default=None, max_length=500)
     max_tokens: int | None = None
     temperature: float | None = None
@@ -104,6 +122,7 @@ class Generation(Body):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Annotated[str | list[str] | None, _one_of("a text or a list of texts")] = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     n: int | None = None
@@ -128,6 +147,9 @@ class Generation(Body):
         Raises:
             RequestError: a value is beyond what the engine or this server allows.
         """
+        for name, value in (self.model_extra or {}).items():
+            if name in _UNSUPPORTED and _is_asked(name, value):
+                raise RequestError(f"{name} is given, which this server does not know; {_UNSUPPORTED[name]}.")
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
         _at_most("n", self.n or 1, settings.max_samples)
         _at_most("logprobs", logprobs or 0, settings.max_logprobs)
@@ -136,7 +158,7 @@ class Generation(Body):
         _at_most("the number of stop_token_ids", len(self.stop_token_ids or ()), settings.max_logit_bias)
         _at_most("the length of a stop string", max(map(len, stops), default=0), settings.max_stop_length)
         same = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-        more = ("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids")
+        more = ("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids")
         given = {name: value for name in (*same, *more) if (value := getattr(self, name)) is not None}
         seed = None if self.seed is None else self.seed % 2**64
         return SamplingParams(
@@ -226,6 +248,8 @@ class ChatBody(Generation):
         _one_of("none, auto, required or an object that names a function"),
     ] = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """What else the model's template knows, like ``enable_thinking``."""
 
 
 class TokenizeBody(Body):
@@ -240,6 +264,11 @@ class DetokenizeBody(Body):
     """``POST /detokenize``."""
 
     tokens: list[_TokenId]
+
+
+def _is_asked(name: str, value: Any) -> bool:
+    """Many clients send what they do not use as null, false or empty."""
+    return value is False if name == "add_generation_prompt" else bool(value)
 
 
 def _at_most(name: str, value: int, bound: int) -> None:

@@ -66,18 +66,17 @@ def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str,
 
 
 def completion_logprobs(
-    tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None], token_ids: Sequence[int], first_offset: int = 0
+    tokenizer: Tokenizer,
+    entries: Sequence[TokenLogprobs | None],
+    token_ids: Sequence[int],
+    text_offsets: Sequence[int],
 ) -> dict[str, Any]:
     """``logprobs`` of a completion; None: a token that nothing comes before."""
-    texts = [tokenizer.token_text(token) for token in token_ids]
-    offsets = [first_offset]
-    for text in texts:
-        offsets.append(offsets[-1] + len(text))
     return {
-        "tokens": texts,
+        "tokens": [tokenizer.token_text(token) for token in token_ids],
         "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
         "top_logprobs": [None if entry is None else _top(tokenizer, entry) for entry in entries],
-        "text_offset": offsets[:-1],
+        "text_offset": list(text_offsets),
     }
 
 

@@ -44,7 +44,9 @@ class IncrementalDetokenizer:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopMatcher(stop)
         self._min_tokens = min_tokens
-        self._num_tokens = 0
+        self.offsets: list[int] = []
+        """[token] where its text begins, in characters of the whole text; pieces of one character begin alike."""
+        self._num_characters = 0
         self._pieces: list[str] = []
         self._at_start = True
         self._read_prompt(prompt_ids)
@@ -63,9 +65,10 @@ class IncrementalDetokenizer:
 
     def append(self, token_id: int) -> str:
         """Take one token; the text that became final. Nothing more comes after a stop string."""
-        self._num_tokens += 1
+        self.offsets.append(self._num_characters)
         piece = "" if token_id in self._skipped else self._utf8.decode(self._bytes_of(token_id))
-        return self._release(self._stops.push(piece) if self._num_tokens > self._min_tokens else piece)
+        self._num_characters += len(piece)
+        return self._release(self._stops.push(piece) if len(self.offsets) > self._min_tokens else piece)
 
     def extend(self, token_ids: Iterable[int]) -> Extension:
         """Take a run of committed tokens, up to the one that completes a stop string."""
