@@ -23,7 +23,7 @@ class MemoryUse:
     cache: int
     """The target's keys and values."""
     drafters: int
-    """Weights and caches of drafters that have any."""
+    """Weights and caches of drafters that have any, and the most that they keep of prefixes."""
 
     @property
     def total(self) -> int:

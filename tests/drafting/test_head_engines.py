@@ -10,6 +10,7 @@ import torch
 from head_toys import shake
 
 from headstart.drafting.base import SpeculationParams
+from headstart.drafting.eagle import Eagle3Drafter
 from headstart.engine.outputs import Completion
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
@@ -17,6 +18,8 @@ from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.saving import save_head
+from headstart.native.heads import NativeEaglePass
+from headstart.native.loader import load_library
 from headstart.sampling.params import SamplingParams
 from tiny_checkpoint import write_tiny_model
 
@@ -108,6 +111,7 @@ def guesses(output: Completion) -> tuple[int, int, int]:
 
 
 @pytest.mark.model
+@pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 def test_prompts_asked_again_are_guessed_alike() -> None:
     """The native pass is exact: with the prefix found in the cache, alone or in a batch, every guess is as before."""
     llm = LLM("smollm2", "eagle3", prefix_caching=True, max_context=256, max_batch_size=3)
@@ -120,3 +124,8 @@ def test_prompts_asked_again_are_guessed_alike() -> None:
         assert all(output.outputs[0].stats.cached_tokens > 0 for output in again)
         assert [output.outputs[0].token_ids for output in again] == [output.token_ids for output in first]
         assert [guesses(output.outputs[0]) for output in again] == [guesses(output) for output in first]
+    drafter = llm.engine.drafter
+    assert isinstance(drafter, Eagle3Drafter)
+    assert isinstance(drafter._pass, NativeEaglePass)
+    pages = drafter._pass._pages
+    assert len(pages._free) == pages.storage.num_blocks - len(drafter._prefixes) < pages.storage.num_blocks

@@ -134,8 +134,9 @@ class Drafter(Protocol):
 
     One drafter object serves every sequence of an engine; calls come from one thread. After ``observe`` its own
     cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
-    cache when it is built says how many bytes in a property ``nbytes``. One that grades its guesses may say how often
-    each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's first estimates.
+    cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
+    guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
+    first estimates.
     """
 
     @property
