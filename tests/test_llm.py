@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,33 @@ def test_streams_join_to_the_text_and_close_early_without_a_trace(llm: LLM) -> N
     assert llm.engine.idle
     llm.engine.check()
     assert llm.generate("Once upon", GREEDY)[0].token_ids == expected.token_ids
+
+
+def test_streams_take_turns_and_wait_for_nobody(llm: LLM) -> None:
+    alone = [llm.generate(prompt, GREEDY)[0].text for prompt in PROMPTS[:2]]
+    long = llm.stream(PROMPTS[2], replace(GREEDY, max_tokens=None, ignore_eos=True))
+    next(long)
+    streams = [llm.stream(prompt, GREEDY) for prompt in PROMPTS[:2]]
+    texts = ["", ""]
+    for pieces in zip_longest(*streams, fillvalue=""):
+        texts = [text + str(piece) for text, piece in zip(texts, pieces, strict=True)]
+    assert texts == alone
+    (left,) = llm.engine.running
+    assert not left.finished
+    long.close()
+    assert llm.engine.idle
+
+
+def test_threads_may_share_a_model(llm: LLM) -> None:
+    params = replace(GREEDY, max_tokens=60, ignore_eos=True)
+    alone = [llm.generate(prompt, params)[0].token_ids for prompt in PROMPTS]
+    with ThreadPoolExecutor(len(PROMPTS)) as threads:
+        for _ in range(3):
+            together = list(threads.map(lambda prompt: llm.generate(prompt, params)[0].token_ids, PROMPTS))
+            streamed = threads.map(lambda prompt: [t for p in llm.stream(prompt, params) for t in p.token_ids], PROMPTS)
+            assert together == list(streamed) == alone
+    assert llm.engine.idle
+    llm.engine.check()
 
 
 def test_chats_go_through_the_template(llm: LLM) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from headstart.cache.prefix import PrefixIndex
@@ -38,7 +39,7 @@ _MAX_CONTEXT = 8192
 
 
 class LLM:
-    """A target with a drafter, ready to decode.
+    """A target with a drafter, ready to decode. Several threads may call it; their requests decode together.
 
     Args:
         model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
@@ -127,6 +128,8 @@ class LLM:
                 drafters[name] = create_drafter(name, surroundings)
         self.engine = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
+        self._lock = Lock()
+        """Calls of several threads, and streams that were left for other calls, share the engine pass by pass."""
 
     @property
     def memory(self) -> MemoryUse:
@@ -207,13 +210,11 @@ class LLM:
             raise RequestError("give either a prompt or messages.")
         jobs = self._jobs([request], params, speculation)
         try:
-            for job in jobs:
-                self.engine.add(job.sequence)
-            while not self.engine.idle:
-                self.engine.step()
+            with self._lock:
                 for job in jobs:
-                    if (piece := job.next_piece()) is not None:
-                        yield piece
+                    self.engine.add(job.sequence)
+            for pieces in self._rounds(jobs, True):
+                yield from pieces
             for job in jobs:
                 if job.sequence.error is not None:
                     raise RequestError(job.sequence.error)
@@ -314,18 +315,15 @@ class LLM:
         try:
             for job in jobs:
                 try:
-                    with _named(job.prompt_index, len(prompts) if strict else 1):
+                    with _named(job.prompt_index, len(prompts) if strict else 1), self._lock:
                         self.engine.add(job.sequence)
                 except RequestError as error:
                     if strict:
                         raise
                     job.sequence.fail(str(error), refused=True)
-            while not self.engine.idle:
-                self.engine.step()
-                if on_commit is not None:
-                    for job in jobs:
-                        if (piece := job.next_piece()) is not None:
-                            on_commit(piece)
+            for pieces in self._rounds(jobs, on_commit is not None):
+                for piece in pieces:
+                    on_commit(piece)  # type: ignore[misc]
         finally:
             self._abort(jobs)
         outputs = [RequestOutput(prompt.text, prompt.token_ids, []) for prompt in prompts]
@@ -350,9 +348,24 @@ class LLM:
                 jobs += self.jobs(prompt, wanted, speculation, prompt_index=index)
         return jobs
 
+    def _rounds(self, jobs: Sequence[Job], wanted: bool) -> Iterator[list[StreamPiece]]:
+        """Run the engine until these samples have finished; what each pass, or one that another call ran, brought.
+
+        Where ``wanted`` is False nobody asks for the pieces.
+        """
+        finished = False
+        while not finished:
+            with self._lock:
+                finished = all(job.sequence.finished for job in jobs)
+                if not finished:
+                    self.engine.step()
+                pieces = [piece for job in jobs if wanted and (piece := job.next_piece()) is not None]
+            yield pieces
+
     def _abort(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self.engine.abort(job.sequence)
+        with self._lock:
+            for job in jobs:
+                self.engine.abort(job.sequence)
 
 
 def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
