@@ -12,7 +12,7 @@ from headstart.analysis import theory
 from headstart.analysis.draft_limits import MOST_NODES, MOST_TOKENS, freely, limits_of
 from headstart.analysis.page import Table
 from headstart.analysis.plan_report import exhibits, to_json
-from headstart.analysis.planner import LENGTHS, PassTimes, Plan, _shapes, check, forecast, make_plan
+from headstart.analysis.planner import LENGTHS, Checked, PassTimes, Plan, _shapes, check, forecast, make_plan
 from headstart.analysis.profiles import Profile, Watching, line, profile
 from headstart.analysis.trees import best_first_tree, sequoia_tokens
 from headstart.analysis.workbench import Contender, Workbench
@@ -160,7 +160,7 @@ def test_the_report_says_what_was_measured_and_predicted() -> None:
     passes = PassTimes(32, {1: {1: 1.0, 64: 2.0}})
     plan = planned(replace(chain(0.8, 7, 0.01, rounds=100), name="ngram"), passes)
     plain, best = plan.best(1, "none"), plan.best(1)
-    plan.checked = [(plain, 0.8), (best, 1.6)]
+    plan.checked = [Checked(plain, 0.8, 6), Checked(best, 1.6, 6)]
     result = to_json(plan, {"settings": {"seed": 0}})
     (recommended,) = result["recommended"]
     assert (recommended["length"], recommended["nodes"]) == (best.length, best.nodes)
@@ -247,8 +247,31 @@ def test_what_is_checked_is_what_is_recommended(seer: Workbench) -> None:
     Seer.asked.clear()
     check(seer, plan, prompts, params)
     assert max(Seer.asked) == best.length
-    assert [(each.drafter, each.length) for each, _ in plan.checked] == [("none", 0), ("seer", best.length)]
-    assert all(measured > 0 for _, measured in plan.checked)
+    assert [(each.expected.drafter, each.expected.length) for each in plan.checked] == [
+        ("none", 0),
+        ("seer", best.length),
+    ]
+    assert all(each.measured > 0 and each.texts == 2 for each in plan.checked)
+
+
+def test_what_is_recommended_for_batches_is_checked_in_batches() -> None:
+    bench = Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, [1, 2, 3])), max_context=200, max_sequences=4)
+    params, prompts = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True), [[1, 2, 3] * 4] * 5
+    listed = [freely(Contender.parse(name)) for name in ("none", "ngram", "suffix")]
+    plan = make_plan(bench, listed, prompts, params, [1, 4], 1)
+    free = PassTimes(0, {1: {1: 1.0, 64: 1.0}, 4: {1: 1.0, 16: 1.0}})
+    plan.forecasts = [
+        forecast(each, plan.profiles[0], free, batch, *shape)
+        for batch in (1, 4)
+        for each in plan.profiles
+        for shape in _shapes(each)
+        if batch * (shape[0] + 1) <= 64
+    ]
+    check(bench, plan, prompts, params)
+    tried = [(each.expected.batch, each.expected.drafter, each.texts) for each in plan.checked]
+    assert tried == [(1, "none", 5), (1, "ngram", 5), (1, "suffix", 5), (4, "none", 8), (4, plan.best(4).drafter, 8)]
+    assert all(each.expected.tokens > 2 for each in plan.checked if each.expected.nodes)
+    assert bench.runner.cache.num_free_tokens == bench.runner.cache.allocator.num_blocks * 32
 
 
 class Levels(Chains):

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headstart.analysis.page import Cell, Table
-from headstart.analysis.planner import Forecast, Plan
+from headstart.analysis.planner import Checked, Forecast, Plan
 from headstart.analysis.plots import Curve, Figure
 from headstart.analysis.provenance import flat
 
@@ -42,16 +42,16 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
             {**_row(best), "options": plan.limits(best).command}
             for best in (plan.best(batch) for batch in _batches(plan))
         ],
-        "checked_prompts": plan.checked_prompts,
         "checked": [
             {
-                **_row(expected),
-                "options": plan.limits(expected).command,
-                "measured_tokens_per_second": measured,
-                "error": _error(expected, measured),
-                "speedup_error": _speedup_error(plan, expected, measured),
+                **_row(each.expected),
+                "options": plan.limits(each.expected).command,
+                "texts": each.texts,
+                "measured_tokens_per_second": each.measured,
+                "error": _error(each),
+                "speedup_error": each.expected.speedup / _measured_speedup(plan, each) - 1,
             }
-            for expected, measured in plan.checked
+            for each in plan.checked
         ],
     }
 
@@ -83,30 +83,26 @@ def _recommended(plan: Plan) -> Table:
 
 
 def _checked(plan: Plan) -> Table:
-    _, plain = plan.checked[0]
-    rows: list[tuple[Cell, ...]] = [
-        (
-            each.drafter,
-            each.length,
-            each.nodes,
-            each.tokens_per_second,
-            measured,
-            100 * _error(each, measured),
-            each.speedup,
-            measured / plain,
-            100 * _speedup_error(plan, each, measured),
+    rows: list[tuple[Cell, ...]] = []
+    for each in plan.checked:
+        expected, speedup = each.expected, _measured_speedup(plan, each)
+        rows.append(
+            (
+                *(expected.drafter, expected.batch, expected.length, expected.nodes),
+                *(expected.tokens_per_second, each.measured, 100 * _error(each)),
+                *(expected.speedup, speedup, 100 * (expected.speedup / speedup - 1)),
+                each.texts,
+            )
         )
-        for each, measured in plan.checked
-    ]
     return Table(
         "Prediction and measurement",
         (
-            *("drafter", "draft length", "tree nodes", "predicted tokens/s", "measured", "error %"),
-            *("predicted speed-up", "measured", "error %"),
+            *("drafter", "sequences together", "draft length", "tree nodes"),
+            *("predicted tokens/s", "measured", "error %", "predicted speed-up", "measured", "error %", "texts"),
         ),
         tuple(rows),
-        f"One sequence at a time, {plan.checked_prompts} of the same prompts; passes were timed again between them.",
-        decimals=(0, 0, 0, 1, 1, 1, 2, 2, 1),
+        "On the same prompts; passes were timed again between them. Of several sequences, while all of them decoded.",
+        decimals=(0, 0, 0, 0, 1, 1, 1, 2, 2, 1, 0),
     )
 
 
@@ -190,12 +186,12 @@ def _row(each: Forecast) -> dict[str, Any]:
     return {**asdict(each), "tokens_per_second": each.tokens_per_second}
 
 
-def _error(expected: Forecast, measured: float) -> float:
-    """Predicted over measured, less 1."""
-    return expected.tokens_per_second / measured - 1
+def _error(each: Checked) -> float:
+    """Tokens per second, predicted over measured, less 1."""
+    return each.expected.tokens_per_second / each.measured - 1
 
 
-def _speedup_error(plan: Plan, expected: Forecast, measured: float) -> float:
-    """The same for the speed-up over plain decoding, which was tried first."""
-    _, plain = plan.checked[0]
-    return expected.speedup * plain / measured - 1
+def _measured_speedup(plan: Plan, checked: Checked) -> float:
+    """Over plain decoding, which was tried first in each batch."""
+    plain = next(each for each in plan.checked if each.expected.batch == checked.expected.batch)
+    return checked.measured / plain.measured

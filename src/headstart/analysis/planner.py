@@ -17,7 +17,7 @@ from headstart.analysis.draft_limits import DraftLimits, limits_of
 from headstart.analysis.profiles import Profile, profile
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
-from headstart.engine.outputs import SequenceStats
+from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
@@ -113,6 +113,18 @@ def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, no
     return Forecast(drafter.name, batch, length, nodes, tokens, seconds, tokens * plain_seconds / seconds)
 
 
+@dataclass(frozen=True)
+class Checked:
+    """A forecast that was tried."""
+
+    expected: Forecast
+    """Made anew from passes that were timed meanwhile."""
+    measured: float
+    """Tokens per second, of the whole batch."""
+    texts: int
+    """Sequences that were decoded."""
+
+
 @dataclass
 class Plan:
     """Everything measured and predicted."""
@@ -123,10 +135,8 @@ class Plan:
     """Plain decoding's first."""
     forecasts: list[Forecast] = field(default_factory=list)
     """Of every drafter, batch, size and length."""
-    checked: list[tuple[Forecast, float]] = field(default_factory=list)
-    """Forecasts that were tried, plain decoding first, and the tokens per second measured."""
-    checked_prompts: int = 0
-    """Prompts that the check rests on."""
+    checked: list[Checked] = field(default_factory=list)
+    """By batch, plain decoding first in each."""
 
     def best(self, batch: int, drafter: str | None = None) -> Forecast:
         """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them.
@@ -217,47 +227,86 @@ def _shapes(drafter: Profile) -> list[tuple[int, int]]:
 
 
 def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
-    """Decode the prompts as planned for one sequence at a time, each drafter at its best, in turn; see
-    ``Plan.checked``. Drafters are built anew with the limits that the plan recommends.
+    """Decode the prompts as planned, in turn: each drafter at its best for one sequence, and what is recommended for
+    larger batches, all beside plain decoding; see ``Plan.checked``. Drafters are built anew, with the limits that the
+    plan names.
 
-    Passes are timed again between the prompts, each time at the context of the next one, and the forecasts are made
+    Passes are timed again between the prompts, each time at the context of the next ones, and the forecasts are made
     anew from them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the
     prompts that all have decoded.
     """
+    for batch in plan.passes[-1].seconds:
+        _check_batch(bench, plan, batch, prompts, params)
+
+
+def _check_batch(
+    bench: Workbench, plan: Plan, batch: int, prompts: Sequence[Sequence[int]], params: SamplingParams
+) -> None:
     plain, *others = plan.profiles
-    trials = [(plain, plan.best(1, PLAIN))]
-    trials += [(each, best) for each in others if (best := plan.best(1, each.name)).nodes]
+    recommended = plan.best(batch).drafter
+    trials = [(plain, plan.best(batch, PLAIN))]
+    for each in others:
+        best = plan.best(batch, each.name)
+        if best.nodes and (batch == 1 or each.name == recommended):
+            trials.append((each, best))
     limits = [plan.limits(best) for _, best in trials]
     engines = [bench.open(Contender.parse(each.drafter)) for each in limits]
-    done: list[tuple[PassTimes, dict[int, Decoded]]] = []
+    done: list[tuple[PassTimes, list[_Decoding]]] = []
     try:
-        for number, prompt in enumerate(prompts):
-            times = measure_passes(bench, len(prompt) + (params.max_tokens or 0) // 2, (1,), 3)
-            decoded = {}
+        for number, first in enumerate(range(0, len(prompts), batch)):
+            together = [prompts[place % len(prompts)] for place in range(first, first + batch)]
+            context = round(fmean(map(len, together))) + (params.max_tokens or 0) // 2
+            times = measure_passes(bench, context, (batch,), 3)
+            found: dict[int, _Decoding] = {}
             for turn in range(len(trials)):
                 place = (number + turn) % len(trials)
-                decoded[place] = bench.sequence(prompt, params, limits[place].speculation)
-                bench.decode(engines[place], decoded[place])
-            done.append((times, decoded))
+                sequences = [bench.sequence(prompt, params, limits[place].speculation) for prompt in together]
+                found[place] = _decode(bench, engines[place], sequences)
+            done.append((times, [found[place] for place in range(len(trials))]))
     finally:
-        plan.checked_prompts = len(done)
+        # Where one sequence ended before another one began, there was no such batch.
+        done = [(times, found) for times, found in done if all(each.tokens for each in found)]
         if done:
-            passes = _mean([times for times, _ in done])
-            plan.checked = [
-                (
-                    forecast(drafter, plain, passes, 1, best.nodes, best.length),
-                    _decoding_speed([decoded[place].stats for _, decoded in done]),
-                )
-                for place, (drafter, best) in enumerate(trials)
-            ]
+            passes = _mean([times for times, _ in done], batch)
+            for place, (drafter, best) in enumerate(trials):
+                expected = forecast(drafter, plain, passes, batch, best.nodes, best.length)
+                mine = [found[place] for _, found in done]
+                speed = sum(each.tokens for each in mine) / sum(each.seconds for each in mine)
+                plan.checked.append(Checked(expected, speed, batch * len(done)))
 
 
-def _mean(timed: Sequence[PassTimes]) -> PassTimes:
-    """Of passes of one sequence."""
-    curve = {rows: fmean(times.seconds[1][rows] for times in timed) for rows in timed[0].seconds[1]}
-    return PassTimes(round(fmean(times.context for times in timed)), {1: curve})
+@dataclass(frozen=True)
+class _Decoding:
+    """What sequences said while all of them were decoding."""
+
+    tokens: int
+    seconds: float
 
 
-def _decoding_speed(stats: Sequence[SequenceStats]) -> float:
-    """Tokens per second, prefill left out."""
-    return sum(each.tokens for each in stats) / sum(each.seconds - each.prefill_seconds for each in stats)
+def _decode(bench: Workbench, engine: Engine, sequences: Sequence[Decoded]) -> _Decoding:
+    if len(sequences) == 1:
+        (sequence,) = sequences
+        bench.decode(engine, sequence)
+        return _Decoding(sequence.stats.tokens, sequence.stats.seconds - sequence.stats.prefill_seconds)
+
+    def said() -> int:
+        return sum(sequence.num_output for sequence in sequences)
+
+    try:
+        for sequence in sequences:
+            engine.add(sequence)
+        while not engine.idle and not all(sequence.num_output for sequence in sequences):
+            engine.step()
+        before, start = said(), time.perf_counter()
+        while not any(sequence.finish_reason for sequence in sequences):
+            engine.step()
+        return _Decoding(said() - before, time.perf_counter() - start)
+    finally:
+        for sequence in sequences:
+            engine.abort(sequence)
+
+
+def _mean(timed: Sequence[PassTimes], batch: int) -> PassTimes:
+    """Of passes of one batch."""
+    curve = {rows: fmean(times.seconds[batch][rows] for times in timed) for rows in timed[0].seconds[batch]}
+    return PassTimes(round(fmean(times.context for times in timed)), {batch: curve})
