@@ -103,6 +103,12 @@ def test_chats_go_through_the_template(llm: LLM) -> None:
     assert "".join(map(str, llm.stream(messages=CHAT, params=GREEDY))) == out.text
 
 
+@pytest.mark.parametrize("messages", [None, 5, "hello", {"role": "user", "content": "hello"}, [5]])
+def test_what_is_no_conversation_is_refused_in_a_sentence(llm: LLM, messages: Any) -> None:
+    with pytest.raises(RequestError, match="messages is of type"):
+        llm.chat(messages, GREEDY)
+
+
 def test_samples_differ_and_seeds_repeat(llm: LLM) -> None:
     params = SamplingParams(temperature=1.0, max_tokens=12, n=3, seed=4)
     (first,), (second,) = llm.generate("abc", params), llm.generate("abc", params)
@@ -177,7 +183,9 @@ def test_token_ids_may_be_arrays(llm: LLM) -> None:
     assert (first.prompt_token_ids, second.prompt_token_ids) == ([70, 71], [71, 70])
 
 
-@pytest.mark.parametrize("prompt", [None, 5, [1.5], {"prompt": "Once"}, [{"prompt": "Once"}], [["Once"]]])
+@pytest.mark.parametrize(
+    "prompt", [None, 5, b"Once", [1.5], [b"Once"], {"prompt": "Once"}, [{"prompt": "Once"}], [["Once"]]]
+)
 def test_what_is_no_prompt_is_refused_in_a_sentence(llm: LLM, prompt: Any) -> None:
     with pytest.raises(RequestError, match="give a text, a list of token ids, or what encode returns"):
         llm.generate(prompt, GREEDY)

@@ -183,7 +183,9 @@ Prompt = str | abc.Sequence[int] | EncodedPrompt
 
 def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
     """One prompt, or several, as several; what is neither is left for ``encode`` to refuse."""
-    if isinstance(prompts, (str, EncodedPrompt, abc.Mapping)) or not isinstance(prompts, abc.Iterable):
+    if isinstance(prompts, (str, bytes, bytearray, EncodedPrompt, abc.Mapping)) or not isinstance(
+        prompts, abc.Iterable
+    ):
         return [cast(Prompt, prompts)]
     items = list(prompts)
     return [cast(Prompt, items)] if items and all(map(_is_id, items)) else cast(abc.Sequence[Prompt], items)
@@ -196,6 +198,8 @@ def token_ids(prompt: abc.Sequence[int]) -> list[int]:
         RequestError: they are none.
     """
     try:
+        if isinstance(prompt, (bytes, bytearray)):
+            raise TypeError
         return [index(token) for token in prompt]
     except TypeError:
         raise RequestError(

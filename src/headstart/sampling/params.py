@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,10 @@ from headstart.sampling.structured import StructuredOutputsParams
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n")
 _OPTIONAL_INTEGER_FIELDS = ("max_tokens", "seed", "logprobs")
 _REAL_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+
+
+_MAX_SAMPLES = 1 << 14
+"""Of one prompt: each is set up before the first one decodes."""
 
 
 def _check(ok: bool, message: str) -> None:
@@ -28,6 +32,11 @@ def _integer(name: str, value: Any) -> int:
     except TypeError:
         pass
     raise RequestError(f"{name} is {value!r}; it must be an integer.")
+
+
+def _is_listed(value: object) -> bool:
+    """Several things, and neither a text nor a table."""
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
 
 
 def _real(name: str, value: Any) -> float:
@@ -101,12 +110,19 @@ class SamplingParams:
         for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
             tokens = getattr(self, name)
             if tokens is not None:
+                _check(_is_listed(tokens), f"{name} is {tokens!r:.40}; it must be a list of token ids.")
                 object.__setattr__(self, name, tuple(_token_id(name, token) for token in tokens))
+        _check(
+            isinstance(self.logit_bias, Mapping), f"logit_bias is {self.logit_bias!r:.40}; it must map ids to numbers."
+        )
         bias = {_token_id("logit_bias", token): value for token, value in self.logit_bias.items()}
         for token, value in bias.items():
             bias[token] = value if value == -math.inf else _real(f"logit_bias of token {token}", value)
         object.__setattr__(self, "logit_bias", bias)
         stop: str | Sequence[object] = self.stop
+        _check(
+            isinstance(stop, str) or _is_listed(stop), f"stop is {stop!r:.40}; it must be a text or a list of texts."
+        )
         object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         _check(all(isinstance(text, str) and text for text in self.stop), "stop must hold strings, none of them empty.")
         for name in _INTEGER_FIELDS:
@@ -116,6 +132,7 @@ class SamplingParams:
                 object.__setattr__(self, name, _integer(name, getattr(self, name)))
         for name in _REAL_FIELDS:
             object.__setattr__(self, name, _real(name, getattr(self, name)))
+        _check(isinstance(self.ignore_eos, bool), f"ignore_eos is {self.ignore_eos!r}; it must be True or False.")
         _check(self.temperature >= 0, f"temperature is {self.temperature}; it must be 0 (greedy) or more.")
         if self.top_k == -1:
             object.__setattr__(self, "top_k", 0)
@@ -133,7 +150,7 @@ class SamplingParams:
                 self.min_tokens <= self.max_tokens,
                 f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}; lower it.",
             )
-        _check(self.n >= 1, f"n is {self.n}; it must be 1 or more.")
+        _check(1 <= self.n <= _MAX_SAMPLES, f"n is {self.n}; it must lie in [1, {_MAX_SAMPLES}].")
         if self.seed is not None:
             _check(0 <= self.seed < 2**64, f"seed is {self.seed}; it must lie in [0, 2**64).")
         if self.logprobs is not None:
