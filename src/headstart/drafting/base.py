@@ -43,7 +43,8 @@ class SpeculationParams:
     tree_nodes: int | None = None
     """Nodes of the draft at most."""
     verify: VerifyRule = VerifyRule.AUTO
-    """COUPLED asks drafters that sample to share the target's noise (Gumbel coupling): their trees are point masses."""
+    """COUPLED asks drafters that sample to share the target's noise (Gumbel coupling): their trees are point masses. A
+    rule's value ("coupled") stands for it."""
     lenience: float | None = None
     """LOSSY opt-in (paper A.5): a guess x is also accepted where p(x) is smaller than q(x) by up to this factor."""
     typical: float | None = None
@@ -51,10 +52,23 @@ class SpeculationParams:
     ``verification.typical``, the paper's is 0.09. Greedy requests lose nothing."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.enabled, bool):
+            raise RequestError(f"enabled is {self.enabled!r}; it must be True or False.")
+        try:
+            object.__setattr__(self, "verify", VerifyRule(self.verify))
+        except ValueError:
+            known = ", ".join(rule.value for rule in VerifyRule)
+            raise RequestError(f"verify is {self.verify!r}; choose one of {known}.") from None
         for name in ("draft_tokens", "tree_nodes"):
             value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise RequestError(f"{name} is {value!r}; it must be an integer.")
             if value is not None and value < 0:
                 raise RequestError(f"{name} is {value}; it must be 0 (no speculation) or more.")
+        for name in ("lenience", "typical"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (int, float)):
+                raise RequestError(f"{name} is {value!r}; it must be a number.")
         if self.lenience is not None and not 0 < self.lenience <= 1:
             raise RequestError(f"lenience is {self.lenience}; it must lie in (0, 1], where 1 is lossless.")
         if self.typical is not None and not 0 < self.typical < 1:
