@@ -12,7 +12,17 @@ from headstart.analysis import theory
 from headstart.analysis.draft_limits import MOST_NODES, MOST_TOKENS, freely, limits_of
 from headstart.analysis.page import Table
 from headstart.analysis.plan_report import exhibits, to_json
-from headstart.analysis.planner import LENGTHS, Checked, PassTimes, Plan, _shapes, check, forecast, make_plan
+from headstart.analysis.planner import (
+    LENGTHS,
+    Checked,
+    PassTimes,
+    Plan,
+    _shapes,
+    check,
+    forecast,
+    make_plan,
+    measure_passes,
+)
 from headstart.analysis.profiles import Profile, Watching, line, profile
 from headstart.analysis.trees import best_first_tree, sequoia_tokens
 from headstart.analysis.workbench import Contender, Workbench
@@ -272,6 +282,24 @@ def test_what_is_recommended_for_batches_is_checked_in_batches() -> None:
     assert tried == [(1, "none", 5), (1, "ngram", 5), (1, "suffix", 5), (4, "none", 8), (4, plan.best(4).drafter, 8)]
     assert all(each.expected.tokens > 2 for each in plan.checked if each.expected.nodes)
     assert bench.runner.cache.num_free_tokens == bench.runner.cache.allocator.num_blocks * 32
+
+
+@pytest.mark.parametrize(
+    ("temperature", "finds_best", "wanted"), [(0, True, "best"), (0, False, "all"), (1, True, "all")]
+)
+def test_passes_are_asked_for_what_such_requests_look_at(monkeypatch, seer, temperature, finds_best, wanted) -> None:
+    asked = set()
+    forward = seer.runner.forward
+
+    def noted(spans):
+        asked.update(span.logits for span in spans)
+        return forward([replace(span, logits="all") for span in spans])
+
+    monkeypatch.setattr(seer.backend, "finds_best", finds_best, raising=False)
+    monkeypatch.setattr(seer.runner, "forward", noted)
+    times = measure_passes(seer, 4, [1, 2], 1, SamplingParams(temperature=temperature, seed=0))
+    assert asked == {"none", wanted}
+    assert list(times.seconds) == [1, 2]
 
 
 class Levels(Chains):

@@ -89,12 +89,12 @@ def test_an_unfinished_audit_does_not_pass_but_may_fail(call, tmp_path):
 def test_a_check_of_a_plan_rests_on_whole_prompts(call, tmp_path, monkeypatch):
     passes, prompts = planner.measure_passes, []
 
-    def measure(bench: Any, context: int, batches: Any, repeats: int) -> planner.PassTimes:
-        if repeats == 3:  # before each prompt of the check
-            prompts.append(context)
+    def measure(*arguments: Any) -> planner.PassTimes:
+        if arguments[3] == 3:  # repeats: before each prompt of the check
+            prompts.append(arguments)
         if len(prompts) == 2:
             raise KeyboardInterrupt
-        return passes(bench, context, batches, repeats)
+        return passes(*arguments)
 
     monkeypatch.setattr(planner, "measure_passes", measure)
     assert call("plan", 99, "--check", "--per-group", 2).exit_code == 130

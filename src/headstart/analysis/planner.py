@@ -19,8 +19,9 @@ from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
-from headstart.runner import Span
+from headstart.runner import Span, Wanted
 from headstart.sampling.params import SamplingParams
+from headstart.sampling.transforms import Transforms
 
 TREE_SIZES = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 31)
 """Sizes that are compared; 0 is plain decoding."""
@@ -45,8 +46,15 @@ class PassTimes:
         return np.asarray(np.interp(rows, list(curve), list(curve.values())))
 
 
-def measure_passes(bench: Workbench, context: int, batches: Sequence[int], repeats: int) -> PassTimes:
-    """Time passes of ``ROWS`` rows for each batch, interleaved, so that a disturbance hits all alike."""
+def measure_passes(
+    bench: Workbench, context: int, batches: Sequence[int], repeats: int, params: SamplingParams
+) -> PassTimes:
+    """Time passes of ``ROWS`` rows for each batch, interleaved, so that a disturbance hits all alike.
+
+    Where no more than a row's best token decides such requests, the passes are asked for no more.
+    """
+    only_best = Transforms(params, bench.backend.config.vocab_size, bench.eos_token_ids).only_best
+    wanted: Wanted = "best" if only_best and bench.backend.finds_best else "all"
     runner, largest = bench.runner, max(batches)
     ids = [_MODEL_ID - place for place in range(largest)]
     sizes = [(batch, rows) for batch in batches for rows in ROWS if batch * rows <= max(largest, ROWS[-1])]
@@ -59,7 +67,7 @@ def measure_passes(bench: Workbench, context: int, batches: Sequence[int], repea
                 runner.cache.commit(sequence_id, range(context))
         for _ in range(repeats):
             for batch, rows in sizes:
-                spans = [Span.chain(sequence_id, [1] * rows) for sequence_id in ids[:batch]]
+                spans = [Span.chain(sequence_id, [1] * rows, wanted) for sequence_id in ids[:batch]]
                 with runner.cache.reserve({span.sequence_id: rows for span in spans}):
                     start = time.perf_counter()
                     runner.forward(spans)
@@ -200,7 +208,7 @@ def make_plan(
     room = bench.limits.max_context - ROWS[-1]
     typical = int(median(len(tokens) for tokens in prompts)) + (params.max_tokens or 0) // 2
     contexts = sorted({min(32, room), min(typical, room)})
-    plan.passes = [measure_passes(bench, context, batches, repeats) for context in contexts]
+    plan.passes = [measure_passes(bench, context, batches, repeats, params) for context in contexts]
     on_step()
     for contender in contenders:
         found = profile(bench, contender, prompts, params)
@@ -256,7 +264,7 @@ def _check_batch(
         for number, first in enumerate(range(0, len(prompts), batch)):
             together = [prompts[place % len(prompts)] for place in range(first, first + batch)]
             context = round(fmean(map(len, together))) + (params.max_tokens or 0) // 2
-            times = measure_passes(bench, context, (batch,), 3)
+            times = measure_passes(bench, context, (batch,), 3, params)
             found: dict[int, _Decoding] = {}
             for turn in range(len(trials)):
                 place = (number + turn) % len(trials)
