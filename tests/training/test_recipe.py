@@ -18,7 +18,8 @@ from headstart.errors import ConfigError
 from headstart.llm import LLM
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.loading import load_head
-from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 from headstart.training.corpus import Corpus
 from headstart.training.progressing import Progressing
@@ -52,7 +53,7 @@ def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Pat
     if name != "draft-model":
         load_head(tmp_path, target().config)
     # A head that has learnt next to nothing is sure of nothing.
-    options = {"min_probability": 0.0} if name == "eagle3" else {}
+    options = {"min_probability": 0.0} if name in ("eagle3", "medusa") else {}
     llm = LLM(target(), name, draft_model=tmp_path, drafter_options=options)
     plain = LLM(target(), "none")
     said = [
@@ -180,6 +181,17 @@ def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
     Corpus(tmp_path, {"target_digest": "of another"})
     with pytest.raises(ConfigError, match="holds other text"):
         train_head("medusa", target().name, tmp_path / "out", text=replace(TEXT, earlier=(tmp_path,)))
+
+
+def test_a_medusa_head_of_other_blocks_is_trained_on_as_it_is(tmp_path: Path, corpus: Path) -> None:
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+    heads = ParallelHeads(ParallelConfig("medusa", target().config.hidden_size, *2 * (target().config.vocab_size,), 2))
+    save_head(heads, tmp_path / "a")
+    again = HeadSettings(200, 2, init=tmp_path / "a")
+    train_head("medusa", target().name, tmp_path / "b", text=text, head=again, settings=SETTINGS, length=320)
+    trained = load_head(tmp_path / "b", target().config)
+    assert isinstance(trained, ParallelHeads)
+    assert (trained.config.num_layers, trained.config.output_maps) == (1, False)
 
 
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:

@@ -35,7 +35,7 @@ class HeadChoice(StrEnum):
     PASS = "pass"
 
 
-_RATES = {HeadChoice.MEDUSA: 2e-3, HeadChoice.BLOCKWISE: 2e-3, HeadChoice.PASS: 1e-2}
+_RATES = {HeadChoice.BLOCKWISE: 2e-3, HeadChoice.PASS: 1e-2}
 """Learning rates that differ from 1e-3."""
 
 
@@ -54,7 +54,7 @@ class OptimiserChoice(StrEnum):
     ADAMW = "adamw"
 
 
-_OPTIMISERS = {HeadChoice.EAGLE3: OptimiserChoice.MUON}
+_OPTIMISERS = {HeadChoice.EAGLE3: OptimiserChoice.MUON, HeadChoice.MEDUSA: OptimiserChoice.MUON}
 """Where it is not adamw."""
 
 
@@ -138,7 +138,7 @@ def train(
     residual_blocks: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Blocks of each of medusa's slots, one behind the other; left out: 1.", rich_help_panel=HEAD
+            min=1, help="Blocks of each of medusa's slots, one behind the other; left out: 4.", rich_help_panel=HEAD
         ),
     ] = None,
     unroll: Annotated[
@@ -187,15 +187,13 @@ def train(
         OptimiserChoice | None,
         typer.Option(
             help="adamw, or muon for the matrices between hidden states and adamw for the rest; left out: muon for "
-            "eagle3, which learns in half the steps with it, adamw for the others.",
+            "eagle3 and medusa, which learn in half the steps with it, adamw for the others.",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(
-            help="Learning rate; 0.001, 0.002 for medusa and blockwise, 0.01 for pass.", rich_help_panel=TRAINING
-        ),
+        typer.Option(help="Learning rate; 0.001, 0.002 for blockwise, 0.01 for pass.", rich_help_panel=TRAINING),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Packs of text in a step.", rich_help_panel=TRAINING)] = 16,
     micro_batch: Annotated[

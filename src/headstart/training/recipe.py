@@ -23,7 +23,7 @@ from headstart.models.torch_backend import TorchBackend
 from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
-from headstart.training.beginning import begin_from, load_known
+from headstart.training.beginning import KnownHead, begin_from, load_known
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.distributed import join_team
 from headstart.training.draft_objective import DraftModelObjective
@@ -41,6 +41,7 @@ from headstart.training.vocabulary import choose_draft_vocabulary
 
 HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
 _FIRST_SURENESS = 0.1
+_RESIDUAL_BLOCKS = 4
 HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
 _WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
@@ -66,7 +67,7 @@ class HeadSettings:
     init: Path | None = None
     """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
     residual_blocks: int | None = None
-    """Of each of Medusa's slots, one behind the other; None: one."""
+    """Of each of Medusa's slots, one behind the other; None: as many as the head that is begun from, or four."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def train_head(
         ids, coverage = choose_draft_vocabulary(texts.counts(target.config.vocab_size), wanted, required)
         torch.manual_seed(settings.seed)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
-        objective = _objective(name, target, weights, ids, head, tables)
+        objective = _objective(name, target, weights, ids, head, tables, known)
         if known is not None:
             begin_from(objective.head, known)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
@@ -208,7 +209,13 @@ def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[
 
 
 def _objective(
-    name: HeadName, target: Model, weights: DecoderWeights, ids: Tensor, settings: HeadSettings, tables: TargetTables
+    name: HeadName,
+    target: Model,
+    weights: DecoderWeights,
+    ids: Tensor,
+    settings: HeadSettings,
+    tables: TargetTables,
+    known: KnownHead | None,
 ) -> Objective:
     config, device = target.config, tables.head.device
     if name == "draft-model":
@@ -221,6 +228,7 @@ def _objective(
         frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=device)
         return LookaheadObjective(lookahead, frozen, tables, ids.to(device), loss=settings.loss, decay=settings.decay)
     if name in ("medusa", "blockwise"):
+        begun = known.config if isinstance(known, ParallelHeads) else None
         heads = ParallelHeads(
             ParallelConfig(
                 kind="medusa" if name == "medusa" else "blockwise",
@@ -228,8 +236,8 @@ def _objective(
                 vocab_size=config.vocab_size,
                 draft_vocab_size=len(ids),
                 slots=settings.slots,
-                num_layers=settings.residual_blocks or 1,
-                output_maps=name == "medusa",
+                num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
+                output_maps=name == "medusa" if begun is None else begun.output_maps,
             )
         )
         if heads.config.reduced:
