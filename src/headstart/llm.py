@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -14,8 +14,7 @@ from typing import Any
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SequenceView, SpeculationParams
-from headstart.drafting.options import check_files, parse_options
-from headstart.drafting.registry import create_drafter, drafter_name, drafter_options
+from headstart.drafting.registry import checked_options, create_drafter, drafter_name
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -371,34 +370,6 @@ class LLM:
 def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
     # What is no list of conversations is left for the template to refuse.
     return not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
-
-
-def checked_options(
-    drafter: str | type[Any],
-    draft_model: str | Path | None = None,
-    draft_tokens: int | None = None,
-    more: Mapping[str, object] | None = None,
-) -> dict[str, object]:
-    """The drafter's options, with the common ones under the names that it knows.
-
-    Whatever can be refused without the target is refused here, before anybody reads it.
-
-    Raises:
-        ConfigError: there is no such drafter, ``draft_model`` was given to one that runs no model, or it refuses an
-            option.
-        CheckpointError: the draft model or head is missing or damaged, as far as it shows without its weights.
-    """
-    options = dict(more or {})
-    name = drafter_name(drafter)
-    known = {field.name for field in fields(drafter_options(drafter))}
-    if draft_model is not None:
-        if "model" not in known:
-            raise ConfigError(f"draft_model is {str(draft_model)!r}, but drafter {name!r} runs no model; leave it out.")
-        options["model"] = str(draft_model)
-    if draft_tokens is not None and "draft_tokens" in known:
-        options["draft_tokens"] = draft_tokens
-    check_files(parse_options(drafter_options(drafter), name, options))
-    return options
 
 
 def _cache_salt(sequence: SequenceView) -> str:

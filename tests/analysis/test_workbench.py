@@ -8,7 +8,7 @@ import torch
 from headstart.analysis.bench.run import RecordingDrafter
 from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
 from headstart.drafting.registry import available_drafters
-from headstart.errors import ConfigError, RequestError
+from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend, hashed_logits, repeating_logits
 
@@ -49,6 +49,11 @@ class TestContenders:
     @pytest.mark.parametrize("text", ["", " , "])
     def test_an_empty_list_is_refused(self, text):
         with pytest.raises(ConfigError, match="names with commas"):
+            contenders(text)
+
+    @pytest.mark.parametrize("text", ["eagle3:model=/nowhere", "draft-model:model=/nowhere", "ngram:colour=1"])
+    def test_what_cannot_be_built_is_refused_before_any_model_is_read(self, text):
+        with pytest.raises(HeadstartError, match="nowhere|colour"):
             contenders(text)
 
     def test_an_option_without_a_value_is_refused(self):

@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import parse_drafter, pieces
-from headstart.drafting.registry import available_drafters, create_drafter
+from headstart.drafting.registry import available_drafters, checked_options, create_drafter
 from headstart.drafting.second_model import common_prefix
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
@@ -46,8 +46,14 @@ class Contender:
 
     @classmethod
     def parse(cls, text: str, optional: bool = False) -> Contender:
-        """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts."""
+        """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts.
+
+        Raises:
+            ConfigError, CheckpointError: as ``checked_options``, where the drafter is asked for by name.
+        """
         name, options = parse_drafter(text)
+        if not optional:
+            checked_options(name, more=options)
         return cls(text, lambda context: create_drafter(name, context, **options), optional)
 
 

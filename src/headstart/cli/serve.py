@@ -112,7 +112,8 @@ def serve(
         raise ConfigError(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."
         ) from error
-    from headstart.llm import LLM, checked_options
+    from headstart.drafting.registry import checked_options
+    from headstart.llm import LLM
     from headstart.loading import load_model
     from headstart.models.heads.shipped import shipped_heads
 

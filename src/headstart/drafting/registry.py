@@ -9,13 +9,15 @@ it is first built, so listing costs nothing.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import NoOptions, parse_options
+from headstart.drafting.options import NoOptions, check_files, parse_options
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -184,6 +186,34 @@ def drafter_options(drafter: str | type[Any]) -> type[Any]:
         ConfigError: no drafter has this name, or its package cannot be imported.
     """
     return getattr(_drafter_class(drafter), "Options", NoOptions)
+
+
+def checked_options(
+    drafter: str | type[Any],
+    draft_model: str | Path | None = None,
+    draft_tokens: int | None = None,
+    more: Mapping[str, object] | None = None,
+) -> dict[str, object]:
+    """The drafter's options, with the common ones under the names that it knows.
+
+    Whatever can be refused without the target is refused here, before anybody reads it.
+
+    Raises:
+        ConfigError: there is no such drafter, ``draft_model`` was given to one that runs no model, or it refuses an
+            option.
+        CheckpointError: the draft model or head is missing or damaged, as far as it shows without its weights.
+    """
+    options = dict(more or {})
+    name = drafter_name(drafter)
+    known = {field.name for field in fields(drafter_options(drafter))}
+    if draft_model is not None:
+        if "model" not in known:
+            raise ConfigError(f"draft_model is {str(draft_model)!r}, but drafter {name!r} runs no model; leave it out.")
+        options["model"] = str(draft_model)
+    if draft_tokens is not None and "draft_tokens" in known:
+        options["draft_tokens"] = draft_tokens
+    check_files(parse_options(drafter_options(drafter), name, options))
+    return options
 
 
 def create_drafter(drafter: str | type[Any], context: DraftContext, **options: object) -> Drafter:
