@@ -53,7 +53,7 @@ class TestContenders:
 
     @pytest.mark.parametrize("text", ["eagle3:model=/nowhere", "draft-model:model=/nowhere", "ngram:colour=1"])
     def test_what_cannot_be_built_is_refused_before_any_model_is_read(self, text):
-        with pytest.raises(HeadstartError, match="nowhere|colour"):
+        with pytest.raises(HeadstartError, match=r"nowhere|colour"):
             contenders(text)
 
     def test_an_option_without_a_value_is_refused(self):
