@@ -16,6 +16,7 @@ import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
 from headstart.errors import CheckpointError
 from headstart.loading import Model, load_model
+from headstart.request import StreamPiece
 
 PROMPTS = ["Once upon a time", "a b a b a b a b a", "🙂 emoji", "x"]
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -198,7 +199,9 @@ def test_one_bad_prompt_is_named_and_nothing_is_lost(llm: LLM) -> None:
     with pytest.raises(RequestError, match="prompt 1: the prompt has"):
         llm.generate(["abc", long], GREEDY)
     assert llm.engine.idle
-    good, bad = llm.generate(["abc", long], GREEDY, strict=False)
+    pieces: list[StreamPiece] = []
+    good, bad = llm.generate(["abc", long], GREEDY, strict=False, on_commit=pieces.append)
+    assert {piece.prompt_index for piece in pieces} == {0}
     assert good.finish_reason is not FinishReason.ERROR
     assert bad.finish_reason is FinishReason.ERROR
     assert "the context holds" in (bad.outputs[0].error or "")

@@ -311,16 +311,18 @@ class LLM:
         strict: bool,
     ) -> list[RequestOutput]:
         jobs = self._jobs(prompts, params, speculation)
+        admitted = []
         try:
             for job in jobs:
                 try:
                     with _named(job.prompt_index, len(prompts) if strict else 1), self._lock:
                         self.engine.add(job.sequence)
+                    admitted.append(job)
                 except RequestError as error:
                     if strict:
                         raise
                     job.sequence.fail(str(error), refused=True)
-            for pieces in self._rounds(jobs, on_commit is not None):
+            for pieces in self._rounds(admitted, on_commit is not None):
                 for piece in pieces:
                     on_commit(piece)  # type: ignore[misc]
         finally:

@@ -60,7 +60,7 @@ def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir
     server, address = started(tiny_model_dir)
     try:
         with httpx.Client(base_url=address, headers={"authorization": "Bearer secret"}, timeout=120) as client:
-            body = {"prompt": "abc", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True, "n": 16}
+            body = {"prompt": "abc", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True, "n": 128}
             with client.stream("POST", "/v1/completions", json=body) as reply:
                 next(reply.iter_lines())
                 server.send_signal(signal.SIGINT)
