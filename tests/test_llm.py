@@ -257,6 +257,10 @@ def test_exact_numerics_are_had_or_the_model_is_refused(
             LLM(given, "none", numerics="exact")
 
 
+def test_drafts_may_be_as_large_as_the_drafters_options_say(model: Model) -> None:
+    assert LLM(model, "prompt-lookup", drafter_options={"draft_tokens": 40}).engine.limits.draft_rows == 40
+
+
 def test_parameters_must_match_the_prompts(llm: LLM) -> None:
     with pytest.raises(RequestError, match="2 sampling parameters were given for 1 prompts"):
         llm.generate(["a"], [GREEDY, GREEDY])

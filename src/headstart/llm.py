@@ -14,6 +14,7 @@ from typing import Any
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, create_drafter, drafter_name
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
@@ -98,8 +99,8 @@ class LLM:
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
         limits = Limits(max_sequences=max_batch_size, max_context=context)
-        asked_for = (draft_tokens, speculation.tree_nodes if speculation is not None else None)
-        limits = replace(limits, draft_rows=max(limits.draft_rows, *(rows or 0 for rows in asked_for)))
+        nodes = None if speculation is None else speculation.tree_nodes
+        limits = replace(limits, draft_rows=max(limits.draft_rows, draft_tokens or 0, nodes or 0, asked_rows(options)))
         if max_rows is not None:
             if max_rows < 1:
                 raise ConfigError(f"max_rows is {max_rows}; it must be 1 or more.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from headstart.analysis.bench.run import RecordingDrafter
-from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
+from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders, most_rows
 from headstart.drafting.registry import available_drafters
+from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend, hashed_logits, repeating_logits
@@ -37,6 +40,15 @@ class TestContenders:
         engine = bench.open(Contender.parse(f"prompt-lookup:draft_tokens={levels}"), RecordingDrafter)
         bench.decode(engine, bench.sequence([1, 2, 3] * 4, GREEDY))
         assert max(engine.drafter.take_depths()) == levels
+
+    def test_there_is_room_for_as_many_guesses_as_any_of_them_asks_for(self):
+        listed = contenders("ngram,prompt-lookup:draft_tokens=40:match=leftmost")
+        assert most_rows(contenders("ngram")) == Limits.draft_rows < 40 == most_rows(listed)
+        toy = ToyBackend(VOCAB, repeating_logits(VOCAB, [1, 2, 3]))
+        bench = Workbench(toy, max_context=200, draft_rows=most_rows(listed))
+        engine = bench.open(listed[-1], RecordingDrafter)
+        bench.decode(engine, bench.sequence([1, 2, 3] * 20, replace(GREEDY, max_tokens=90)))
+        assert max(engine.drafter.take_depths()) == 40
 
     def test_a_value_of_json_keeps_its_commas_and_colons(self):
         inner = 'auto:drafter_options={"prompt-lookup":{"draft_tokens":2,"max_ngram":3}}:drafters=prompt-lookup'

@@ -10,7 +10,7 @@ from drafting_toys import ToySequence
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext, ScopedMemory
-from headstart.drafting.options import parse_drafter
+from headstart.drafting.options import asked_rows, parse_drafter
 from headstart.drafting.registry import ENTRY_POINT_GROUP, available_drafters, create_drafter, drafter_options
 from headstart.errors import ConfigError
 
@@ -155,3 +155,10 @@ def test_scopes_used_last_are_kept() -> None:
     memory["c"].append(3)
     assert memory["a"] == [1]
     assert memory["b"] == []
+
+
+def test_the_rows_that_options_ask_for_are_those_of_any_drafter_in_them() -> None:
+    _, options = parse_drafter('auto:drafter_options={"medusa":{"tree_nodes":63},"ngram":{"draft_tokens":4}}')
+    assert asked_rows(options) == 63
+    assert asked_rows({"draft_tokens": 40, "tree_nodes": 12}) == 40
+    assert asked_rows({"width": 8}) == 0

@@ -160,19 +160,18 @@ class Plan:
 
     def by_length(self, batch: int, drafter: str) -> list[Forecast]:
         """The fastest forecast of a drafter for each draft length."""
-        best: dict[int, Forecast] = {}
-        for each in self.forecasts:
-            if (each.batch, each.drafter) == (batch, drafter):
-                best[each.length] = max(best.get(each.length, each), each, key=lambda one: one.speedup)
-        return [best[length] for length in sorted(best)]
+        return self._fastest(batch, drafter, lambda each: each.length)
 
     def by_nodes(self, batch: int, drafter: str) -> list[Forecast]:
         """The fastest forecast of a drafter for each tree size."""
+        return self._fastest(batch, drafter, lambda each: each.nodes)
+
+    def _fastest(self, batch: int, drafter: str, size: Callable[[Forecast], int]) -> list[Forecast]:
         best: dict[int, Forecast] = {}
         for each in self.forecasts:
             if (each.batch, each.drafter) == (batch, drafter):
-                best[each.nodes] = max(best.get(each.nodes, each), each, key=lambda one: one.speedup)
-        return [best[nodes] for nodes in sorted(best)]
+                best[size(each)] = max(best.get(size(each), each), each, key=lambda one: one.speedup)
+        return [best[key] for key in sorted(best)]
 
     def limits(self, chosen: Forecast) -> DraftLimits:
         """How a drafter is told to draft as a forecast says."""

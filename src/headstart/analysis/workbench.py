@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import parse_drafter, pieces
+from headstart.drafting.options import asked_rows, parse_drafter, pieces
 from headstart.drafting.registry import available_drafters, checked_options, create_drafter
 from headstart.drafting.second_model import common_prefix
 from headstart.engine.engine import Engine
@@ -71,6 +71,11 @@ def contenders(names: str) -> list[Contender]:
     return [*map(Contender.parse, named), *(Contender.parse(name, optional=True) for name in others)]
 
 
+def most_rows(listed: Sequence[Contender]) -> int:
+    """Guesses of a sequence that a workbench must have room for, as these are written."""
+    return max((Limits.draft_rows, *(asked_rows(parse_drafter(each.name)[1]) for each in listed)))
+
+
 Watch = Callable[[Span, int, Tensor], None]
 """Sees a span, the tokens cached before it, and its logits [wanted, vocab]."""
 
@@ -113,6 +118,7 @@ class Workbench:
         eos_token_ids: what ends a sequence.
         max_context: prompt and output tokens of a sequence.
         max_sequences: sequences that decode together.
+        draft_rows: guesses of each sequence at most.
     """
 
     def __init__(
@@ -123,12 +129,13 @@ class Workbench:
         eos_token_ids: tuple[int, ...] = (),
         max_context: int = 2048,
         max_sequences: int = 1,
+        draft_rows: int = Limits.draft_rows,
     ) -> None:
         self.backend = backend
         self.eos_token_ids = eos_token_ids
         # As many guesses for each sequence as it would have alone.
         self.limits = Limits(
-            max_sequences=max_sequences, draft_rows=Limits.draft_rows * max_sequences, max_context=max_context
+            max_sequences=max_sequences, draft_rows=draft_rows * max_sequences, max_context=max_context
         )
         self.runner = WatchedRunner(backend, max_sequences * max_context + self.limits.draft_rows)
         bare = DraftContext(backend.config.vocab_size, self.runner)
@@ -136,7 +143,9 @@ class Workbench:
         self._ids = count()
 
     @classmethod
-    def of_model(cls, model: Model, max_sequences: int = 1, max_context: int = 4096) -> Workbench:
+    def of_model(
+        cls, model: Model, max_sequences: int = 1, max_context: int = 4096, draft_rows: int = Limits.draft_rows
+    ) -> Workbench:
         """A workbench for a loaded model. Draft models are computed in the target's precision."""
         return cls(
             model.backend,
@@ -144,6 +153,7 @@ class Workbench:
             eos_token_ids=model.eos_token_ids,
             max_context=min(model.config.max_positions, max_context),
             max_sequences=max_sequences,
+            draft_rows=draft_rows,
         )
 
     def open(self, contender: Contender, wrap: Callable[[Drafter], Drafter] | None = None) -> Engine:

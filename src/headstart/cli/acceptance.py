@@ -59,7 +59,7 @@ def acceptance(
     from headstart.analysis.acceptance_report import exhibits, to_json
     from headstart.analysis.bench.prompts import choose, read_prompts
     from headstart.analysis.provenance import provenance
-    from headstart.analysis.workbench import PLAIN, Workbench, contenders
+    from headstart.analysis.workbench import PLAIN, Workbench, contenders, most_rows
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
@@ -86,7 +86,7 @@ def acceptance(
             for contender in saying_memory(listed, activity):
                 for params in requests:
                     results.append(Acceptance(contender.name, params.temperature))
-                    bench = Workbench.of_model(loaded)
+                    bench = Workbench.of_model(loaded, draft_rows=most_rows(listed))
                     measure_acceptance(
                         loaded,
                         bench,

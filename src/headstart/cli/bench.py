@@ -87,7 +87,7 @@ def bench(
     from headstart.analysis.bench.run import Sitting
     from headstart.analysis.bench.summary import summarise
     from headstart.analysis.provenance import provenance
-    from headstart.analysis.workbench import Workbench, contenders
+    from headstart.analysis.workbench import Workbench, contenders, most_rows
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
@@ -100,7 +100,9 @@ def bench(
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
-        sitting = Sitting(loaded, Workbench.of_model(loaded), saying_memory(listed, activity), params)
+        sitting = Sitting(
+            loaded, Workbench.of_model(loaded, draft_rows=most_rows(listed)), saying_memory(listed, activity), params
+        )
         runs, turns = sitting.results, repeats * sum(len(prompt.turns) for prompt in chosen)
         interruption = Interruption("turns", turns, lambda: runs.turns)
         activity.show("Measuring", turns * len(listed))

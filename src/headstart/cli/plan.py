@@ -61,7 +61,7 @@ def plan(
     from headstart.analysis.planner import Plan, make_plan
     from headstart.analysis.planner import check as check_plan
     from headstart.analysis.provenance import provenance
-    from headstart.analysis.workbench import Contender, Workbench, contenders
+    from headstart.analysis.workbench import Contender, Workbench, contenders, most_rows
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
@@ -78,7 +78,7 @@ def plan(
         loaded = load_model(model, precision.value, revision)
         if drafters is None:
             listed += map(Contender.parse, shipped_heads(loaded.checkpoint.digest()))
-        bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024)
+        bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024, draft_rows=most_rows(listed))
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
         if not fitting:

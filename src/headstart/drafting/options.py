@@ -83,6 +83,13 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
         raise ConfigError(f"drafter {drafter!r} lacks an option ({error}); {valid}.") from error
 
 
+def asked_rows(options: Mapping[str, object]) -> int:
+    """Guesses of a round that a drafter's options, or those of the drafters in it, ask for; 0 where they do not say."""
+    within = (asked_rows(inner) for inner in options.values() if isinstance(inner, Mapping))
+    own = (options.get(name) for name in ("draft_tokens", "tree_nodes"))
+    return max((*within, *(rows for rows in own if isinstance(rows, int))), default=0)
+
+
 def check_files(options: Any) -> None:
     """Find out that a model or head which options name is missing, before anything slow is done.
 

@@ -10,7 +10,7 @@ from headstart.analysis.audit.rules import RuleFindings, check_rules
 from headstart.analysis.audit.texts import PlainTexts, TextFindings, check_texts, decode_plainly
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Numerics, numerics_of
-from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.analysis.workbench import PLAIN, Contender, Workbench, most_rows
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading import Model
 from headstart.sampling.params import SamplingParams
@@ -155,7 +155,7 @@ def run_audit(
         RequestError: a prompt cannot be rendered, or a sequence failed.
     """
     audit = Audit.begin(model) if audit is None else audit
-    bench = Workbench.of_model(model, settings.batch_size)
+    bench = Workbench.of_model(model, settings.batch_size, draft_rows=most_rows(contenders))
     encoded = {prompt.id: encode_turns(model, prompt.turns[:1], []) for prompt in prompts}
     fitting = [tokens for tokens in encoded.values() if bench.fits(tokens, settings.max_tokens)]
     for name, tokens in encoded.items():
