@@ -72,7 +72,7 @@ def kill_after(step: int) -> Callable[[StepReport], None]:
 @pytest.mark.parametrize(("killed_at", "optimiser"), [(1, "adamw"), (3, "adamw"), (4, "adamw"), (3, "muon")])
 def test_a_killed_training_goes_on_bit_for_bit(tmp_path: Path, killed_at: int, optimiser: OptimiserName) -> None:
     """Killed before a checkpoint, between two, and right behind one."""
-    settings = replace(SETTINGS, optimiser=optimiser)
+    settings = replace(SETTINGS, optimiser=optimiser, average=0.5)
     trainer(tmp_path / "whole", eagle(), settings).run()
     with pytest.raises(Killed):
         trainer(tmp_path / "killed", eagle(), settings).run(kill_after(killed_at))
@@ -93,6 +93,22 @@ def test_a_finished_training_has_nothing_left_to_do(tmp_path: Path) -> None:
     trainer(tmp_path, eagle()).run(steps.append)
     assert not steps
     assert (tmp_path / CHECKPOINT_FILE).read_bytes() == before
+
+
+def test_the_head_that_is_written_is_the_mean(tmp_path: Path) -> None:
+    """Of all steps' weights, which the mean of two stages tells: what one step left and what two left."""
+    settings = replace(SETTINGS, steps=2, save_every=1, evaluate_every=2, average=1.0, final_lr=1.0)
+    with pytest.raises(Killed):
+        trainer(tmp_path, eagle(), settings).run(kill_after(1))
+    first = load_file(tmp_path / CHECKPOINT_FILE)
+    trainer(tmp_path, eagle(), settings).run()
+    second = load_file(tmp_path / CHECKPOINT_FILE)
+    name = "fc.weight"
+    assert not torch.equal(first[f"head.{name}"], second[f"head.{name}"])
+    mean = (first[f"head.{name}"] + second[f"head.{name}"]) / 2
+    assert torch.allclose(second[f"mean.{name}"], mean, atol=1e-7)
+    written = load_file(tmp_path / "model.safetensors")[name]
+    assert torch.equal(written, second[f"mean.{name}"].to(written.dtype))
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
@@ -180,7 +196,16 @@ def test_minutes_allow_for_a_first_reading(seconds: float, unread: int | None, s
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("batch", 0), ("lr", -1.0), ("lr", math.nan), ("steps", 0), ("save_every", 0)]
+    ("field", "value"),
+    [
+        ("batch", 0),
+        ("lr", -1.0),
+        ("lr", math.nan),
+        ("steps", 0),
+        ("save_every", 0),
+        ("average", 1.5),
+        ("final_lr", -0.1),
+    ],
 )
 def test_senseless_settings_are_refused(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=field):
@@ -203,10 +228,11 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path) -> None:
 
 
 def test_the_rate_rises_then_falls() -> None:
-    rates = [learning_rate(step, 100, 0.04) for step in range(100)]
+    rates = [learning_rate(step, 100, 0.04, 0.05) for step in range(100)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
     assert all(later <= earlier for earlier, later in pairwise(rates[4:]))
     assert rates[-1] == pytest.approx(0.05, abs=1e-3)
+    assert learning_rate(99, 100, 0.04, 1.0) == 1.0
 
 
 def test_progress_begins_at_nothing() -> None:

@@ -195,6 +195,22 @@ def train(
         float | None,
         typer.Option(help="Learning rate; 0.001, 0.002 for blockwise, 0.01 for pass.", rich_help_panel=TRAINING),
     ] = None,
+    final_lr: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Share of the learning rate that is left in the end.", rich_help_panel=TRAINING
+        ),
+    ] = 0.05,
+    average: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Make the head the mean of its weights over about the last such share of the steps; 0: the last ones. "
+            "Serves small batches, with a --final-lr that stays high.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = 0.0,
     batch: Annotated[int, typer.Option(min=1, help="Packs of text in a step.", rich_help_panel=TRAINING)] = 16,
     micro_batch: Annotated[
         int,
@@ -281,6 +297,8 @@ def train(
                 micro_batch=micro_batch,
                 optimiser=(optimiser or _OPTIMISERS.get(head, OptimiserChoice.ADAMW)).value,
                 lr=_RATES.get(head, 1e-3) if lr is None else lr,
+                final_lr=final_lr,
+                average=average,
                 evaluate_every=evaluate_every,
                 save_every=save_every,
                 seed=seed,

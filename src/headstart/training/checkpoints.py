@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
+from headstart.training.averaging import RunningMean
 from headstart.training.optimiser import Optimiser
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
@@ -39,11 +40,17 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path, head: nn.Module, optimiser: Optimiser, progress: Progress, settings: dict[str, Any]
+    path: Path,
+    head: nn.Module,
+    optimiser: Optimiser,
+    mean: RunningMean,
+    progress: Progress,
+    settings: dict[str, Any],
 ) -> None:
     """Replace the checkpoint in one step: a kill leaves the old one or the new one."""
     tensors = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
     tensors |= {f"optimiser.{name}": tensor for name, tensor in optimiser.state().items()}
+    tensors |= {f"mean.{name}": tensor for name, tensor in mean.state().items()}
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     record = {"progress": asdict(progress), "settings": settings}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +59,9 @@ def save_checkpoint(
     os.replace(unfinished, path)
 
 
-def load_checkpoint(path: Path, head: nn.Module, optimiser: Optimiser, settings: dict[str, Any]) -> Progress | None:
+def load_checkpoint(
+    path: Path, head: nn.Module, optimiser: Optimiser, mean: RunningMean, settings: dict[str, Any]
+) -> Progress | None:
     """Go on from a checkpoint; None where there is none.
 
     Raises:
@@ -83,6 +92,7 @@ def load_checkpoint(path: Path, head: nn.Module, optimiser: Optimiser, settings:
             )
     head.load_state_dict(kept)
     optimiser.load_state(_part("optimiser.", tensors))
+    mean.load_state(_part("mean.", tensors) or kept)
     return _progress(record["progress"])
 
 

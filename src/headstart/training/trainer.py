@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from headstart.errors import ConfigError
+from headstart.training.averaging import RunningMean
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_checkpoint, save_checkpoint
 from headstart.training.corpus import Pack
 from headstart.training.distributed import Team
@@ -40,6 +41,10 @@ class TrainSettings:
     lr: float = 1e-3
     warm_up: float = 0.04
     """Share of the steps until the learning rate is reached."""
+    final_lr: float = 0.05
+    """Share of it that is left in the end."""
+    average: float = 0.0
+    """The head is the mean of its weights over about the last such share of the steps; 0: the last ones."""
     clip: float = 0.5
     """Of the gradient's norm."""
     weight_decay: float = 0.0
@@ -55,6 +60,9 @@ class TrainSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be more than 0.")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"steps is {self.steps}; it must be 1 or more.")
+        for name in ("warm_up", "final_lr", "average"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1.")
 
 
 @dataclass(frozen=True)
@@ -108,11 +116,12 @@ class Trainer:
         self._minutes = minutes
         self._parameters = [parameter for _, parameter in trainable(objective.head)]
         self._optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
+        self._mean = RunningMean(objective.head, settings.average)
         per_epoch = max(len(packs) // settings.batch, 1)
         planned = math.ceil(settings.epochs * per_epoch) if settings.steps is None else settings.steps
         self._identity = {**asdict(settings), **(identity or {}), "packs": len(packs), "processes": self._team.size}
         self.progress = load_checkpoint(
-            out / CHECKPOINT_FILE, objective.head, self._optimiser, self._identity
+            out / CHECKPOINT_FILE, objective.head, self._optimiser, self._mean, self._identity
         ) or Progress(total_steps=planned)
 
     def run(self, on_step: Callable[[StepReport], None] | None = None) -> Progress:
@@ -135,6 +144,7 @@ class Trainer:
             began = time.perf_counter()
             recent.append(self._step())
             progress.step += 1
+            self._mean.count(progress.step)
             since += 1
             if since > 1:
                 timed += time.perf_counter() - began
@@ -179,7 +189,7 @@ class Trainer:
             total += loss.item()
         self._team.average_gradients(self._parameters)
         torch.nn.utils.clip_grad_norm_(self._parameters, settings.clip)
-        self._optimiser.step(learning_rate(progress.step, progress.total_steps, settings.warm_up))
+        self._optimiser.step(learning_rate(progress.step, progress.total_steps, settings.warm_up, settings.final_lr))
         mean = self._team.sum(torch.tensor(total / self._team.size, dtype=torch.float64)).item()
         if not math.isfinite(mean):
             raise ConfigError(f"the loss of step {progress.step} is {mean}; choose a smaller lr than {settings.lr}.")
@@ -201,8 +211,9 @@ class Trainer:
             return
         depth = self._objective.depth
         counts = HeldOut(0, torch.zeros(depth, dtype=torch.int64), torch.zeros(depth, dtype=torch.int64))
-        for pack in self._held_out[self._team.rank :: self._team.size]:
-            counts += self._objective.held_out(self._states.batch([pack]))
+        with self._mean.in_place():
+            for pack in self._held_out[self._team.rank :: self._team.size]:
+                counts += self._objective.held_out(self._states.batch([pack]))
         flat = self._team.sum(torch.cat((torch.tensor([counts.rows]), counts.right, counts.accepted)))
         whole = HeldOut(int(flat[0]), flat[1 : 1 + depth], flat[1 + depth :])
         self.progress.held_out.append((self.progress.step, whole.accepted_length, whole.accuracy))
@@ -214,7 +225,8 @@ class Trainer:
         if self._team.leads:
             progress = self.progress
             known = {**self._record, "step": progress.step, "held_out_accepted_length": progress.best}
-            self._objective.save(self._out, known)
+            with self._mean.in_place():
+                self._objective.save(self._out, known)
 
     def _plan(self, minutes: float, step: float, computing: float, unread: int | None) -> None:
         """Fix the number of steps by the pace so far (``steps_within``). It goes into the checkpoint, so a later run
@@ -234,7 +246,7 @@ class Trainer:
     def _save_checkpoint(self) -> None:
         if self._team.leads:
             path = self._out / CHECKPOINT_FILE
-            save_checkpoint(path, self._objective.head, self._optimiser, self.progress, self._identity)
+            save_checkpoint(path, self._objective.head, self._optimiser, self._mean, self.progress, self._identity)
         self._team.wait()
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -257,10 +269,10 @@ def steps_within(seconds: float, step: float, computing: float, unread: int | No
     return int(fitting)
 
 
-def learning_rate(step: int, total: int, warm_up: float) -> float:
-    """Share of the full rate: up in a line, then down along half a cosine to a twentieth."""
+def learning_rate(step: int, total: int, warm_up: float, final: float) -> float:
+    """Share of the full rate: up in a line, then down along half a cosine to ``final``."""
     rising = max(round(warm_up * total), 1)
     if step < rising:
         return (step + 1) / rising
     done = (step - rising) / max(total - rising, 1)
-    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
