@@ -7,6 +7,7 @@ pass + the rest, all of them as measured instead of assumed (methods-exact C).
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
@@ -28,6 +29,7 @@ TREE_SIZES = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 31)
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 23, 31)
 """Draft lengths that are compared, as far as a drafter goes."""
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+_CHECK_REPEATS = 3
 _MODEL_ID = -1
 
 
@@ -47,9 +49,15 @@ class PassTimes:
 
 
 def measure_passes(
-    bench: Workbench, context: int, batches: Sequence[int], repeats: int, params: SamplingParams
+    bench: Workbench,
+    context: int,
+    batches: Sequence[int],
+    repeats: int,
+    params: SamplingParams,
+    most_rows: int = ROWS[-1],
 ) -> PassTimes:
-    """Time passes of ``ROWS`` rows for each batch, interleaved, so that a disturbance hits all alike.
+    """Time passes for each batch, interleaved, so that a disturbance hits all alike: ``ROWS`` rows of each sequence, until
+    ``most_rows`` are covered.
 
     Where no more than a row's best token decides such requests, the passes are asked for no more.
     """
@@ -57,7 +65,8 @@ def measure_passes(
     wanted: Wanted = "best" if only_best and bench.backend.finds_best else "all"
     runner, largest = bench.runner, max(batches)
     ids = [_MODEL_ID - place for place in range(largest)]
-    sizes = [(batch, rows) for batch in batches for rows in ROWS if batch * rows <= max(largest, ROWS[-1])]
+    timed = ROWS[: bisect_left(ROWS, most_rows) + 1]
+    sizes = [(batch, rows) for batch in batches for rows in timed if batch * rows <= max(largest, ROWS[-1])]
     taken: dict[tuple[int, int], list[float]] = {size: [] for size in sizes}
     try:
         for sequence_id in ids:
@@ -238,9 +247,9 @@ def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params
     larger batches, all beside plain decoding; see ``Plan.checked``. Drafters are built anew, with the limits that the
     plan names.
 
-    Passes are timed again between the prompts, each time at the context of the next ones, and the forecasts are made
-    anew from them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the
-    prompts that all have decoded.
+    Passes are timed again before each decoding, at the context of its prompts, and the forecasts are made anew from
+    them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the prompts that all
+    have decoded.
     """
     for batch in plan.passes[-1].seconds:
         _check_batch(bench, plan, batch, prompts, params)
@@ -258,15 +267,17 @@ def _check_batch(
             trials.append((each, best))
     limits = [plan.limits(best) for _, best in trials]
     engines = [bench.open(Contender.parse(each.drafter)) for each in limits]
-    done: list[tuple[PassTimes, list[_Decoding]]] = []
+    most_rows = 1 + max(best.nodes for _, best in trials)
+    done: list[tuple[list[PassTimes], list[_Decoding]]] = []
     try:
         for number, first in enumerate(range(0, len(prompts), batch)):
             together = [prompts[place % len(prompts)] for place in range(first, first + batch)]
             context = round(fmean(map(len, together))) + (params.max_tokens or 0) // 2
-            times = measure_passes(bench, context, (batch,), 3, params)
+            times: list[PassTimes] = []
             found: dict[int, _Decoding] = {}
             for turn in range(len(trials)):
                 place = (number + turn) % len(trials)
+                times.append(measure_passes(bench, context, (batch,), _CHECK_REPEATS, params, most_rows))
                 sequences = [bench.sequence(prompt, params, limits[place].speculation) for prompt in together]
                 found[place] = _decode(bench, engines[place], sequences)
             done.append((times, [found[place] for place in range(len(trials))]))
@@ -274,7 +285,7 @@ def _check_batch(
         # Where one sequence ended before another one began, there was no such batch.
         done = [(times, found) for times, found in done if all(each.tokens for each in found)]
         if done:
-            passes = _mean([times for times, _ in done], batch)
+            passes = _mean([each for times, _ in done for each in times], batch)
             for place, (drafter, best) in enumerate(trials):
                 expected = forecast(drafter, plain, passes, batch, best.nodes, best.length)
                 mine = [found[place] for _, found in done]

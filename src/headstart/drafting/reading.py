@@ -56,7 +56,7 @@ class Reading:
         if not self.num_unread:
             self._held = 0
         first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
-        features = np.concatenate([_on_host(state) for state in states], axis=1)[rows]
+        features = np.concatenate([_on_host(state)[rows] for state in states], axis=1)
         if self._held > len(self._features):
             room = np.empty((max(2 * first, self._held), features.shape[1]), np.float32)
             if first:
