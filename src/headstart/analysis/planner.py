@@ -56,8 +56,8 @@ def measure_passes(
     params: SamplingParams,
     most_rows: int = ROWS[-1],
 ) -> PassTimes:
-    """Time passes for each batch, interleaved, so that a disturbance hits all alike: ``ROWS`` rows of each sequence, until
-    ``most_rows`` are covered.
+    """Time passes for each batch, interleaved, so that a disturbance hits all alike: ``ROWS`` rows of each sequence,
+    until ``most_rows`` are covered.
 
     Where no more than a row's best token decides such requests, the passes are asked for no more.
     """
@@ -248,8 +248,8 @@ def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params
     plan names.
 
     Passes are timed again before each decoding, at the context of its prompts, and the forecasts are made anew from
-    them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the prompts that all
-    have decoded.
+    them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the prompts that
+    all have decoded.
     """
     for batch in plan.passes[-1].seconds:
         _check_batch(bench, plan, batch, prompts, params)
