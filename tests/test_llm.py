@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
@@ -255,6 +257,19 @@ def test_exact_numerics_are_had_or_the_model_is_refused(
     for given in (by_torch, tiny_model_dir):
         with pytest.raises(ConfigError, match="numerics is 'exact', which needs the native pass"):
             LLM(given, "none", numerics="exact")
+
+
+def test_a_start_does_not_import_what_only_compilers_need(tiny_model_dir: Path) -> None:
+    """These take longer to import than a small model to load."""
+    script = f"""
+import sys
+from headstart import LLM
+LLM({str(tiny_model_dir)!r}, "suffix").generate(["a"])
+heavy = {{"torch._dynamo", "torch._inductor", "sympy", "transformers", "torch.distributed.tensor"}} & set(sys.modules)
+sys.exit(f"imported {{heavy}}" if heavy else 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_drafts_may_be_as_large_as_the_drafters_options_say(model: Model) -> None:

@@ -12,7 +12,7 @@ from headstart.loading import Model, Precision, create_backend, load_model
 from headstart.models.backend import Backend
 from headstart.models.heads.shipped import shipped_heads
 from headstart.models.heads.tables import TargetTables
-from headstart.models.weight_loading import load_decoder
+from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
 from headstart.runner import ModelRunner
 
@@ -39,11 +39,11 @@ def draft_context(
     def layers(chosen: Sequence[int]) -> Backend:
         return create_backend(*select_layers(*load_decoder(model.checkpoint, precision.dtype), chosen), precision)
 
-    # Several heads may ask, and each reading goes through the whole checkpoint.
+    # Several heads may ask.
     @cache
     def tables() -> TargetTables:
-        _, weights = load_decoder(model.checkpoint, model.precision.dtype)
-        return TargetTables(weights.embedding, weights.head.weight)
+        embedding, head = load_tables(model.checkpoint, model.precision.dtype)
+        return TargetTables(embedding, head.weight)
 
     def head(kind: str) -> Path | None:
         return shipped_heads(model.checkpoint.digest()).get(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +12,10 @@ from tiny_models import make_model
 from torch import Tensor
 
 from headstart.errors import CheckpointError
+from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_hf
-from headstart.models.weight_loading import load_weights
+from headstart.models.weight_loading import load_decoder, load_tables, load_weights
 
 
 @dataclass
@@ -46,6 +48,20 @@ def test_every_tensor_is_read_once(family: str) -> None:
     config, source = checkpoint(family)
     load_weights(source, config, "hf", torch.float32)
     assert sorted(source.read_names) == sorted(source.tensors)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_tables_are_read_without_the_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: bool) -> None:
+    make_model("llama-tied-biased" if tied else "llama").save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    opened = open_checkpoint(tmp_path)
+    _, weights = load_decoder(opened, torch.bfloat16)
+    read, names = type(opened).read, []
+    monkeypatch.setattr(type(opened), "read", lambda self, name: names.append(name) or read(self, name))
+    embedding, head = load_tables(opened, torch.bfloat16)
+    assert torch.equal(embedding, weights.embedding)
+    assert torch.equal(head.weight, weights.head.weight)
+    assert names == ["model.embed_tokens.weight"] + ["lm_head.weight"] * (not tied)
 
 
 def test_all_faults_are_named_before_anything_is_read() -> None:

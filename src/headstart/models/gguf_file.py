@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
+_WIDE_ROW = 1 << 13
+"""Values of a row that is long enough to be dequantised at full pace."""
 _DEFAULT_ALIGNMENT = 32
 _MAX_DIMENSIONS = 4
 
@@ -111,7 +113,7 @@ class GgufFile:
             return torch.from_numpy(data.copy()).view(dtype).reshape(tensor.shape)
         from gguf.quants import dequantize
 
-        rows = data.reshape(*tensor.shape[:-1], -1)
+        rows = data.reshape(_wide_rows(tensor.shape), -1)
         try:
             # A damaged block may hold an infinite scale; that is for the loader to judge, not worth a warning here.
             with np.errstate(all="ignore"):
@@ -131,6 +133,18 @@ class GgufFile:
             span = data[tensor.offset : tensor.offset + tensor.nbytes]
             digest.add(name, tensor.type.name, tensor.shape, span)
         return digest.hexdigest()
+
+
+def _wide_rows(shape: tuple[int, ...]) -> int:
+    """As how many rows to dequantise a tensor: the library takes 16 at a time, which is little where rows are short.
+
+    Blocks do not care where rows end, as long as a row is made of whole ones.
+    """
+    *outer, row = shape
+    rows = math.prod(outer)
+    while rows % 2 == 0 and row < _WIDE_ROW:
+        rows, row = rows // 2, row * 2
+    return rows
 
 
 class _Header:

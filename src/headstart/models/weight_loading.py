@@ -34,11 +34,24 @@ def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfi
     Raises:
         CheckpointError: unknown architecture or unsupported feature; missing, surplus or mis-shaped tensors.
     """
-    if checkpoint.kind == "hf":
-        config = config_from_hf(checkpoint.metadata, checkpoint.name)
-    else:
-        config = config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
+    config = _config_of(checkpoint)
     return config, load_weights(checkpoint, config, checkpoint.kind, dtype)
+
+
+def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Tensor, LinearWeights]:
+    """The embedding and the head of an open checkpoint, without its layers.
+
+    Raises:
+        CheckpointError: as ``load_decoder``.
+    """
+    assembly, _ = _checked(checkpoint, _config_of(checkpoint), checkpoint.kind, dtype)
+    return assembly.tables()
+
+
+def _config_of(checkpoint: Checkpoint) -> ModelConfig:
+    if checkpoint.kind == "hf":
+        return config_from_hf(checkpoint.metadata, checkpoint.name)
+    return config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
 
 
 def load_weights(source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype) -> DecoderWeights:
@@ -50,6 +63,14 @@ def load_weights(source: TensorSource, config: ModelConfig, kind: CheckpointKind
         CheckpointError: missing, surplus or mis-shaped tensors (all named, before any is read), or a tensor that
             does not hold floating-point numbers.
     """
+    assembly, has_factors = _checked(source, config, kind, dtype)
+    return assembly.decoder(has_factors)
+
+
+def _checked(
+    source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype
+) -> tuple[_Assembly, bool]:
+    """What reads a decoder whose tensors are all there, and whether it has factors of its rotary frequencies."""
     layout = tensor_layout(config, kind)
     shapes = source.shapes()
     bare = f"{layout.embedding}.weight"
@@ -78,7 +99,7 @@ def load_weights(source: TensorSource, config: ModelConfig, kind: CheckpointKind
         return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
 
     _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
-    return _Assembly(config, layout, prefix, dtype, read).decoder(has_factors)
+    return _Assembly(config, layout, prefix, dtype, read), has_factors
 
 
 def _check_names(
@@ -125,8 +146,7 @@ class _Assembly:
 
     def decoder(self, has_factors: bool) -> DecoderWeights:
         config, layout = self.config, self.layout
-        table = (config.vocab_size, config.hidden_size)
-        embedding = self._matrix(self.prefix + layout.embedding, table)
+        embedding, head = self.tables()
         positions = factors = None
         if config.learned_positions:
             positions = self._matrix(self.prefix + layout.positions, (config.max_positions, config.hidden_size))
@@ -136,10 +156,16 @@ class _Assembly:
             embedding=embedding,
             layers=tuple(self._layer(i) for i in range(config.num_layers)),
             final_norm=self._norm(layout.final_norm, "final_norm", config.hidden_size),
-            head=LinearWeights(embedding if config.tied_head else self._matrix(layout.head, table)),
+            head=head,
             positions=positions,
             rope_factors=factors,
         )
+
+    def tables(self) -> tuple[Tensor, LinearWeights]:
+        config, layout = self.config, self.layout
+        table = (config.vocab_size, config.hidden_size)
+        embedding = self._matrix(self.prefix + layout.embedding, table)
+        return embedding, LinearWeights(embedding if config.tied_head else self._matrix(layout.head, table))
 
     def _layer(self, index: int) -> LayerWeights:
         config, names = self.config, self.layout.layer
@@ -191,4 +217,8 @@ class _Assembly:
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:
-    return tensors[0].contiguous() if len(tensors) == 1 else torch.cat(tensors)
+    first, *others = tensors
+    if first.is_meta:
+        # Concatenating shapes alone would import all of torch's compiler, which takes seconds.
+        return first.new_empty(sum(map(len, tensors)), *first.shape[1:])
+    return torch.cat(tensors) if others else first.contiguous()
