@@ -151,7 +151,9 @@ def _fail(sentence: str, status: int = FAILED) -> int:
 
 def _usage_sentence(error: Any) -> str:
     path = error.ctx.command_path if error.ctx is not None else "headstart"
-    return f"{_one_line(error.format_message()).rstrip('.')}. Try '{path} --help'."
+    # Typer has pydantic look at values, which puts the name of its exception first.
+    message = _one_line(error.format_message()).replace("Value error, ", "")
+    return f"{message.rstrip('.')}. Try '{path} --help'."
 
 
 def _one_line(text: object) -> str:
