@@ -16,7 +16,14 @@ class ConfigError(HeadstartError, ValueError):
 
 
 class RequestError(HeadstartError, ValueError):
-    """One request cannot be served; no other request is touched."""
+    """One request cannot be served; no other request is touched.
+
+    ``field``: what of the request is at fault, by the name of its parameter; None: nothing in particular.
+    """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class LogitsError(RequestError):

@@ -207,7 +207,7 @@ class LLM:
         elif prompt is not None and messages is None:
             request = self.encode(prompt)
         else:
-            raise RequestError("give either a prompt or messages.")
+            raise RequestError("give either a prompt or messages.", "prompt")
         jobs = self._jobs([request], params, speculation)
         try:
             with self._lock:
@@ -221,8 +221,8 @@ class LLM:
         finally:
             self._abort(jobs)
 
-    def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """A prompt as the target reads it.
+    def encode(self, prompt: Prompt, add_special_tokens: bool = True) -> EncodedPrompt:
+        """A prompt as the target reads it, with the special tokens that the tokenizer puts around a text or without.
 
         Raises:
             RequestError: the text has no UTF-8 form, or it is neither a text nor token ids.
@@ -233,7 +233,7 @@ class LLM:
         if not isinstance(prompt, str):
             ids = token_ids(prompt)
             return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
-        ids = tokenizer.encode(prompt)
+        ids = tokenizer.encode(prompt, add_special_tokens)
         if not ids and tokenizer.bos_token_id is not None:
             # Nothing said yet: the text starts from the begin-of-sequence token, as transformers does.
             ids = [tokenizer.bos_token_id]
@@ -253,7 +253,9 @@ class LLM:
         variables = dict(chat_template_kwargs or {})
         for name in ("messages", "tools"):
             if name in variables:
-                raise RequestError(f"chat_template_kwargs has {name}, which is given by itself; leave it out.")
+                raise RequestError(
+                    f"chat_template_kwargs has {name}, which is given by itself; leave it out.", "chat_template_kwargs"
+                )
         text = self.model.chat_template.render(messages, tools, **variables)
         return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
 
@@ -265,7 +267,6 @@ class LLM:
         *,
         prompt_index: int = 0,
         cache_salt: str = "",
-        prompt_logprobs: int | None = None,
         trace: bool = False,
     ) -> list[Job]:
         """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
@@ -274,7 +275,8 @@ class LLM:
             RequestError: a parameter does not fit the model.
         """
         if not isinstance(params, SamplingParams):
-            raise RequestError(f"params is {type(params).__name__} {params!s:.40}; give SamplingParams.")
+            raise RequestError(f"params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "params")
+        prompt = prompt.cut(params, self.engine.limits.max_context)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
         jobs = [
@@ -288,7 +290,6 @@ class LLM:
                 seed,
                 speculation or self.speculation,
                 cache_salt,
-                prompt_logprobs,
                 trace,
                 None if wanted is None else self._grammars.constraint(wanted),
             )
@@ -328,10 +329,10 @@ class LLM:
                     on_commit(piece)  # type: ignore[misc]
         finally:
             self._abort(jobs)
-        outputs = [RequestOutput(prompt.text, prompt.token_ids, []) for prompt in prompts]
+        outputs: dict[int, RequestOutput] = {}
         for job in jobs:
-            outputs[job.prompt_index].outputs.append(job.completion())
-        return outputs
+            outputs.setdefault(job.prompt_index, job.output()).outputs.append(job.completion())
+        return list(outputs.values())
 
     def _jobs(
         self,
@@ -395,4 +396,4 @@ def _named(index: int, prompts: int) -> Iterator[None]:
     except RequestError as error:
         if prompts == 1:
             raise
-        raise RequestError(f"prompt {index}: {error}") from None
+        raise RequestError(f"prompt {index}: {error}", error.field) from None

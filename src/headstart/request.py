@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import abc
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import cast
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
-from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs, TokenOrigin
+from headstart.engine.outputs import Completion, FinishReason, RequestOutput, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence, StopRules
 from headstart.engine.trace import RoundTrace, Trace
 from headstart.errors import RequestError
@@ -17,6 +17,7 @@ from headstart.loading import Model
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
+from headstart.text.bad_words import spellings
 from headstart.text.detokenizer import IncrementalDetokenizer
 
 _NO_LIMIT = 1 << 62
@@ -28,6 +29,23 @@ class EncodedPrompt:
 
     text: str
     token_ids: list[int]
+
+    def cut(self, params: SamplingParams, max_context: int) -> EncodedPrompt:
+        """What ``truncate_prompt_tokens`` leaves of the token ids; the text stays.
+
+        Raises:
+            RequestError: it is -1, and ``max_tokens`` leaves no room in a context of ``max_context`` tokens.
+        """
+        kept = params.truncate_prompt_tokens
+        if kept == -1:
+            kept = max_context - (params.max_tokens or 1)
+            if kept < 1:
+                raise RequestError(
+                    f"truncate_prompt_tokens is -1, but max_tokens {params.max_tokens} fill the context of "
+                    f"{max_context} tokens alone; lower max_tokens.",
+                    "max_tokens",
+                )
+        return self if kept is None else EncodedPrompt(self.text, self.token_ids[-kept:])
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,8 @@ class StreamPiece:
     """[token] where its text begins in the whole output, in characters."""
     rounds: list[RoundTrace] = field(default_factory=list)
     """The rounds that said these tokens, where asked for."""
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """As ``RequestOutput`` has them; in a sample's first piece, where asked for."""
     prompt_index: int = 0
     sample: int = 0
     finish_reason: FinishReason | None = None
@@ -68,7 +88,6 @@ class Job:
         sequence_id: unique in the engine.
         seed: in [0, 2**64), resolved.
         cache_salt: only requests of the same salt share cached prefixes.
-        prompt_logprobs: so many best alternatives of each prompt token are wanted too; None: nothing of the prompt.
         trace: record what each round looked like.
         constraint: what the output may be, this job's own; None: anything.
 
@@ -87,19 +106,22 @@ class Job:
         seed: int,
         speculation: SpeculationParams,
         cache_salt: str = "",
-        prompt_logprobs: int | None = None,
         trace: bool = False,
         constraint: TokenConstraint | None = None,
     ) -> None:
         vocab_size = model.config.vocab_size
         for token in prompt.token_ids:
             if not 0 <= token < vocab_size:
-                raise RequestError(f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.")
+                raise RequestError(
+                    f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.", "prompt"
+                )
+        if params.bad_words:
+            banned = params.banned_sequences + spellings(params.bad_words, model.tokenizer)
+            params = replace(params, bad_words=(), banned_sequences=banned)
+        self.prompt = prompt
         self.prompt_index = prompt_index
         self.sample = sample
-        self._text = IncrementalDetokenizer(
-            model.tokenizer, prompt.token_ids, stop=params.stop, min_tokens=params.min_tokens
-        )
+        self._text = IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params)
         self.sequence = Sequence(
             id=sequence_id,
             tokens=list(prompt.token_ids),
@@ -114,7 +136,6 @@ class Job:
             ),
             speculation=speculation,
             cache_salt=cache_salt,
-            prompt_top=prompt_logprobs,
             trace=Trace() if trace else None,
             text=self._text,
             constraint=constraint,
@@ -139,6 +160,7 @@ class Job:
             logprobs=sequence.logprobs[self._shown_tokens :],
             text_offsets=self.text_offsets[self._shown_tokens :],
             rounds=rounds,
+            prompt_logprobs=None if self._shown_tokens else self.prompt_logprobs,
             prompt_index=self.prompt_index,
             sample=self.sample,
             finish_reason=sequence.finish_reason,
@@ -155,6 +177,12 @@ class Job:
         """[output token] where its text begins in the output, in characters."""
         return self._text.offsets
 
+    @property
+    def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
+        """As ``RequestOutput`` has them, as far as the prompt has been read."""
+        wanted = self.sequence.params.prompt_logprobs is not None
+        return [None, *self.sequence.prompt_logprobs] if wanted else None
+
     def completion(self) -> Completion:
         """The result of a finished sequence."""
         sequence = self.sequence
@@ -170,6 +198,10 @@ class Job:
             stop_reason=sequence.stop_reason,
             error=sequence.error,
         )
+
+    def output(self) -> RequestOutput:
+        """Of this sample's prompt, still without samples."""
+        return RequestOutput(self.prompt.text, self.prompt.token_ids, [], self.prompt_logprobs)
 
     def _final_text(self) -> str:
         if self.sequence.finished:
@@ -204,7 +236,8 @@ def token_ids(prompt: abc.Sequence[int]) -> list[int]:
     except TypeError:
         raise RequestError(
             f"a prompt is {type(prompt).__name__} {prompt!s:.40}; give a text, a list of token ids, or what encode "
-            "returns."
+            "returns.",
+            "prompt",
         ) from None
 
 

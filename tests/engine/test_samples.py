@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 
 import pytest
 
@@ -128,7 +129,7 @@ def test_all_know_the_log_probabilities_of_the_prompt() -> None:
     engine = new_engine()
     made = samples(engine, 3)
     for sequence in made:
-        sequence.prompt_top = 2
+        sequence.params = replace(sequence.params, prompt_logprobs=2)
     run_all(engine, made)
     assert [entry.token_id for entry in made[0].prompt_logprobs] == PROMPT[1:]
     assert made[2].prompt_logprobs == made[1].prompt_logprobs == made[0].prompt_logprobs

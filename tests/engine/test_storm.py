@@ -227,7 +227,7 @@ def test_prompt_logprobs_are_those_of_the_prompts_own_tokens_whatever_the_chunks
     engine = storm_engine(cache_tokens=128, limits=Limits(max_rows=16, draft_rows=4))
     sequences = [toy_sequence(engine, prompt, sequence_id=i) for i in range(3)]
     for sequence in sequences[1:]:
-        sequence.prompt_top = 2
+        sequence.params = replace(sequence.params, prompt_logprobs=2)
     run_all(engine, sequences)
     assert sum(sequence.stats.preemptions for sequence in sequences) > 0
     for sequence in sequences[1:]:

@@ -118,7 +118,7 @@ class SlowLaw:
         return torch.tensor([0.25, 0.75], dtype=torch.float64)
 
     def logprobs(self, node: int, token: int, count: int) -> TokenLogprobs:
-        return TokenLogprobs(token, math.log(0.5), {})
+        return TokenLogprobs(token, math.log(0.5), {}, 1)
 
 
 def test_recording_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:

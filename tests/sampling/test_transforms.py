@@ -317,7 +317,8 @@ def test_peak_ratio_is_that_of_the_processed_softmax():
 def test_logprobs_are_those_of_the_raw_law():
     logits = torch.tensor([2.0, 5.0, 1.0, 5.0, 3.0])
     expected = logits.log_softmax(-1)
-    logprob, best = logprobs(logits, 2, 3)
+    logprob, best, rank = logprobs(logits, 2, 3)
+    assert rank == 5
     assert logprob == pytest.approx(expected[2].item())
     assert list(best) == [1, 3, 4]
     assert list(best.values()) == pytest.approx(expected[[1, 3, 4]].tolist())

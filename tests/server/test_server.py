@@ -137,7 +137,6 @@ def test_a_prompt_is_scored_without_an_answer(llm: LLM) -> None:
             else:
                 assert choice["logprobs"] == {name: values[:-1] for name, values in more["logprobs"].items()}
     assert_openai_error(post(llm, "/v1/completions", {**body, "echo": False, "max_tokens": 0}), 400)
-    assert_openai_error(post(llm, "/v1/completions", {**body, "stream": True, "max_tokens": 0}), 400)
 
 
 @pytest.mark.parametrize(
@@ -247,11 +246,15 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int]] = [
     ({"suffix": "end"}, 400),
     ({"allowed_token_ids": []}, 400),
     ({"allowed_token_ids": [-1]}, 400),
-    ({"bad_words": ["abc"]}, 400),
-    ({"truncate_prompt_tokens": 3}, 400),
-    ({"include_stop_str_in_output": True}, 400),
-    ({"prompt_logprobs": 1}, 400),
+    ({"bad_words": [" "]}, 400),
+    ({"bad_words": ["x" * 257]}, 400),
+    ({"bad_words": ["x"] * 301}, 400),
+    ({"truncate_prompt_tokens": 0}, 400),
+    ({"truncate_prompt_tokens": -1, "max_tokens": 10_000}, 400),
+    ({"prompt_logprobs": 21}, 400),
+    ({"prompt_logprobs": 1, "stream": True}, 400),
     ({"use_beam_search": True}, 400),
+    ({"typical_p": 0.5}, 400),
     ({"n": 17}, 400),
     ({"n": 0}, 400),
     ({"n": -1}, 400),
@@ -292,6 +295,7 @@ def test_bad_requests_are_refused_in_openais_shape(llm: LLM) -> None:
 
 def test_fields_of_other_servers_that_ask_for_nothing_are_ignored(llm: LLM) -> None:
     nothing = {"bad_words": [], "use_beam_search": False, "truncate_prompt_tokens": None, "user": "somebody"}
+    nothing |= {"typical_p": 1.0, "mirostat": 0, "repeat_penalty": 1, "n_predict": -1}
     body = {"prompt": "abc abc", **GREEDY}
     texts = [
         post(llm, "/v1/completions", body | more).json()["choices"][0]["text"]
@@ -343,8 +347,7 @@ def test_the_template_is_told_what_the_request_says(model: Model) -> None:
 
 BAD_CHATS: list[dict[str, Any]] = [
     {"functions": [{"name": "look_up"}]},
-    {"add_generation_prompt": False},
-    {"continue_final_message": True},
+    {"add_generation_prompt": True, "continue_final_message": True},
     {"messages": []},
     {"messages": [{"role": "user"}]},
     {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from headstart.engine.outputs import Completion, TokenOrigin
+from headstart.engine.outputs import Completion, FinishReason, TokenOrigin
 from headstart.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class DraftText:
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int], params: SamplingParams) -> None:
         self._tokenizer = tokenizer
-        self._text = IncrementalDetokenizer(tokenizer, prompt_token_ids, params.stop, params.min_tokens)
+        self._text = IncrementalDetokenizer.of_request(tokenizer, prompt_token_ids, params)
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._colours = self._console.color_system is not None and not self._console.no_color
 
@@ -68,11 +68,14 @@ class DraftText:
         return "{=guessed and accepted=} [-guessed and refused-] {+the model's own token after a guess+}"
 
     def show(self, piece: StreamPiece) -> None:
-        for token, origin, rejected in zip(piece.token_ids, piece.origins, piece.rejected, strict=True):
+        for place, (token, origin, rejected) in enumerate(
+            zip(piece.token_ids, piece.origins, piece.rejected, strict=True), start=1
+        ):
             if rejected is not None:
                 guess = self._tokenizer.token_text(rejected).replace("\n", "↵")
                 self._write(guess, REJECTED, REJECTED_MARKS)
-            self._write(self._text.append(token), STYLES[origin], MARKS[origin])
+            ends = place == len(piece.token_ids) and _ended_by_token(piece)
+            self._write(self._text.append(token, ends), STYLES[origin], MARKS[origin])
         if piece.finish_reason is not None:
             self._write(self._text.finish(), Style(), ("", ""))
 
@@ -82,6 +85,11 @@ class DraftText:
             sys.stdout.flush()
         elif text:
             self._console.print(Text(text, style), end="", soft_wrap=True)
+
+
+def _ended_by_token(piece: StreamPiece) -> bool:
+    done = piece.completion
+    return done is not None and done.finish_reason is FinishReason.STOP and not isinstance(done.stop_reason, str)
 
 
 def json_row(answer: Answer, tokenizer: Tokenizer) -> dict[str, Any]:

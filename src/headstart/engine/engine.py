@@ -49,20 +49,24 @@ class Engine:
         """
         prompt, context = sequence.prompt_length, self.limits.max_context
         if not prompt:
-            raise RequestError("the prompt has no tokens; give at least one.")
+            raise RequestError("the prompt has no tokens; give at least one.", "prompt")
         if prompt >= context:
             raise RequestError(
                 f"the prompt has {prompt} tokens and the context holds {context}, at least one of them for output; "
-                "shorten the prompt."
+                "shorten the prompt.",
+                "prompt",
             )
         if prompt + 1 > self._cache_tokens:
             raise RequestError(
-                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens."
+                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",
+                "prompt",
             )
         vocab_size = self.runner.backend.config.vocab_size
         for token in sequence.tokens:
             if not 0 <= token < vocab_size:
-                raise RequestError(f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.")
+                raise RequestError(
+                    f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.", "prompt"
+                )
         sequence.params.check_vocabulary(vocab_size)
         self.drafters.name_for(sequence)
         sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, context - prompt))
@@ -162,7 +166,7 @@ class Engine:
             if leader is not None:
                 self._take_over(leader, sequence)
             # Whoever wants the target's logits over the prompt must see every row computed.
-            if cache.prefixes is not None and sequence.prompt_top is None and unread(sequence, cache):
+            if cache.prefixes is not None and sequence.params.prompt_logprobs is None and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
                 block = cache.next_block(sequence.id, sequence.tokens[:-1])
                 if block is not None and block in computed:

@@ -103,12 +103,14 @@ class SequenceStats:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probabilities at one output token, of the target's law before any transform."""
+    """Log-probabilities at one token, of the target's law before any transform."""
 
     token_id: int
     logprob: float
     top: dict[int, float]
     """The most probable tokens, best first."""
+    rank: int
+    """Of ``token_id``: 1 more than how many tokens are more probable."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,10 @@ class RequestOutput:
 
     prompt: str
     prompt_token_ids: list[int]
+    """What was read of it: less than the prompt's own where ``truncate_prompt_tokens`` says so."""
     outputs: list[Completion]
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    """[prompt token] where asked for; None for the first one, which nothing comes before."""
 
     @property
     def text(self) -> str:

@@ -52,7 +52,9 @@ class DrafterPool:
             return None
         name = self.default if wishes.drafter is None else wishes.drafter
         if name not in self.drafters:
-            raise RequestError(f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}.")
+            raise RequestError(
+                f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}.", "speculation"
+            )
         return name
 
     def begin(self, sequence: SequenceView) -> None:

@@ -139,18 +139,20 @@ def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
 
 def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:
     first = runner.cache.length(sequence.id)
-    wanted: Wanted = "none" if sequence.prompt_top is None else "all"
+    wanted: Wanted = "none" if sequence.params.prompt_logprobs is None else "all"
     return Span.chain(sequence.id, sequence.tokens[first : first + count], wanted)
 
 
 def _note_prompt(sequence: Sequence, first: int, output: SpanOutput) -> None:
     """Log-probabilities of the prompt tokens that a chunk predicts, each once (a preempted prompt is read again)."""
-    if sequence.prompt_top is None:
+    if sequence.params.prompt_logprobs is None:
         return
     for position, row in enumerate(output.logits, start=first + 1):
         if len(sequence.prompt_logprobs) + 1 == position < sequence.prompt_length:
             token = sequence.tokens[position]
-            sequence.prompt_logprobs.append(TokenLogprobs(token, *logprobs(row, token, sequence.prompt_top)))
+            sequence.prompt_logprobs.append(
+                TokenLogprobs(token, *logprobs(row, token, sequence.params.prompt_logprobs))
+            )
 
 
 def _wanted(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> Wanted:

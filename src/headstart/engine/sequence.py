@@ -22,8 +22,8 @@ class GrowingText(Protocol):
         """The stop string that was completed, if one was."""
         ...
 
-    def append(self, token_id: int) -> str:
-        """Take one committed token; the text that became final."""
+    def append(self, token_id: int, ends: bool) -> str:
+        """Take one committed token, by which the sequence ends or not; the text that became final."""
         ...
 
 
@@ -59,8 +59,6 @@ class Sequence:
     """Only sequences of the same salt share cached prefixes."""
     leader: Sequence | None = None
     """Another sample of the same request, which reads the prompt for this one too."""
-    prompt_top: int | None = None
-    """So many best alternatives of each prompt token are wanted; None: no log-probabilities of the prompt."""
     text: GrowingText | None = None
     constraint: TokenConstraint | None = None
     """What the output may be; None: anything."""
@@ -106,7 +104,7 @@ class Sequence:
         self.history.append(token)
         self.stats.tokens += 1
         if self.text is not None:
-            self.text.append(token)
+            self.text.append(token, token in self.stops.end_tokens or token in self.stops.stop_tokens)
         if token in self.stops.end_tokens:
             self.finish_reason = FinishReason.STOP
         elif token in self.stops.stop_tokens:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n")
-_OPTIONAL_INTEGER_FIELDS = ("max_tokens", "seed", "logprobs")
+_OPTIONAL_INTEGER_FIELDS = ("max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
 _REAL_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-
+_SWITCHES = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+_TOKEN_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids")
+_TEXT_LISTS = ("stop", "bad_words")
 
 _MAX_SAMPLES = 1 << 14
 """Of one prompt: each is set up before the first one decodes."""
 
 
-def _check(ok: bool, message: str) -> None:
+def _check(ok: bool, name: str, complaint: str) -> None:
     if not ok:
-        raise RequestError(message)
+        raise RequestError(f"{name} {complaint}", name)
 
 
 def _integer(name: str, value: Any) -> int:
@@ -31,7 +34,7 @@ def _integer(name: str, value: Any) -> int:
             return operator.index(value)
     except TypeError:
         pass
-    raise RequestError(f"{name} is {value!r}; it must be an integer.")
+    raise RequestError(f"{name} is {value!r}; it must be an integer.", name)
 
 
 def _is_listed(value: object) -> bool:
@@ -39,12 +42,12 @@ def _is_listed(value: object) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
 
 
-def _real(name: str, value: Any) -> float:
+def _real(name: str, value: Any, what: str = "") -> float:
     try:
         number = math.nan if isinstance(value, (str, bool)) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    _check(math.isfinite(number), f"{name} is {value!r}; it must be a finite number.")
+    _check(math.isfinite(number), name, f"{what}is {value!r}; it must be a finite number.")
     return number
 
 
@@ -52,7 +55,21 @@ def _token_id(name: str, token: Any) -> int:
     try:
         return int(token) if isinstance(token, str) else operator.index(token)
     except (TypeError, ValueError):
-        raise RequestError(f"{name} names {token!r}; token ids are integers.") from None
+        raise RequestError(f"{name} names {token!r}; token ids are integers.", name) from None
+
+
+def _token_ids(name: str, tokens: Any) -> tuple[int, ...]:
+    _check(_is_listed(tokens), name, f"is {tokens!r:.40}; it must be a list of token ids.")
+    return tuple(_token_id(name, token) for token in tokens)
+
+
+def _texts(name: str, texts: Any) -> tuple[str, ...]:
+    _check(
+        isinstance(texts, str) or _is_listed(texts), name, f"is {texts!r:.40}; it must be a text or a list of texts."
+    )
+    listed = (texts,) if isinstance(texts, str) else tuple(texts)
+    _check(all(isinstance(text, str) and text for text in listed), name, "must hold strings, none of them empty.")
+    return listed
 
 
 @dataclass(frozen=True)
@@ -60,8 +77,8 @@ class SamplingParams:
     """How the next token is drawn from the target's logits, and when to stop.
 
     Every field acts on the target's law before verification, so speculation changes none of it. The order of
-    the transforms is vLLM's: structured outputs; allowed and banned tokens, min_tokens, logit bias; then repetition,
-    frequency and presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
+    the transforms is vLLM's: structured outputs; allowed and banned tokens, banned sequences, min_tokens, logit bias;
+    then repetition, frequency and presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
     """
 
     temperature: float = 1.0
@@ -83,12 +100,20 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] | None = None
     """Only these may be drawn; None allows all."""
     banned_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    """Texts that are not said, whether a text begins with them or a space stands before; as vLLM has it, no token may
+    complete the tokens that such a text is cut into. Of other ways to spell it nothing is said."""
+    banned_sequences: tuple[tuple[int, ...], ...] = ()
+    """The same as token ids: none may be completed in the output (the prompt does not count). ``bad_words`` become
+    these."""
     min_tokens: int = 0
     """No end-of-sequence or stop token before so many output tokens."""
     max_tokens: int | None = 128
     """Output tokens at most; None: as far as the context reaches."""
     stop: tuple[str, ...] = ()
     """Stop strings: the text ends before the first of them."""
+    include_stop_str_in_output: bool = False
+    """The text ends behind the stop string instead; a stop token's own text belongs to it, too."""
     stop_token_ids: tuple[int, ...] = ()
     """End the sequence like an end-of-sequence token does."""
     ignore_eos: bool = False
@@ -98,33 +123,89 @@ class SamplingParams:
     """Independent samples of the same prompt."""
     logprobs: int | None = None
     """Log-probabilities of the chosen and so many best tokens, of the law before any transform; None: none."""
-
+    prompt_logprobs: int | None = None
+    """Log-probabilities of each prompt token and of so many best tokens in its place; None: none. All of the prompt is
+    computed for it, whatever the prefix cache holds."""
+    truncate_prompt_tokens: int | None = None
+    """Only so many last tokens of the prompt are read; -1: as many as leave room for max_tokens. None: all."""
+    skip_special_tokens: bool = True
+    """Leave the spelling of special tokens out of the text."""
     structured_outputs: StructuredOutputsParams | None = None
     """What the whole output must be; acts on the logits before every other transform."""
 
     def __post_init__(self) -> None:
-        for name in ("banned_token_ids", "stop_token_ids", "stop", "logit_bias"):
+        for name in ("banned_token_ids", "banned_sequences", "stop_token_ids", *_TEXT_LISTS, "logit_bias"):
             # Other libraries have None for nothing.
             if getattr(self, name) is None:
                 object.__setattr__(self, name, {} if name == "logit_bias" else ())
-        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+        self._convert()
+        _check(self.temperature >= 0, "temperature", f"is {self.temperature}; it must be 0 (greedy) or more.")
+        if self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
+        _check(self.top_k >= 0, "top_k", f"is {self.top_k}; it must be 0 (off) or more.")
+        _check(0 < self.top_p <= 1, "top_p", f"is {self.top_p}; it must lie in (0, 1].")
+        _check(0 <= self.min_p <= 1, "min_p", f"is {self.min_p}; it must lie in [0, 1].")
+        _check(self.repetition_penalty > 0, "repetition_penalty", f"is {self.repetition_penalty}; it must be above 0.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check(abs(getattr(self, name)) <= 2, name, f"is {getattr(self, name)}; it must lie in [-2, 2].")
+        _check(self.allowed_token_ids != (), "allowed_token_ids", "is empty; name at least one token or leave it out.")
+        _check(all(self.banned_sequences), "banned_sequences", "holds an empty one; name the tokens that are banned.")
+        _check(self.min_tokens >= 0, "min_tokens", f"is {self.min_tokens}; it must be 0 or more.")
+        if self.max_tokens is not None:
+            _check(self.max_tokens >= 1, "max_tokens", f"is {self.max_tokens}; it must be 1 or more.")
+            _check(
+                self.min_tokens <= self.max_tokens,
+                "min_tokens",
+                f"is {self.min_tokens}, above max_tokens {self.max_tokens}; lower it.",
+            )
+        _check(1 <= self.n <= _MAX_SAMPLES, "n", f"is {self.n}; it must lie in [1, {_MAX_SAMPLES}].")
+        if self.seed is not None:
+            _check(0 <= self.seed < 2**64, "seed", f"is {self.seed}; it must lie in [0, 2**64).")
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(self, name)
+            _check(wanted is None or 0 <= wanted <= 100, name, f"is {wanted}; it must lie in [0, 100].")
+        kept = self.truncate_prompt_tokens
+        _check(
+            kept is None or kept == -1 or kept >= 1,
+            "truncate_prompt_tokens",
+            f"is {kept}; it must be 1 or more, or -1 for as many as there is room for.",
+        )
+        if self.structured_outputs is not None:
+            _check(
+                isinstance(self.structured_outputs, StructuredOutputsParams),
+                "structured_outputs",
+                f"is {self.structured_outputs!r}; it must be StructuredOutputsParams.",
+            )
+            _check(
+                not self.ignore_eos,
+                "ignore_eos",
+                "is given; structured_outputs end by themselves. Leave one out.",
+            )
+
+    def _convert(self) -> None:
+        """Bring every field to its own type, or refuse it."""
+        for name in _TOKEN_LISTS:
             tokens = getattr(self, name)
             if tokens is not None:
-                _check(_is_listed(tokens), f"{name} is {tokens!r:.40}; it must be a list of token ids.")
-                object.__setattr__(self, name, tuple(_token_id(name, token) for token in tokens))
+                object.__setattr__(self, name, _token_ids(name, tokens))
+        sequences: Any = self.banned_sequences
         _check(
-            isinstance(self.logit_bias, Mapping), f"logit_bias is {self.logit_bias!r:.40}; it must map ids to numbers."
+            _is_listed(sequences), "banned_sequences", f"is {sequences!r:.40}; it must be a list of lists of token ids."
+        )
+        object.__setattr__(
+            self, "banned_sequences", tuple(_token_ids("banned_sequences", tokens) for tokens in sequences)
+        )
+        _check(
+            isinstance(self.logit_bias, Mapping),
+            "logit_bias",
+            f"is {self.logit_bias!r:.40}; it must map ids to numbers.",
         )
         bias = {_token_id("logit_bias", token): value for token, value in self.logit_bias.items()}
         for token, value in bias.items():
-            bias[token] = value if value == -math.inf else _real(f"logit_bias of token {token}", value)
+            bias[token] = value if value == -math.inf else _real("logit_bias", value, f"of token {token} ")
         object.__setattr__(self, "logit_bias", bias)
-        stop: str | Sequence[object] = self.stop
-        _check(
-            isinstance(stop, str) or _is_listed(stop), f"stop is {stop!r:.40}; it must be a text or a list of texts."
-        )
-        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
-        _check(all(isinstance(text, str) and text for text in self.stop), "stop must hold strings, none of them empty.")
+        for name in _TEXT_LISTS:
+            object.__setattr__(self, name, _texts(name, getattr(self, name)))
         for name in _INTEGER_FIELDS:
             object.__setattr__(self, name, _integer(name, getattr(self, name)))
         for name in _OPTIONAL_INTEGER_FIELDS:
@@ -132,35 +213,10 @@ class SamplingParams:
                 object.__setattr__(self, name, _integer(name, getattr(self, name)))
         for name in _REAL_FIELDS:
             object.__setattr__(self, name, _real(name, getattr(self, name)))
-        _check(isinstance(self.ignore_eos, bool), f"ignore_eos is {self.ignore_eos!r}; it must be True or False.")
-        _check(self.temperature >= 0, f"temperature is {self.temperature}; it must be 0 (greedy) or more.")
-        if self.top_k == -1:
-            object.__setattr__(self, "top_k", 0)
-        _check(self.top_k >= 0, f"top_k is {self.top_k}; it must be 0 (off) or more.")
-        _check(0 < self.top_p <= 1, f"top_p is {self.top_p}; it must lie in (0, 1].")
-        _check(0 <= self.min_p <= 1, f"min_p is {self.min_p}; it must lie in [0, 1].")
-        _check(self.repetition_penalty > 0, f"repetition_penalty is {self.repetition_penalty}; it must be above 0.")
-        for name in ("presence_penalty", "frequency_penalty"):
-            _check(abs(getattr(self, name)) <= 2, f"{name} is {getattr(self, name)}; it must lie in [-2, 2].")
-        _check(self.allowed_token_ids != (), "allowed_token_ids is empty; name at least one token or leave it out.")
-        _check(self.min_tokens >= 0, f"min_tokens is {self.min_tokens}; it must be 0 or more.")
-        if self.max_tokens is not None:
-            _check(self.max_tokens >= 1, f"max_tokens is {self.max_tokens}; it must be 1 or more.")
+        for name in _SWITCHES:
             _check(
-                self.min_tokens <= self.max_tokens,
-                f"min_tokens is {self.min_tokens}, above max_tokens {self.max_tokens}; lower it.",
+                isinstance(getattr(self, name), bool), name, f"is {getattr(self, name)!r}; it must be True or False."
             )
-        _check(1 <= self.n <= _MAX_SAMPLES, f"n is {self.n}; it must lie in [1, {_MAX_SAMPLES}].")
-        if self.seed is not None:
-            _check(0 <= self.seed < 2**64, f"seed is {self.seed}; it must lie in [0, 2**64).")
-        if self.logprobs is not None:
-            _check(0 <= self.logprobs <= 100, f"logprobs is {self.logprobs}; it must lie in [0, 100].")
-        if self.structured_outputs is not None:
-            _check(
-                isinstance(self.structured_outputs, StructuredOutputsParams),
-                f"structured_outputs is {self.structured_outputs!r}; it must be StructuredOutputsParams.",
-            )
-            _check(not self.ignore_eos, "ignore_eos is given; structured_outputs end by themselves. Leave one out.")
 
     @property
     def greedy(self) -> bool:
@@ -172,13 +228,17 @@ class SamplingParams:
         Raises:
             RequestError: naming the field and the id.
         """
-        for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids", "logit_bias"):
-            for token in getattr(self, name) or ():
+        named: dict[str, Iterable[int]] = {name: getattr(self, name) or () for name in (*_TOKEN_LISTS, "logit_bias")}
+        named["banned_sequences"] = chain.from_iterable(self.banned_sequences)
+        for name, tokens in named.items():
+            for token in tokens:
                 _check(
                     0 <= token < vocab_size,
-                    f"{name} names token {token}; this model's ids go from 0 to {vocab_size - 1}.",
+                    name,
+                    f"names token {token}; this model's ids go from 0 to {vocab_size - 1}.",
                 )
         _check(
             self.allowed_token_ids is None or bool(set(self.allowed_token_ids) - set(self.banned_token_ids)),
-            "allowed_token_ids are all banned by banned_token_ids; leave at least one.",
+            "allowed_token_ids",
+            "are all banned by banned_token_ids; leave at least one.",
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from headstart.errors import RequestError
 
+_FIELD = "structured_outputs"
 _KINDS = ("json", "json_object", "regex", "choice")
 
 
@@ -31,12 +32,12 @@ class StructuredOutputsParams:
             given.remove("json_object")
         if len(given) != 1:
             raise RequestError(
-                f"structured_outputs names {' and '.join(given) or 'nothing'}; give exactly one of {', '.join(_KINDS)}."
+                f"{_FIELD} names {' and '.join(given) or 'nothing'}; give exactly one of {', '.join(_KINDS)}.", _FIELD
             )
         if self.json is not None:
             object.__setattr__(self, "json", _schema_text(self.json))
         if self.regex is not None and not isinstance(self.regex, str):
-            raise RequestError(f"regex is {self.regex!r}; it must be a string.")
+            raise RequestError(f"regex is {self.regex!r}; it must be a string.", _FIELD)
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
 
@@ -52,10 +53,10 @@ def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:
             schema = json.loads(schema)
         return json.dumps(schema, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise RequestError(f"json is no JSON schema: {str(error).rstrip('.')}.") from None
+        raise RequestError(f"json is no JSON schema: {str(error).rstrip('.')}.", _FIELD) from None
 
 
 def _choices(choices: Sequence[str]) -> tuple[str, ...]:
     if isinstance(choices, str) or not all(isinstance(text, str) and text for text in choices) or not choices:
-        raise RequestError("choice must hold texts, at least one and none of them empty.")
+        raise RequestError("choice must hold texts, at least one and none of them empty.", _FIELD)
     return tuple(choices)

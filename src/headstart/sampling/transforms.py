@@ -1,8 +1,9 @@
 """From the target's logits to the law of the next token, along one path's own history.
 
-The order is vLLM's (methods-exact A9): allowed and banned tokens, min_tokens, logit bias; repetition, frequency and
-presence penalties; a greedy request stops here; temperature, min-p, top-k, top-p. Rows are processed on the host, one
-at a time, logits in float32 and probabilities in float64, so that a row's law never depends on its neighbours.
+The order is vLLM's (methods-exact A9): allowed and banned tokens, banned sequences, min_tokens, logit bias; repetition,
+frequency and presence penalties; a greedy request stops here; temperature, min-p, top-k, top-p. Rows are processed on
+the host, one at a time, logits in float32 and probabilities in float64, so that a row's law never depends on its
+neighbours.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ _SELECTED_AT_MOST = 1024
 
 
 class TokenHistory:
-    """The tokens of one sequence, counted as they are committed: distinct ids in order of appearance."""
+    """The tokens of one sequence, counted as they are committed: distinct ids in order of appearance.
+
+    ``output`` holds the committed output tokens.
+    """
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int] = ()) -> None:
-        self.output_length = 0
+        self.output: list[int] = []
         distinct = dict.fromkeys(prompt)
         self._slots = {token: slot for slot, token in enumerate(distinct)}
         self._ids: IdArray = np.fromiter(distinct, dtype=np.int64, count=len(distinct))
@@ -45,7 +49,7 @@ class TokenHistory:
 
     def append(self, token: int) -> None:
         """Count one committed output token."""
-        self.output_length += 1
+        self.output.append(token)
         slot = self._slots.setdefault(token, len(self._slots))
         if slot == len(self._ids):
             room = max(64, slot)
@@ -87,7 +91,12 @@ class PathHistory:
     @property
     def output_length(self) -> int:
         """Output tokens up to the node, committed ones included."""
-        return self._base.output_length + len(self._path)
+        return len(self._base.output) + len(self._path)
+
+    def tail(self, length: int) -> Sequence[int]:
+        """The last ``length`` output tokens up to the node, fewer where there are no more; the prompt's never."""
+        older = length - len(self._path)
+        return [*self._base.output[-older:], *self._path] if older > 0 else self._path[-length:]
 
     def counts(self) -> tuple[IdArray, Row]:
         """As ``TokenHistory.counts``."""
@@ -107,7 +116,12 @@ class Transforms:
         self.params = params
         self.vocab_size = vocab_size
         self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
-        self._banned = _ids(params.banned_token_ids)
+        if params.bad_words:
+            raise RequestError("bad_words are texts; where there is no tokenizer, give banned_sequences.", "bad_words")
+        alone = [tokens[0] for tokens in params.banned_sequences if len(tokens) == 1]
+        self._banned = _ids((*params.banned_token_ids, *alone))
+        self._sequences = [tokens for tokens in params.banned_sequences if len(tokens) > 1]
+        self._longest_beginning = max(map(len, self._sequences), default=1) - 1
         self._ends = _ids({*params.stop_token_ids, *(token for token in eos_token_ids if 0 <= token < vocab_size)})
         self._biased = _ids(params.logit_bias)
         self._bias: Row = np.asarray(list(params.logit_bias.values()), dtype=np.float32)
@@ -127,7 +141,7 @@ class Transforms:
     @property
     def needs_history(self) -> bool:
         """Whether the law depends on what was said before, so that a history must be given."""
-        return self._penalises or self.params.min_tokens > 0
+        return self._penalises or self.params.min_tokens > 0 or bool(self._sequences)
 
     def processed_logits(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
         """Logits [vocab] up to and including penalties, float32 on the host; greedy requests take their argmax.
@@ -193,9 +207,10 @@ class Transforms:
         if not self._edits and not self.needs_history:
             return row
         if history is None and self.needs_history:
-            raise ValueError("penalties and min_tokens need the history of the path")
+            raise ValueError("penalties, min_tokens and banned sequences need the history of the path")
         too_early = history is not None and history.output_length < self.params.min_tokens
-        if not self._edits and not self._penalises and not too_early:
+        ends = self._sequence_ends(history) if self._sequences and history is not None else []
+        if not self._edits and not self._penalises and not too_early and not ends:
             return row
         if self._allowed is None:
             row = row.copy()
@@ -204,12 +219,18 @@ class Transforms:
             row = np.full_like(row, -np.inf)
             row[self._allowed] = allowed
         row[self._banned] = -np.inf
+        row[ends] = -np.inf
         if too_early:
             row[self._ends] = -np.inf
         row[self._biased] += self._bias
         if self._penalises and history is not None:
             self._penalise(row, *history.counts())
         return row
+
+    def _sequence_ends(self, history: PathHistory) -> list[int]:
+        """Tokens that would complete a banned sequence."""
+        tail = tuple(history.tail(self._longest_beginning))
+        return [tokens[-1] for tokens in self._sequences if tail[len(tail) + 1 - len(tokens) :] == tokens[:-1]]
 
     def _penalise(self, row: Row, ids: IdArray, counts: Row) -> None:
         params = self.params
@@ -279,9 +300,10 @@ class Transforms:
         return None
 
 
-def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, float]]:
-    """Log-probability of ``token``, and of the ``count`` best tokens, best first, lowest id first among equals.
+def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, float], int]:
+    """Log-probability of ``token``; of the ``count`` best tokens, best first, lowest id first among equals; its rank.
 
+    The rank is 1 more than how many tokens are more probable.
     ``logits`` [vocab] are the target's own: log-softmax before any transform, in float32.
 
     Raises:
@@ -295,7 +317,8 @@ def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, f
         kth = max(len(row) - count, 0)
         near = np.flatnonzero(row >= np.partition(row, kth)[kth])
         best = near[np.argsort(-row[near], kind="stable")][:count]
-    return float(row[token]), {int(other): float(row[other]) for other in best}
+    rank = 1 + int(np.count_nonzero(row > row[token]))
+    return float(row[token]), {int(other): float(row[other]) for other in best}, rank
 
 
 def checked_best(token: int) -> int:
@@ -353,8 +376,8 @@ _NOT_A_NUMBER = "the model's logits hold a value that is not a finite number; no
 def _check_peak(peak: float) -> None:
     if peak == -math.inf:
         raise RequestError(
-            "no token is left to sample: structured_outputs, logit_bias, allowed_token_ids, banned_token_ids and "
-            "min_tokens together forbid all of them; allow at least one."
+            "no token is left to sample: structured_outputs, logit_bias, allowed_token_ids, banned_token_ids, "
+            "bad_words and min_tokens together forbid all of them; allow at least one."
         )
     if not math.isfinite(peak):
         raise LogitsError(_NOT_A_NUMBER)

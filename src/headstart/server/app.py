@@ -87,9 +87,9 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
             case ClosedError():
                 return Reply(error_body(str(error), "server_error", code="closing"), 503)
             case UnknownModelError():
-                return Reply(error_body(str(error), "invalid_request_error", "model", "model_not_found"), 404)
+                return Reply(error_body(str(error), "invalid_request_error", error.field, "model_not_found"), 404)
             case RequestError():
-                return Reply(error_body(str(error), "invalid_request_error"), 400)
+                return Reply(error_body(str(error), "invalid_request_error", error.field), 400)
         raise error
 
     @app.exception_handler(Exception)

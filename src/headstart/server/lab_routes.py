@@ -59,7 +59,7 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
     async def run(body: RunBody, request: Request) -> Response:
         """Answer a conversation, round by round."""
         if (body.n or 1) != 1:
-            raise RequestError(f"n is {body.n}; the lab shows one sample.")
+            raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
         params = body.sampling(settings, body.max_tokens, None)
         prompt = await asyncio.to_thread(llm.encode_chat, body.messages)
         wishes = (body.speculation or Speculation()).params(llm.speculation)

@@ -11,25 +11,17 @@ from headstart.drafting.base import SpeculationParams
 from headstart.errors import RequestError
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart.server.foreign import refuse_foreign
 from headstart.server.settings import ServerSettings
 from headstart.verification.base import VerifyRule
 
-_UNSUPPORTED = {
-    "add_generation_prompt": "write it into chat_template_kwargs",
-    "bad_words": "ban tokens with logit_bias or allowed_token_ids",
-    "chat_template": "the model's own template is used",
-    "continue_final_message": "continue texts by /v1/completions",
-    "documents": "write them into a message",
-    "function_call": "ask with tool_choice",
-    "functions": "offer them as tools",
-    "grammar": "ask for a schema or an expression with structured_outputs",
-    "guided_grammar": "ask for a schema or an expression with structured_outputs",
-    "include_stop_str_in_output": "stop_reason names the stop string",
-    "prompt_logprobs": "ask for echo with logprobs by /v1/completions",
-    "truncate_prompt_tokens": "shorten the prompt",
-    "use_beam_search": "ask for n samples",
-}
-"""Fields of other servers without which the answer would be a wrong one, and what to do instead."""
+_SAME = (
+    *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words"),
+    *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
+)
+"""Fields of a request that are those of ``SamplingParams``."""
+_STRUCTURES = ("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_choice")
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 # What the document says of these, a sentence of our own refuses: the library's would not say the mend.
 _Some = Field(json_schema_extra={"minItems": 1})
@@ -123,6 +115,20 @@ class Generation(Body):
     stop: Annotated[str | list[str] | None, _one_of("a text or a list of texts")] = None
     stop_token_ids: list[int] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    """Words that are not said, at the beginning of a text or behind a space."""
+    include_stop_str_in_output: bool | None = None
+    """The text ends behind its stop string instead of before it."""
+    skip_special_tokens: bool | None = None
+    """false: special tokens show in the text."""
+    truncate_prompt_tokens: int | None = None
+    """Only so many last tokens of the prompt are read; -1: as many as leave room for max_tokens."""
+    prompt_logprobs: int | None = None
+    """Log-probabilities of each prompt token and of so many best tokens in its place."""
+    return_token_ids: bool | None = None
+    """Each choice has its ``token_ids`` and ``prompt_token_ids``."""
+    return_tokens_as_token_ids: bool | None = None
+    """Log-probabilities name tokens as ``token_id:ID``."""
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     n: int | None = None
@@ -141,25 +147,34 @@ class Generation(Body):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
+    def own_name(self, field: str | None) -> str | None:
+        """What this request calls a parameter that has other names, too."""
+        if field == "structured_outputs":
+            return next((name for name in _STRUCTURES if getattr(self, name) is not None), field)
+        return field
+
     def sampling(self, settings: ServerSettings, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         """The parameters of the engine.
 
         Raises:
             RequestError: a value is beyond what the engine or this server allows.
         """
-        for name, value in (self.model_extra or {}).items():
-            if name in _UNSUPPORTED and _is_asked(name, value):
-                raise RequestError(f"{name} is given, which this server does not know; {_UNSUPPORTED[name]}.")
+        refuse_foreign(self.model_extra or {})
+        if self.prompt_logprobs is not None and self.stream:
+            raise RequestError("prompt_logprobs cannot be streamed; leave stream out.", "prompt_logprobs")
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
         _at_most("n", self.n or 1, settings.max_samples)
         _at_most("logprobs", logprobs or 0, settings.max_logprobs)
-        _at_most("the number of logit_bias entries", len(self.logit_bias or ()), settings.max_logit_bias)
-        _at_most("the number of stop strings", len(stops), settings.max_stops)
-        _at_most("the number of stop_token_ids", len(self.stop_token_ids or ()), settings.max_logit_bias)
-        _at_most("the length of a stop string", max(map(len, stops), default=0), settings.max_stop_length)
-        same = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-        more = ("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids")
-        given = {name: value for name in (*same, *more) if (value := getattr(self, name)) is not None}
+        _at_most("prompt_logprobs", self.prompt_logprobs or 0, settings.max_logprobs)
+        number, length = "the number of entries of ", "the length of an entry of "
+        words = self.bad_words or ()
+        _at_most("logit_bias", len(self.logit_bias or ()), settings.max_logit_bias, number)
+        _at_most("stop", len(stops), settings.max_stops, number)
+        _at_most("stop_token_ids", len(self.stop_token_ids or ()), settings.max_logit_bias, number)
+        _at_most("bad_words", len(words), settings.max_logit_bias, number)
+        _at_most("stop", max(map(len, stops), default=0), settings.max_stop_length, length)
+        _at_most("bad_words", max(map(len, words), default=0), settings.max_stop_length, length)
+        given = {name: value for name in _SAME if (value := getattr(self, name)) is not None}
         seed = None if self.seed is None else self.seed % 2**64
         return SamplingParams(
             **given,
@@ -183,7 +198,7 @@ class Generation(Body):
         if self.response_format is not None and self.response_format.type != "text":
             schema = self.response_format.json_schema
             if self.response_format.type == "json_schema" and schema is None:
-                raise RequestError("response_format.json_schema is missing; give the schema.")
+                raise RequestError("response_format.json_schema is missing; give the schema.", "response_format")
             named = None if schema is None else schema.json_schema
             asked.append({"json_object": True} if named is None else {"json": named})
         if not asked:
@@ -191,7 +206,9 @@ class Generation(Body):
         if len(asked) > 1:
             raise RequestError("several fields ask for a structured output; keep one of them.")
         structure = StructuredOutputsParams(**asked[0])
-        _at_most("the length of the schema, expression or choices", structure.size, settings.max_schema_length)
+        _at_most(
+            "structured_outputs", structure.size, settings.max_schema_length, "the length of what is asked for by "
+        )
         return structure
 
 
@@ -230,6 +247,8 @@ class CompletionBody(Generation):
         _one_of("a text, a list of token ids, or a list of either"),
     ]
     echo: bool | None = None
+    add_special_tokens: bool | None = None
+    """false: a text is read without the special tokens that the tokenizer puts around it."""
     logprobs: int | None = None
     suffix: str | None = None
     best_of: int | None = None
@@ -248,8 +267,26 @@ class ChatBody(Generation):
         _one_of("none, auto, required or an object that names a function"),
     ] = None
     parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    """false: the prompt ends with the last message, not with what begins an answer."""
+    continue_final_message: bool | None = None
+    """The answer goes on where the last message ends, as a part of it."""
+    documents: list[dict[str, Any]] | None = None
+    """For templates that show documents."""
     chat_template_kwargs: dict[str, Any] | None = None
     """What else the model's template knows, like ``enable_thinking``."""
+
+    def own_name(self, field: str | None) -> str | None:
+        """As for every request; and what a chat has in place of a prompt."""
+        if field == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return "messages" if field == "prompt" else super().own_name(field)
+
+    def template_variables(self) -> dict[str, Any]:
+        """What the template is told besides messages and tools."""
+        named = ("add_generation_prompt", "continue_final_message", "documents")
+        given = {name: value for name in named if (value := getattr(self, name)) is not None}
+        return {**(self.chat_template_kwargs or {}), **given}
 
 
 class TokenizeBody(Body):
@@ -266,11 +303,6 @@ class DetokenizeBody(Body):
     tokens: list[_TokenId]
 
 
-def _is_asked(name: str, value: Any) -> bool:
-    """Many clients send what they do not use as null, false or empty."""
-    return value is False if name == "add_generation_prompt" else bool(value)
-
-
-def _at_most(name: str, value: int, bound: int) -> None:
+def _at_most(name: str, value: int, bound: int, what: str = "") -> None:
     if value > bound:
-        raise RequestError(f"{name} is {value}; this server allows {bound}.")
+        raise RequestError(f"{what}{name} is {value}; this server allows {bound}.", name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -65,27 +67,31 @@ def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str,
     }
 
 
+Spell = Callable[[int], str]
+"""What a token is called in a reply."""
+
+
 def completion_logprobs(
-    tokenizer: Tokenizer,
+    spell: Spell,
     entries: Sequence[TokenLogprobs | None],
     token_ids: Sequence[int],
     text_offsets: Sequence[int],
 ) -> dict[str, Any]:
     """``logprobs`` of a completion; None: a token that nothing comes before."""
     return {
-        "tokens": [tokenizer.token_text(token) for token in token_ids],
+        "tokens": [spell(token) for token in token_ids],
         "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
-        "top_logprobs": [None if entry is None else _top(tokenizer, entry) for entry in entries],
+        "top_logprobs": [None if entry is None else _top(spell, entry) for entry in entries],
         "text_offset": list(text_offsets),
     }
 
 
-def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, spell: Spell, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """``logprobs`` of a chat's choice."""
 
     def shown(token: int, logprob: float) -> dict[str, Any]:
         spelling = tokenizer.token_bytes(token)
-        return {"token": tokenizer.token_text(token), "logprob": _finite(logprob), "bytes": list(spelling)}
+        return {"token": spell(token), "logprob": _finite(logprob), "bytes": list(spelling)}
 
     content = [
         {
@@ -97,16 +103,39 @@ def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dic
     return {"content": content, "refusal": None}
 
 
+def prompt_logprobs(spell: Spell, entries: Sequence[TokenLogprobs | None], count: int) -> list[dict[str, Any] | None]:
+    """``prompt_logprobs`` as vLLM has them: each prompt token and the ``count`` best in its place, by id."""
+
+    def shown(token: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": spell(token)}}
+
+    told: list[dict[str, Any] | None] = []
+    for entry in entries:
+        if entry is None:
+            told.append(None)
+            continue
+        best = shown(entry.token_id, entry.logprob, entry.rank)
+        for rank, (token, logprob) in enumerate(islice(entry.top.items(), count), start=1):
+            best |= shown(token, logprob, rank) if token != entry.token_id else {}
+        told.append(best)
+    return told
+
+
+def fewer(entries: Sequence[TokenLogprobs | None], count: int) -> list[TokenLogprobs | None]:
+    """The same with no more than ``count`` of the best tokens."""
+    return [None if entry is None else replace(entry, top=dict(islice(entry.top.items(), count))) for entry in entries]
+
+
 def stop_reason(completion: Completion | None) -> int | str | None:
     """The stop token or string that ended a sample."""
     return None if completion is None else completion.stop_reason
 
 
-def _top(tokenizer: Tokenizer, entry: TokenLogprobs) -> dict[str, float]:
+def _top(spell: Spell, entry: TokenLogprobs) -> dict[str, float]:
     """Best first; of tokens that are spelt alike the best one. The token itself is always among them."""
     top: dict[str, float] = {}
     for token, logprob in [*entry.top.items(), (entry.token_id, entry.logprob)]:
-        top.setdefault(tokenizer.token_text(token), _finite(logprob))
+        top.setdefault(spell(token), _finite(logprob))
     return top
 
 

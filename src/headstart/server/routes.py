@@ -111,7 +111,7 @@ async def tokenize(body: TokenizeBody, here: Here) -> Response:
     """Token ids of a text, or of a conversation as the model reads it."""
     llm = here.llm
     if (body.prompt is None) == (body.messages is None):
-        raise RequestError("give either prompt or messages.")
+        raise RequestError("give either prompt or messages.", "prompt")
     if body.messages is not None:
         tokens = (await asyncio.to_thread(llm.encode_chat, body.messages)).token_ids
     else:
@@ -130,7 +130,7 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
     vocab_size = here.llm.model.config.vocab_size
     for token in body.tokens:
         if not 0 <= token < vocab_size:
-            raise RequestError(f"tokens holds {token}; this model's ids go from 0 to {vocab_size - 1}.")
+            raise RequestError(f"tokens holds {token}; this model's ids go from 0 to {vocab_size - 1}.", "tokens")
     text = await asyncio.to_thread(here.llm.model.tokenizer.decode, body.tokens, False)
     return Reply({"prompt": text})
 

@@ -57,12 +57,25 @@ class CompletionLogprobs(BaseModel):
     text_offset: list[int]
 
 
+class RankedLogprob(BaseModel):
+    logprob: float
+    rank: int = Field(description="1: the most probable token.")
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, RankedLogprob] | None]
+"""[prompt token] by token id: the token itself and the best in its place; None for the first one."""
+
+
 class CompletionChoice(BaseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length", "abort"]
     stop_reason: int | str | None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class CompletionReply(BaseModel):
@@ -113,6 +126,7 @@ class ChatChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls", "abort"]
     stop_reason: int | str | None
+    token_ids: list[int] | None = None
 
 
 class ChatReply(BaseModel):
@@ -122,6 +136,8 @@ class ChatReply(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class ServedModel(BaseModel):

@@ -106,16 +106,16 @@ def plan_tools(body: ChatBody, template_knows_tools: bool, max_tools: int) -> To
     """
     tools, choice = body.tools or [], body.tool_choice
     if len(tools) > max_tools:
-        raise RequestError(f"the number of tools is {len(tools)}; this server allows {max_tools}.")
+        raise RequestError(f"the number of tools is {len(tools)}; this server allows {max_tools}.", "tools")
     names = frozenset(tool.function.name for tool in tools)
     if choice in (None, "none", "auto"):
         return ToolPlan(names) if tools and template_knows_tools and choice != "none" else None
     if not tools:
-        raise RequestError("tool_choice asks for a call, but tools is empty; name the functions there.")
+        raise RequestError("tool_choice asks for a call, but tools is empty; name the functions there.", "tools")
     if isinstance(choice, NamedTool):
         wanted = choice.function.name
         if wanted not in names:
-            raise RequestError(f"tool_choice names function {wanted!r}, which is not one of tools.")
+            raise RequestError(f"tool_choice names function {wanted!r}, which is not one of tools.", "tool_choice")
         schema = next(_parameters(tool) for tool in tools if tool.function.name == wanted)
         return ToolPlan(names, StructuredOutputsParams(json=schema), wanted)
     most = 1 if body.parallel_tool_calls is False else len(tools)

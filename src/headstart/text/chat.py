@@ -14,6 +14,8 @@ from headstart.text.directory_tokenizer import directory_special_tokens, read_se
 from headstart.text.gguf_tokenizer import gguf_special_tokens
 
 _DEFAULT, _TOOL_USE = "default", "tool_use"
+_CONTINUED = "\ue000continued\ue001"
+"""Marks the end of a message that is continued while it is rendered: what follows it may well repeat the message."""
 
 
 class ChatTemplate:
@@ -63,7 +65,8 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
         **variables: Any,
     ) -> str:
         """The prompt of a conversation. Encode it with ``add_special_tokens=False``: it brings its own.
@@ -71,39 +74,60 @@ class ChatTemplate:
         ``messages``: each has a "role" and a "content": a string, a list of text parts as the OpenAI API has them (they
         are joined by newlines), or None beside "tool_calls"; what these pass to a function may be JSON text or an
         object. ``tools``: JSON schemas of functions.
-        ``add_generation_prompt``: end with what begins an answer. ``variables``: what else the template knows.
+        ``add_generation_prompt``: end with what begins an answer; left out, that is so unless the final message is
+        continued. ``continue_final_message``: end where the text of the last message ends, so that the answer goes on
+        with it. ``variables``: what else the template knows.
 
         Raises:
             RequestError: the model has no template, or the template refuses or cannot render these messages.
         """
         template = self._choose(tools)
+        if add_generation_prompt and continue_final_message:
+            raise RequestError(
+                "continue_final_message is given beside add_generation_prompt, which begins another message; keep one "
+                "of them.",
+                "continue_final_message",
+            )
         plain = {
             "messages": [_message(message, index) for index, message in enumerate(_list("messages", messages))],
             "tools": None if tools is None else _plain(_list("tools", tools), "tools"),
             "documents": None,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": not continue_final_message and add_generation_prompt is not False,
             **self._special_tokens,
             **{key: _plain(value, key) for key, value in variables.items()},
         }
         if not plain["messages"]:
-            raise RequestError("messages is empty; give at least one message.")
+            raise RequestError("messages is empty; give at least one message.", "messages")
+        if continue_final_message:
+            plain["messages"][-1]["content"] += _CONTINUED
 
         from headstart.text.sandbox import checked, compile_template, render
 
         try:
-            return render(compile_template(template), checked(plain))
+            rendered = render(compile_template(template), checked(plain))
         except (RecursionError, MemoryError) as error:
-            raise RequestError("the chat template is nested too deeply or wants too much memory.") from error
+            raise RequestError(
+                "the chat template is nested too deeply or wants too much memory.", "messages"
+            ) from error
         except Exception as error:  # whatever a program that came with a download can raise
             reason = str(error).rstrip(".") or type(error).__name__
-            raise RequestError(f"the chat template cannot render these messages: {reason}.") from error
+            raise RequestError(f"the chat template cannot render these messages: {reason}.", "messages") from error
+        if not continue_final_message:
+            return rendered
+        until_mark, mark, _ = rendered.rpartition(_CONTINUED)
+        if not mark:
+            raise RequestError(
+                "continue_final_message is given, but the chat template does not show the last message's text.",
+                "continue_final_message",
+            )
+        return until_mark
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         template = self._templates.get(_TOOL_USE) if tools else None
         template = template or self._templates.get(_DEFAULT)
         if template is None:
             of = f"model {self._name!r}" if self._name else "this model"
-            raise RequestError(f"{of} has no chat template; give a plain prompt instead of messages.")
+            raise RequestError(f"{of} has no chat template; give a plain prompt instead of messages.", "messages")
         return template
 
 
@@ -129,7 +153,7 @@ def _named_templates(value: Any, source: str) -> dict[str, str]:
 
 def _list(field: str, value: Any) -> Sequence[Any]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise RequestError(f"{field} is of type {type(value).__name__}; give a list of objects.")
+        raise RequestError(f"{field} is of type {type(value).__name__}; give a list of objects.", field)
     return value
 
 
@@ -137,11 +161,11 @@ def _message(message: Any, index: int) -> dict[str, Any]:
     """A message as plain data, its content one text."""
     where = f"messages[{index}]"
     if not isinstance(message, Mapping):
-        raise RequestError(f"{where} is of type {type(message).__name__}; give an object with role and content.")
+        raise RequestError(f"{where} is of type {type(message).__name__}; give an object with role and content.", where)
     plain: dict[str, Any] = _plain(message, where)
     role = plain.get("role")
     if not isinstance(role, str) or not role:
-        raise RequestError(f"{where}.role is {role!r}; give a role such as 'user'.")
+        raise RequestError(f"{where}.role is {role!r}; give a role such as 'user'.", f"{where}.role")
     content = plain.get("content")
     if isinstance(content, list):
         plain["content"] = "\n".join(_text_part(part, f"{where}.content[{at}]") for at, part in enumerate(content))
@@ -149,9 +173,12 @@ def _message(message: Any, index: int) -> dict[str, Any]:
         # The API says None where a call is all there is; templates add texts up.
         plain["content"] = ""
     elif content is None:
-        raise RequestError(f"{where}.content is missing; give a text.")
+        raise RequestError(f"{where}.content is missing; give a text.", f"{where}.content")
     elif not isinstance(content, str):
-        raise RequestError(f"{where}.content is of type {type(content).__name__}; give a text or a list of text parts.")
+        raise RequestError(
+            f"{where}.content is of type {type(content).__name__}; give a text or a list of text parts.",
+            f"{where}.content",
+        )
     calls = plain.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         _open_arguments(call)
@@ -174,13 +201,13 @@ def _text_part(part: Any, where: str) -> str:
     match part:
         case {"type": "text", "text": str(text)}:
             return text
-    raise RequestError(f"{where} is not a text part; give {{'type': 'text', 'text': ...}}.")
+    raise RequestError(f"{where} is not a text part; give {{'type': 'text', 'text': ...}}.", where)
 
 
 def _plain(value: Any, where: str, depth: int = 0) -> Any:
     """A copy that consists of JSON types only, so that a template meets nothing that can act."""
     if depth > 50:
-        raise RequestError(f"{where} is nested more than 50 levels deep; flatten it.")
+        raise RequestError(f"{where} is nested more than 50 levels deep; flatten it.", where)
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, str):
@@ -189,4 +216,4 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
         return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(item, where, depth + 1) for item in value]
-    raise RequestError(f"{where} holds a {type(value).__name__}; give JSON values.")
+    raise RequestError(f"{where} holds a {type(value).__name__}; give JSON values.", where)

@@ -6,6 +6,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from headstart.sampling.params import SamplingParams
 from headstart.text.stop_strings import StopMatcher
 from headstart.text.tokenizer import Tokenizer
 
@@ -25,9 +26,10 @@ class IncrementalDetokenizer:
     """Turns committed tokens into text, each piece final when it is returned.
 
     Held back are the bytes of an unfinished character and whatever may be the beginning of a stop string; special
-    tokens are silent. All pieces, ``finish`` included, join to ``Tokenizer.decode`` of prompt and output less the
-    prompt's own complete characters, cut before the first stop string. Costs one table look-up a token and one a
-    character, however long the output is.
+    tokens are silent unless asked for, and so is a token that ends the sequence. All pieces, ``finish`` included, join
+    to ``Tokenizer.decode`` of prompt and output less the prompt's own complete characters, cut before the first stop
+    string, or behind it and behind what ends the sequence where ``include_stop``. Costs one table look-up a token and
+    one a character, however long the output is.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class IncrementalDetokenizer:
         stop: Iterable[str] = (),
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
+        include_stop: bool = False,
     ) -> None:
         """``stop`` strings are sought in the output only, from the text of token ``min_tokens`` (from 0) on."""
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset[int]()
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._stops = StopMatcher(stop)
+        self._include_stop = include_stop
+        self._stops = StopMatcher(stop, kept=include_stop)
         self._min_tokens = min_tokens
         self.offsets: list[int] = []
         """[token] where its text begins, in characters of the whole text; pieces of one character begin alike."""
@@ -50,6 +54,20 @@ class IncrementalDetokenizer:
         self._pieces: list[str] = []
         self._at_start = True
         self._read_prompt(prompt_ids)
+
+    @classmethod
+    def of_request(
+        cls, tokenizer: Tokenizer, prompt_ids: Sequence[int], params: SamplingParams
+    ) -> IncrementalDetokenizer:
+        """The text of a request's output, as its parameters want it."""
+        return cls(
+            tokenizer,
+            prompt_ids,
+            params.stop,
+            params.min_tokens,
+            params.skip_special_tokens,
+            params.include_stop_str_in_output,
+        )
 
     @property
     def text(self) -> str:
@@ -63,10 +81,11 @@ class IncrementalDetokenizer:
         """The stop string that ended the text, None as long as there was none."""
         return self._stops.matched
 
-    def append(self, token_id: int) -> str:
-        """Take one token; the text that became final. Nothing more comes after a stop string."""
+    def append(self, token_id: int, ends: bool = False) -> str:
+        """Take one token, which may end the sequence; the text that became final. Nothing comes after a stop string."""
         self.offsets.append(self._num_characters)
-        piece = "" if token_id in self._skipped else self._utf8.decode(self._bytes_of(token_id))
+        silent = token_id in self._skipped or (ends and not self._include_stop)
+        piece = "" if silent else self._utf8.decode(self._bytes_of(token_id))
         self._num_characters += len(piece)
         return self._release(self._stops.push(piece) if len(self.offsets) > self._min_tokens else piece)
 

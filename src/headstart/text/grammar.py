@@ -28,6 +28,7 @@ _LIMITS = {"initial_lexer_fuel": 200_000, "verbose_errors": False}
 """A tenth of a second at most for a regular expression, where llguidance's own limit allows seconds."""
 
 _CACHED_GRAMMARS = 64
+_FIELD = "structured_outputs"
 
 
 class Constraint:
@@ -46,7 +47,7 @@ class Constraint:
         bits = self._matcher.compute_bitmask() if walked else b""
         if self._matcher.is_error():
             reason = _reason(self._matcher.get_error())
-            raise RequestError(f"structured_outputs cannot be followed any further: {reason}.")
+            raise RequestError(f"structured_outputs cannot be followed any further: {reason}.", _FIELD)
         self._matcher.rollback(len(path))
         allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=self._vocab_size, bitorder="little")
         return allowed.view(np.bool_)
@@ -77,7 +78,9 @@ class GrammarCompiler:
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, end_tokens: Sequence[int]) -> None:
         self._library = _llguidance()
         if not end_tokens:
-            raise RequestError("structured_outputs is given, but this model has no end-of-sequence token to end with.")
+            raise RequestError(
+                "structured_outputs is given, but this model has no end-of-sequence token to end with.", _FIELD
+            )
         self._vocab_size = vocab_size
         self._end_tokens = frozenset(end_tokens)
         spelling = _Spelling(tokenizer, vocab_size, end_tokens[0])
@@ -98,7 +101,7 @@ class GrammarCompiler:
             self._tokens, _lark(library, wanted), log_level=0, limits=library.LLParserLimits(**_LIMITS)
         )
         if matcher.is_error():
-            raise RequestError(f"structured_outputs cannot be enforced: {_reason(matcher.get_error())}.")
+            raise RequestError(f"structured_outputs cannot be enforced: {_reason(matcher.get_error())}.", _FIELD)
         return matcher
 
 
@@ -135,7 +138,8 @@ def _llguidance() -> ModuleType:
     except ImportError as error:
         raise RequestError(
             "structured_outputs is given, which needs llguidance; install headstart with its extra: "
-            "headstart[structured]."
+            "headstart[structured].",
+            _FIELD,
         ) from error
     return llguidance
 

@@ -9,16 +9,18 @@ class StopMatcher:
     """Finds the first stop string to be completed, and holds back what may yet become one.
 
     The stop that is completed first wins, the longest of those completed by the same character; the text is cut
-    before it. So the outcome depends on the text alone, however it is cut into tokens and tokens into rounds.
+    before it, or behind it where it is ``kept``. So the outcome depends on the text alone, however it is cut into
+    tokens and tokens into rounds.
 
     It is the automaton of Aho and Corasick ("Efficient string matching", 1975): a state is the longest end of the
     text that begins some stop string, which is just what has to be held back. One dictionary look-up a character,
     amortised.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
+    def __init__(self, stops: Iterable[str], kept: bool = False) -> None:
         self.matched: str | None = None
         """The stop string that was completed."""
+        self._kept = kept
         self._children: list[dict[str, int]] = [{}]
         self._depth = [0]
         self._match: list[str | None] = [None]
@@ -41,7 +43,7 @@ class StopMatcher:
             self.matched = self._match[self._state]
             if self.matched is not None:
                 self._held = ""
-                return text[: end - len(self.matched)]
+                return text[: end if self._kept else end - len(self.matched)]
         safe = len(text) - self._depth[self._state]
         self._held = text[safe:]
         return text[:safe]

@@ -79,7 +79,9 @@ class Tokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise RequestError("the text cannot be written as UTF-8; remove unpaired surrogates from it.") from error
+            raise RequestError(
+                "the text cannot be written as UTF-8; remove unpaired surrogates from it.", "prompt"
+            ) from error
         backend = self._backend if parse_special else self._literal_backend
         return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
 

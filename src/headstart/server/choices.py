@@ -1,0 +1,168 @@
+"""What a request is told of each of its samples, whole or piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
+from headstart.request import Job, StreamPiece
+from headstart.server.protocol import Generation
+from headstart.server.replies import (
+    Spell,
+    chat_logprobs,
+    completion_logprobs,
+    fewer,
+    prompt_logprobs,
+    stop_reason,
+)
+from headstart.server.tools import ToolCall, ToolPlan, ToolStream
+from headstart.text.detokenizer import IncrementalDetokenizer
+from headstart.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Wish:
+    """One request, understood."""
+
+    body: Generation
+    jobs: list[Job]
+    tokenizer: Tokenizer
+    chat: bool
+    logprobs: int | None
+    echo: bool = False
+    tools: ToolPlan | None = None
+    prompt_alone: bool = False
+    """Nothing but the echo is wanted: the one token that the engine says is left out."""
+
+    def choice(self, job: Job, place: int) -> dict[str, Any]:
+        """A finished sample as the API has it."""
+        done = job.completion()
+        if self.prompt_alone:
+            nothing: list[TokenLogprobs] | None = None if done.logprobs is None else []
+            done = Completion(done.index, "", [], FinishReason.LENGTH, done.stats, [], nothing)
+        said, called = self._message(done) if self.chat else (self._continuation(job, done), [])
+        if self.body.return_token_ids:
+            said["token_ids"] = done.token_ids
+        return {
+            "index": place,
+            **said,
+            **({} if self.chat else self.about_prompt(job)),
+            "finish_reason": _finish_reason(done.finish_reason, self.tools, bool(called)),
+            "stop_reason": stop_reason(done),
+        }
+
+    def about_prompt(self, job: Job) -> dict[str, Any]:
+        """What is told of a prompt beside its echo, where asked for."""
+        told: dict[str, Any] = {}
+        if self.body.return_token_ids:
+            told["prompt_token_ids"] = job.prompt.token_ids
+        count, entries = self.body.prompt_logprobs, job.prompt_logprobs
+        if count is not None and entries is not None:
+            told["prompt_logprobs"] = prompt_logprobs(self._spell, entries, count)
+        return told
+
+    def beginning(self, job: Job) -> dict[str, Any]:
+        """What the first chunk of a streamed sample has beside the role or the echo; its prompt has been read."""
+        if self.chat:
+            return {"delta": {"role": "assistant", "content": ""}}
+        part: dict[str, Any] = {"text": self._prompt_text(job) if self.echo else "", **self.about_prompt(job)}
+        if self.echo and self.logprobs is not None:
+            part["logprobs"] = self._echo_logprobs(job, [], [], [])
+        return part
+
+    def part(self, job: Job, piece: StreamPiece, calls: ToolStream | None) -> dict[str, Any]:
+        """What a chunk of a streamed sample has of one piece."""
+        if self.prompt_alone:
+            return {"text": ""}
+        part: dict[str, Any] = {"text": piece.text}
+        if self.chat:
+            part = {"delta": {"content": piece.text} if calls is None else _delta(calls, piece)}
+        if self.body.return_token_ids:
+            part["token_ids"] = piece.token_ids
+        if self.logprobs is not None and self.chat:
+            part["logprobs"] = chat_logprobs(self.tokenizer, self._spell, piece.logprobs)
+        elif self.logprobs is not None:
+            before = len(self._prompt_text(job)) if self.echo else 0
+            offsets = [before + offset for offset in piece.text_offsets]
+            part["logprobs"] = completion_logprobs(self._spell, piece.logprobs, piece.token_ids, offsets)
+        return part
+
+    def tells(self, part: dict[str, Any], piece: StreamPiece) -> bool:
+        """Whether a part is worth a chunk."""
+        if piece.finish_reason is not None:
+            return True
+        if self.prompt_alone:
+            return False
+        asked = self.logprobs is not None or bool(self.body.return_token_ids)
+        return asked or bool(part.get("text") or any(part.get("delta", {}).values()))
+
+    def chunk(self, place: int, part: dict[str, Any], piece: StreamPiece | None = None) -> dict[str, Any]:
+        """The choice of one chunk; ``piece``: where it came from."""
+        chunk = {"index": place, "logprobs": None, **part, "finish_reason": None}
+        if piece is not None and piece.finish_reason is not None:
+            reason = FinishReason.LENGTH if self.prompt_alone else piece.finish_reason
+            chunk["finish_reason"] = _finish_reason(reason, self.tools, "tool_calls" in part.get("delta", {}))
+            chunk["stop_reason"] = None if self.prompt_alone else stop_reason(piece.completion)
+        return chunk
+
+    @property
+    def _spell(self) -> Spell:
+        return (
+            (lambda token: f"token_id:{token}") if self.body.return_tokens_as_token_ids else self.tokenizer.token_text
+        )
+
+    def _message(self, done: Completion) -> tuple[dict[str, Any], list[ToolCall]]:
+        """What a chat's sample says, and its calls."""
+        text, called = (done.text, list[ToolCall]()) if self.tools is None else self.tools.read(done.text)
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if called:
+            message |= {"content": text.strip() or None, "tool_calls": [call.as_openai() for call in called]}
+        entries = done.logprobs
+        logprobs = None if entries is None else chat_logprobs(self.tokenizer, self._spell, entries)
+        return {"message": message, "logprobs": logprobs}, called
+
+    def _continuation(self, job: Job, done: Completion) -> dict[str, Any]:
+        """What a completion's sample says, behind its prompt where that is echoed."""
+        prompt, logprobs = self._prompt_text(job) if self.echo else "", None
+        if done.logprobs is not None and self.echo:
+            logprobs = self._echo_logprobs(job, done.logprobs, done.token_ids, job.text_offsets)
+        elif done.logprobs is not None:
+            logprobs = completion_logprobs(self._spell, done.logprobs, done.token_ids, job.text_offsets)
+        return {"text": prompt + done.text, "logprobs": logprobs}
+
+    def _echo_logprobs(
+        self, job: Job, entries: list[TokenLogprobs], token_ids: list[int], offsets: list[int]
+    ) -> dict[str, Any]:
+        """Log-probabilities of a prompt and, behind it, of what was said."""
+        prompt_ids = job.prompt.token_ids
+        echoed = IncrementalDetokenizer(self.tokenizer, skip_special_tokens=False)
+        echoed.extend(prompt_ids)
+        before = len(self._prompt_text(job))
+        places = [*echoed.offsets, *(before + offset for offset in offsets)]
+        tokens = [*prompt_ids, *token_ids]
+        first = fewer(job.prompt_logprobs or [], self.logprobs or 0)
+        return completion_logprobs(self._spell, [*first, *entries], tokens, places[: len(tokens)])
+
+    def _prompt_text(self, job: Job) -> str:
+        return self.tokenizer.decode(job.prompt.token_ids, skip_special_tokens=False)
+
+
+def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
+    shown = calls.feed(piece.text)
+    if piece.finish_reason is None:
+        return {"content": shown}
+    rest, called = calls.finish()
+    if not called:
+        return {"content": shown + rest}
+    return {
+        "content": shown + rest or None,
+        "tool_calls": [{"index": index, **call.as_openai()} for index, call in enumerate(called)],
+    }
+
+
+def _finish_reason(reason: FinishReason, tools: ToolPlan | None, called: bool) -> str:
+    """OpenAI's word for it: "tool_calls" where the model chose to call, "stop" where it had to call this function."""
+    if called and reason is FinishReason.STOP and (tools is None or tools.named is None):
+        return "tool_calls"
+    return str(reason)
