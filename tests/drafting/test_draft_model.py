@@ -168,8 +168,9 @@ def spied(logits_of: LogitsOf, **options: object) -> tuple[Engine, ToyBackend]:
         SamplingParams(temperature=0, repetition_penalty=1.8, logit_bias={4: 2.0}),
         SamplingParams(seed=1, frequency_penalty=1.5, presence_penalty=-0.5, min_tokens=25, stop_token_ids=(3,)),
         SamplingParams(seed=2, temperature=0.7, top_k=4, top_p=0.9, banned_token_ids=(1, 2)),
+        SamplingParams(seed=3, banned_sequences=tuple((a, b) for a in range(5) for b in range(5))),
     ],
-    ids=["greedy", "greedy with penalties", "penalties", "truncation"],
+    ids=["greedy", "greedy with penalties", "penalties", "truncation", "banned sequences"],
 )
 def test_a_perfect_draft_is_accepted_whole(params: SamplingParams) -> None:
     """So the draft's law is the target's, transforms along the path and all."""

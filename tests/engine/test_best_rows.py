@@ -60,6 +60,7 @@ def test_greedy_texts_are_those_of_whole_logits(drafter: str, needs_logits: bool
         {"logit_bias": {3: 2.0}},
         {"allowed_token_ids": (1, 2, 3)},
         {"banned_token_ids": (1,)},
+        {"banned_sequences": ((1, 2),)},
         {"min_tokens": 5},
     ],
     ids=lambda changes: "+".join(changes),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -88,6 +89,8 @@ def test_every_drafter_says_what_plain_decoding_says(name: str, temperature: flo
         {"allowed_token_ids": (2, 4, 6)},
         {"banned_token_ids": (2, 4, 6), "min_p": 0.1},
         {"min_tokens": 12, "stop_token_ids": (5, 6)},
+        {"banned_sequences": tuple((a, b) for a in range(VOCAB) for b in range(VOCAB) if (a + b) % 3 == 0)},
+        {"banned_sequences": ((4,), (1, 2, 3), (2, 3, 1), (5, 5)), "frequency_penalty": 0.3},
     ],
     ids=lambda changes: "+".join(changes),
 )
@@ -99,6 +102,26 @@ def test_transforms_follow_each_path(changes: dict[str, object], temperature: fl
         engine = toy_engine(ToyBackend(VOCAB, logits_of, eos=(7,)), drafter)
         sequences = [toy_sequence(engine, prompt, sequence_id=i, params=params) for i, prompt in enumerate(PROMPTS)]
         assert run_all(engine, sequences) == [naive(logits_of, prompt, params, eos=(7,)) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_banned_sequence_is_completed_by_the_output_alone_and_never(temperature: float) -> None:
+    """A guess that would complete one is refused, whatever the tree; what the prompt began does not count."""
+    period = [1, 2, 3, 4]
+    backend = ToyBackend(VOCAB, repeating_logits(VOCAB, period))
+    params = SamplingParams(temperature=temperature, max_tokens=40, seed=1, banned_sequences=((2, 3), (4, 1, 2)))
+    sequences = []
+    for drafter in ("none", "ngram", Oracle(repeating_logits(VOCAB, period), 6)):
+        engine = toy_engine(backend, drafter)
+        sequences.append(toy_sequence(engine, [*period * 4, 1, 2], params=params))
+        run_all(engine, sequences[-1:])
+    said = sequences[0].output
+    assert said[0] == 3  # the 2 before it is the prompt's
+    pairs, triples = set(pairwise(said)), set(zip(said, said[1:], said[2:], strict=False))
+    assert (2, 3) not in pairs
+    assert (4, 1, 2) not in triples
+    assert (4, 1) in pairs
+    assert [sequence.output for sequence in sequences[1:]] == [said] * 2
 
 
 @pytest.mark.parametrize("wrong_from", [None, 0, 2])

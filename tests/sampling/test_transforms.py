@@ -35,6 +35,13 @@ def reference_law(logits, params: SamplingParams, prompt=(), output=(), eos=()) 
             z[token] = -math.inf
         if token in params.banned_token_ids:
             z[token] = -math.inf
+        if any(
+            token == tokens[-1]
+            and (len(tokens) == 1 or list(tokens[:-1]) == list(output[len(output) + 1 - len(tokens) :]))
+            for tokens in params.banned_sequences
+            if len(tokens) <= len(output) + 1
+        ):
+            z[token] = -math.inf
         if len(output) < params.min_tokens and token in {*eos, *params.stop_token_ids}:
             z[token] = -math.inf
         z[token] += params.logit_bias.get(token, 0.0)
@@ -75,13 +82,14 @@ def reference_law(logits, params: SamplingParams, prompt=(), output=(), eos=()) 
     bias=st.dictionaries(st.integers(0, V - 1), st.sampled_from([-math.inf, -3.0, 2.5]), max_size=4),
     allowed=st.sampled_from([None, tuple(range(0, V, 2))]),
     banned=st.lists(st.integers(0, V - 1), max_size=3).map(tuple),
+    sequences=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=3), max_size=12),
     min_tokens=st.integers(0, 6),
-    output=st.lists(st.integers(0, V - 1), max_size=8),
+    output=st.lists(st.one_of(st.integers(0, 6), st.integers(0, V - 1)), max_size=8),
     path_length=st.integers(0, 4),
 )
 def test_every_combination_follows_the_documented_order(
-    seed, temperature, top_k, top_p, min_p, repetition, presence, frequency, bias, allowed, banned, min_tokens,
-    output, path_length,
+    seed, temperature, top_k, top_p, min_p, repetition, presence, frequency, bias, allowed, banned, sequences,
+    min_tokens, output, path_length,
 ):  # fmt: skip
     params = SamplingParams(
         temperature=temperature,
@@ -94,6 +102,7 @@ def test_every_combination_follows_the_documented_order(
         logit_bias=bias,
         allowed_token_ids=allowed,
         banned_token_ids=banned,
+        banned_sequences=sequences,
         min_tokens=min_tokens,
         stop_token_ids=(4,),
     )
@@ -106,6 +115,22 @@ def test_every_combination_follows_the_documented_order(
     np.testing.assert_allclose(law.numpy(), expected, atol=3e-6)
     assert law.sum().item() == pytest.approx(1, abs=1e-12)
     assert ((law.numpy() > 0) == (expected > 0)).all()
+
+
+def test_banned_sequences_are_those_of_transformers():
+    """Its processor looks at the prompt, too: here there is none."""
+    from transformers.generation import NoBadWordsLogitsProcessor
+
+    generator = np.random.default_rng(0)
+    for seed in range(60):
+        sequences = [generator.integers(0, 5, size=generator.integers(1, 5)).tolist() for _ in range(8)]
+        output = generator.integers(0, 5, size=10).tolist()
+        logits = logits_of(seed)
+        expected = NoBadWordsLogitsProcessor(sequences, eos_token_id=V)(torch.tensor([output]), logits[None].clone())
+        transforms = Transforms(SamplingParams(banned_sequences=sequences), V)
+        for cut in (0, 3, 9, 10):
+            found = transforms.processed_logits(logits, TokenHistory([], output[:cut]).along(output[cut:]))
+            torch.testing.assert_close(found, expected[0], rtol=0, atol=0)
 
 
 def test_hugging_face_processors_give_the_same_law():

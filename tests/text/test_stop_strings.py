@@ -26,14 +26,16 @@ def cut(text: str, stops: list[str]) -> tuple[str, str | None]:
 
 
 @settings(max_examples=500, deadline=None)
-@given(STOPS, st.lists(st.text("abc", max_size=6), max_size=12))
-def test_the_text_is_cut_before_the_first_completed_stop(stops: list[str], pieces: list[str]) -> None:
+@given(STOPS, st.lists(st.text("abc", max_size=6), max_size=12), st.booleans())
+def test_the_text_is_cut_at_the_first_completed_stop(stops: list[str], pieces: list[str], kept: bool) -> None:
     expected, stop = cut("".join(pieces), stops)
-    matcher = StopMatcher(stops)
+    if kept and stop is not None:
+        expected += stop
+    matcher = StopMatcher(stops, kept)
     shown = ""
     for piece in pieces:
         shown += matcher.push(piece)
-        assert expected.startswith(shown)  # nothing of a stop string is ever shown
+        assert expected.startswith(shown)  # nothing of a stop string is ever shown, unless kept and complete
     shown += matcher.flush()
     assert (shown, matcher.matched) == (expected, stop)
 

@@ -45,6 +45,7 @@ PAIRS = [(random_model(3, seed), random_model(3, seed + 1)) for seed in (91, 94,
 """Targets and draft models: one instance can hide a fault."""
 TRIALS = 60_000
 PENALISED = SamplingParams(presence_penalty=1.5, repetition_penalty=1.2)
+BANNING = SamplingParams(banned_sequences=((0, 0), (0, 1, 2), (1, 0)))
 LOGITS = random_logits(4, 93)
 
 
@@ -94,6 +95,13 @@ def guesses(**changes) -> bool:
 def penalties() -> bool:
     target, expected = path_model(LOGITS, 4, PENALISED), committed_model(LOGITS, 4, PENALISED)
     return oracle(lambda draft: draft_guesses((0, 0), (1, 0)), pairs=[(target, target)], expected=expected)
+
+
+def banned_sequences() -> bool:
+    target, expected = path_model(LOGITS, 4, BANNING), committed_model(LOGITS, 4, BANNING)
+    propose = [draft_guesses((0, 1), (0, 0), (1, 0)), draft_tree(random_model(4, 95), [2, 1])]
+    pairs = [(target, target)]
+    return all(oracle(lambda draft, tree=tree: tree, pairs=pairs, expected=expected) for tree in propose)
 
 
 def sampled(noise=CrowdNoise, rule=VerifyRule.REJECTION) -> bool:
@@ -327,6 +335,14 @@ MUTANTS = [
     Mutant(
         "penalties with a sibling", penalties, TokenHistory, "along",
         lambda self, path=(): PathHistory(self, (*path, 1) if path else ()),
+    ),
+    Mutant(
+        "banned sequences without the path", banned_sequences, PathHistory, "tail",
+        lambda self, length: self._base.output[-length:],
+    ),
+    Mutant(
+        "banned sequences through a sibling", banned_sequences, PathHistory, "tail",
+        lambda self, length: ([*self._base.output, 0, *self._path])[-length:],
     ),
     Mutant("residual shares the draft's noise", lambda: sampled(ResidualSharesDraftNoise)),
     Mutant("accept shares the draft's noise", lambda: sampled(AcceptSharesDraftNoise)),

@@ -40,6 +40,7 @@ TRANSFORMS = {
     "min-p": {"min_p": 0.2},
     "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.6, "frequency_penalty": 0.5},
     "bias, bans, min_tokens": {"logit_bias": {2: 1.5, 7: -math.inf}, "banned_token_ids": (4,), "min_tokens": 2},
+    "banned sequences": {"banned_sequences": ((2, 5), (5, 2), (3, 3, 1), (9,))},
     "all": {
         "temperature": 0.8, "top_k": 9, "top_p": 0.9, "min_p": 0.05, "presence_penalty": 0.5, "logit_bias": {3: 1.0},
     },

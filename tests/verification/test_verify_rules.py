@@ -134,7 +134,8 @@ PROPOSERS = {
 @pytest.mark.parametrize("propose", PROPOSERS.values(), ids=PROPOSERS)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_coupled_rule_says_what_plain_decoding_says_token_for_token(propose, temperature):
-    params = SamplingParams(temperature=temperature, presence_penalty=0.5, top_k=3)
+    banned = ((0, 1), (1, 2, 0), (3, 3))
+    params = SamplingParams(temperature=temperature, presence_penalty=0.5, top_k=3, banned_sequences=banned)
     logits = random_logits(4, 5)
     target, plain_target = path_model(logits, 4, params), committed_model(logits, 4, params)
     for seed in range(30):
