@@ -43,6 +43,14 @@ def test_json_alone_on_stdout(invoke):
     assert [each["temperature"] for each in json.loads(result.stdout)["results"]] == [0.5]
 
 
+def test_of_all_drafters_those_that_lack_something_are_left_out_with_the_reason(invoke):
+    written = json.loads(invoke("-d", "all", "--temperatures", "0", "--json").stdout)
+    measured = {each["drafter"] for each in written["results"]}
+    assert {"ngram", "suffix", "early-exit"} <= measured
+    assert not measured & set(written["skipped"])
+    assert "medusa" in written["skipped"]
+
+
 @pytest.mark.parametrize("temperatures", ["", "x", "-1", "0,nan"])
 def test_bad_temperatures_are_refused(invoke, temperatures):
     error = invoke("-d", "bigram", "--temperatures", temperatures).exception

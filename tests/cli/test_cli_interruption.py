@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,21 @@ CALLS: dict[str, tuple[str | int, ...]] = {
     "acceptance": ("--drafter", "ngram,bigram", "--temperatures", 0),
     "audit": ("--drafters", "ngram,bigram", "--samples", 20),
     "bench": ("--drafters", "ngram,bigram"),
+    "bench serve": ("--drafter", "ngram", "--concurrency", "2,1", "--requests", 4),
     "plan": ("--drafters", "ngram,bigram", "--batch-sizes", 1, "--repeats", 1),
     "quality": ("--reference", "fp32", "--precisions", "bf16,fp32", "--context", 16),
 }
-UNITS = {"acceptance": "turns", "audit": "checks", "bench": "turns", "plan": "drafters", "quality": "precisions"}
+UNITS = {
+    "acceptance": "turns",
+    "audit": "checks",
+    "bench": "turns",
+    "bench serve": "loads",
+    "plan": "drafters",
+    "quality": "precisions",
+}
+
+
+served = pytest.mark.skipif(find_spec("fastapi") is None, reason="needs the extra 'server'")
 
 
 @pytest.fixture
@@ -46,19 +58,27 @@ def call(tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("headstart.cli.progress.Activity.advance", advance)
         fixed = ["--model", tiny_model_dir, "--max-tokens", 6, "--prompts", prompts, "--out", tmp_path / "out"]
         fixed += ["--text", text] if command == "quality" else ["--precision", "fp32"]
-        return headstart(command, *CALLS[command], *fixed, *more)
+        return headstart(*command.split(), *CALLS[command], *fixed, *more)
 
     return call
 
 
 @pytest.mark.parametrize(
     ("command", "steps", "measured", "planned"),
-    [("acceptance", 3, 3, 4), ("audit", 3, 2, 6), ("bench", 1, 1, 2), ("plan", 3, 1, 2), ("quality", 8, 1, 2)],
+    [
+        ("acceptance", 3, 3, 4),
+        ("audit", 3, 2, 6),
+        ("bench", 1, 1, 2),
+        pytest.param("bench serve", 13, 1, 2, marks=served),
+        ("plan", 3, 1, 2),
+        ("quality", 8, 1, 2),
+    ],
 )
 def test_what_was_measured_is_reported_as_a_part(call, tmp_path, command, steps, measured, planned):
     result = call(command, steps)
     assert result.exit_code == 130, result.output
-    written = json.loads((tmp_path / "out" / f"{command}.json").read_text())
+    name = command.replace(" ", "-")
+    written = json.loads((tmp_path / "out" / f"{name}.json").read_text())
     unit = UNITS[command]
     assert (written["interrupted"], written[f"{unit}_measured"], written[f"{unit}_planned"]) == (
         True,
@@ -67,17 +87,17 @@ def test_what_was_measured_is_reported_as_a_part(call, tmp_path, command, steps,
     )
     said = f"this rests on {measured} of {planned} {unit}"
     assert said in result.stderr
-    page = (tmp_path / "out" / f"{command}.html").read_text()
+    page = (tmp_path / "out" / f"{name}.html").read_text()
     assert (said if command != "audit" else "UNFINISHED, nothing wrong so far: 8 texts of 2 drafters") in page
 
 
-@pytest.mark.parametrize("command", ["audit", "plan", "quality"])
+@pytest.mark.parametrize("command", ["audit", pytest.param("bench serve", marks=served), "plan", "quality"])
 def test_nothing_is_reported_of_less_than_one_of_them(call, tmp_path, command):
     result = call(command, 1)
     assert result.exit_code == 130, result.output
     assert result.stdout == ""
     assert f"{UNITS[command]} was done; nothing is reported" in result.stderr
-    assert not (tmp_path / "out" / f"{command}.json").exists()
+    assert not list((tmp_path / "out").glob("*.json"))
 
 
 def test_an_unfinished_audit_does_not_pass_but_may_fail(call, tmp_path):

@@ -55,6 +55,16 @@ def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatc
     assert drafters == ["none", "suffix", "recycling", "ngram", "bigram"]
 
 
+def test_of_all_drafters_those_that_lack_something_are_left_out_with_the_reason(invoke):
+    written = json.loads(invoke("--drafters", "all", "--json").stdout)
+    planned = {each["drafter"] for each in written["drafters"]}
+    assert {"none", "ngram", "suffix", "early-exit"} <= planned
+    assert not planned & set(written["skipped"])
+    assert "model" in written["skipped"]["medusa"]
+    assert "Left out" in invoke("--drafters", "all").output
+    assert isinstance(invoke("--drafters", "medusa").exception, ConfigError)
+
+
 @pytest.mark.parametrize("sizes", ["", "0", "two", "1,,2", "65"])
 def test_wrong_batch_sizes_are_refused_before_anything_is_read(sizes):
     result = CliRunner().invoke(app, ["--model", "nowhere", "--batch-sizes", sizes])

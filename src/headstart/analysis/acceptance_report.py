@@ -31,12 +31,21 @@ BUCKETS: dict[str, Key] = {
 }
 
 
-def to_json(results: Sequence[Acceptance], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything as plain values, ``record`` first."""
-    return {"format": FORMAT, **record, "results": [_result(result) for result in results]}
+def to_json(
+    results: Sequence[Acceptance], record: Mapping[str, Any], skipped: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Everything as plain values, ``record`` first; ``skipped``: drafters that were left out, and why."""
+    return {
+        "format": FORMAT,
+        **record,
+        "skipped": dict(skipped or {}),
+        "results": [_result(result) for result in results],
+    }
 
 
-def exhibits(results: Sequence[Acceptance], record: Mapping[str, Any]) -> list[Table | Figure]:
+def exhibits(
+    results: Sequence[Acceptance], record: Mapping[str, Any], skipped: Mapping[str, str] | None = None
+) -> list[Table | Figure]:
     """What a reader wants to see, the most important first."""
     shown: list[Table | Figure] = [table_3(results, record)]
     if any(result.lenient_alphas is not None for result in results):
@@ -47,6 +56,8 @@ def exhibits(results: Sequence[Acceptance], record: Mapping[str, Any]) -> list[T
     left_out = {turn: why for result in results for turn, why in result.left_out.items()}
     if left_out:
         shown.append(Table(f"Left out: {len(left_out)} turns", ("turn", "why"), tuple(left_out.items())))
+    if skipped:
+        shown.append(Table("Left out", ("drafter", "why"), tuple(skipped.items())))
     shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 

@@ -63,7 +63,7 @@ def freely(contender: Contender) -> Contender:
     most = {"draft_tokens": MOST_TOKENS, "tree_nodes": MOST_NODES}
     known = _limits_known(contender.name)
     free = {name: value for name, value in most.items() if name in known and name not in given}
-    return replace(contender, create=Contender.parse(_written(contender.name, free)).create)
+    return replace(contender, create=Contender.parse(_written(contender.name, free), contender.optional).create)
 
 
 def _limits_known(drafter: str) -> set[str]:

@@ -19,6 +19,7 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         **record,
+        "skipped": plan.skipped,
         "passes": [
             {"context": times.context, "batch": batch, "rows": rows, "seconds": seconds}
             for times in plan.passes
@@ -62,6 +63,8 @@ def exhibits(plan: Plan, record: Mapping[str, Any]) -> list[Table | Figure]:
     if plan.checked:
         shown.append(_checked(plan))
     shown += [_drafters(plan), *_lengths(plan), *_speedups(plan), _pass_figure(plan)]
+    if plan.skipped:
+        shown.append(Table("Left out", ("drafter", "why"), tuple(plan.skipped.items())))
     shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 

@@ -20,6 +20,7 @@ from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
+from headstart.errors import CheckpointError, ConfigError
 from headstart.runner import Span, Wanted
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
@@ -154,6 +155,8 @@ class Plan:
     """Of every drafter, batch, size and length."""
     checked: list[Checked] = field(default_factory=list)
     """By batch, plain decoding first in each."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Drafters that were left out -> why."""
 
     def best(self, batch: int, drafter: str | None = None) -> Forecast:
         """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them.
@@ -211,6 +214,9 @@ def make_plan(
         contenders: plain decoding first, each free to draft as much as is compared (``draft_limits.freely``).
         prompts: token ids.
         plan: filled as it goes, so that whoever cuts it short keeps what it has.
+
+    Raises:
+        ConfigError, CheckpointError: a drafter that was asked for by name cannot be built.
     """
     plan = Plan() if plan is None else plan
     room = bench.limits.max_context - ROWS[-1]
@@ -219,7 +225,14 @@ def make_plan(
     plan.passes = [measure_passes(bench, context, batches, repeats, params) for context in contexts]
     on_step()
     for contender in contenders:
-        found = profile(bench, contender, prompts, params)
+        try:
+            found = profile(bench, contender, prompts, params)
+        except (ConfigError, CheckpointError) as error:
+            if not contender.optional:
+                raise
+            plan.skipped[contender.name] = str(error)
+            on_step()
+            continue
         plan.profiles.append(found)
         plan.forecasts += [
             forecast(found, plan.profiles[0], plan.passes[-1], batch, nodes, length)

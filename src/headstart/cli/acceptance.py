@@ -11,7 +11,7 @@ import typer
 from headstart.cli import options
 from headstart.cli.bench import Out, PerGroup, Prompts
 from headstart.cli.options import SAMPLING, SPECULATION, PrecisionChoice
-from headstart.errors import ConfigError
+from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
 
@@ -21,7 +21,7 @@ def acceptance(
         typer.Option(
             "--drafter",
             "-d",
-            help="Who guesses; several with commas between them. An option follows its drafter's name, like "
+            help="Who guesses; several with commas between them, or all. An option follows its drafter's name, like "
             "draft-model:model=DIR.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",
@@ -76,6 +76,7 @@ def acceptance(
     ]
     where = provenance()
     results: list[Acceptance] = []
+    skipped: dict[str, str] = {}
     turns = len(listed) * len(requests) * sum(len(prompt.turns) for prompt in chosen)
     interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
     with Activity(shown=not quiet) as activity:
@@ -84,24 +85,31 @@ def acceptance(
         activity.show("Measuring", turns)
         with interruption.kept():
             for contender in saying_memory(listed, activity):
-                for params in requests:
-                    results.append(Acceptance(contender.name, params.temperature))
-                    bench = Workbench.of_model(loaded, draft_rows=most_rows(listed))
-                    measure_acceptance(
-                        loaded,
-                        bench,
-                        contender,
-                        chosen,
-                        params,
-                        lambda tokens: activity.advance(1, tokens),
-                        results[-1],
-                    )
+                try:
+                    for params in requests:
+                        results.append(Acceptance(contender.name, params.temperature))
+                        bench = Workbench.of_model(loaded, draft_rows=most_rows(listed))
+                        measure_acceptance(
+                            loaded,
+                            bench,
+                            contender,
+                            chosen,
+                            params,
+                            lambda tokens: activity.advance(1, tokens),
+                            results[-1],
+                        )
+                except (ConfigError, CheckpointError) as error:
+                    if not contender.optional:
+                        raise
+                    skipped[contender.name] = str(error)
 
     results = [result for result in results if result.turns]
+    if not results:
+        raise ConfigError(f"none of {len(skipped)} drafters can be measured: {next(iter(skipped.values()))}")
     record = measurement_record(where, loaded, prompts, chosen, interruption, max_tokens=max_tokens, seed=seed)
     title = f"Acceptance of guesses for {Path(model).name}"
-    shown = exhibits(results, record)
-    hand_out(to_json(results, record), shown, as_json, out, "acceptance", title, interruption.sentence)
+    shown = exhibits(results, record, skipped)
+    hand_out(to_json(results, record, skipped), shown, as_json, out, "acceptance", title, interruption.sentence)
     interruption.end()
 
 

@@ -91,7 +91,8 @@ def bench_serve(
 
     The same requests are sent under each load with speculation and without, one right after the other, and in turns
     first, so what else the machine does hits both alike: trust the ratios. Neither mode finds anything in the prefix
-    cache or in what a drafter has learnt, but from its own run.
+    cache or in what a drafter has learnt, but from its own run. Ctrl-C ends it with the loads that have been measured
+    until then.
 
     Examples:
 
@@ -105,10 +106,11 @@ def bench_serve(
     """
     from headstart.analysis.bench.load import Client, Load
     from headstart.analysis.bench.load_report import exhibits, summarise, to_json
-    from headstart.analysis.bench.load_run import OFF, LoadSitting
+    from headstart.analysis.bench.load_run import OFF, LoadRun, LoadSitting
     from headstart.analysis.bench.prompts import read_prompts
     from headstart.analysis.provenance import finished, provenance
-    from headstart.cli.exhibits import print_json, print_tables, write_report
+    from headstart.cli.exhibits import hand_out
+    from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
 
     loads = [Load(users=int(users)) for users in _numbers("--concurrency", concurrency, whole=True)]
@@ -121,6 +123,8 @@ def bench_serve(
     questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
     fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
     where = provenance()
+    runs: list[LoadRun] = []
+    interruption = Interruption("loads", repeats * len(loads), lambda: len(runs) // 2)
 
     def load_model() -> LLM:
         from headstart.llm import LLM
@@ -139,7 +143,7 @@ def bench_serve(
         activity.say(llm.memory.sentence())
         return llm
 
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet) as activity, interruption.kept():
         activity.show("Starting the server" if url is None else f"Asking {url}")
         with _serving(load_model(), max_waiting=requests) if url is None else nullcontext(url) as address:
             client = Client(address, key)
@@ -147,7 +151,7 @@ def bench_serve(
             sitting = LoadSitting(client, questions, drafter, requests, fields, seed)
             sitting.warm_up()
             activity.show("Measuring", repeats * len(loads) * len(sitting.modes) * requests)
-            runs = sitting.run(loads, repeats, lambda answered: activity.advance(1, answered.tokens))
+            sitting.run(loads, repeats, lambda answered: activity.advance(1, answered.tokens), runs)
 
     known = ("model", "backend", "max_context", "max_sequences")
     record = {
@@ -161,15 +165,13 @@ def bench_serve(
             **fields,
             "prompts": "package" if prompts is None else prompts.name,
         },
+        **interruption.record(),
     }
     summaries = summarise(runs)
-    result, shown = to_json(runs, summaries, record), exhibits(summaries, record)
-    if as_json:
-        print_json(result)
-    else:
-        print_tables(shown)
-    if out is not None:
-        write_report(out, "bench-serve", result, f"{record['server'].get('model', 'A server')} under load", shown)
+    title = f"{record['server'].get('model', 'A server')} under load"
+    shown = exhibits(summaries, record)
+    hand_out(to_json(runs, summaries, record), shown, as_json, out, "bench-serve", title, interruption.sentence)
+    interruption.end()
 
 
 def _numbers(option: str, text: str, whole: bool = False) -> list[float]:

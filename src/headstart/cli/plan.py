@@ -23,7 +23,7 @@ def plan(
     drafters: Annotated[
         str | None,
         typer.Option(
-            help="Who may guess: names with commas between them. An option of a drafter follows its name, like "
+            help="Who may guess: names with commas between them, or all. An option of a drafter follows its name, like "
             f"draft-model:model=DIR. If left out: {_USUAL}, and the heads that come with Headstart for the model.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",

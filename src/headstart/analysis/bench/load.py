@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,6 +85,11 @@ class Client:
         self._headers = {"content-type": "application/json"}
         if key is not None:
             self._headers["authorization"] = f"Bearer {key}"
+        self._hung_up = threading.Event()
+
+    def hang_up(self) -> None:
+        """Leave every stream that is being read at its next piece; for good."""
+        self._hung_up.set()
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON at a path.
@@ -114,11 +120,33 @@ class Client:
             if reply.status != 200:
                 answered = Answered(sent, error=_error(reply.status, reply.read()))
             else:
-                answered = _read_stream(reply, sent, began)
+                answered = self._read_stream(reply, sent, began)
             connection.close()
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             return Answered(sent, error=f"{type(error).__name__}: {error}")
         return answered
+
+    def _read_stream(self, reply: http.client.HTTPResponse, sent: float, began: float) -> Answered:
+        moments: list[float] = []
+        usage: dict[str, Any] | None = None
+        for line in reply:
+            if self._hung_up.is_set():
+                break
+            if not line.startswith(b"data: {"):
+                continue
+            chunk = json.loads(line[len(b"data: ") :])
+            if "error" in chunk:
+                return Answered(sent, error=str(chunk["error"]["message"]))
+            if any(choice["delta"].get("content") for choice in chunk["choices"]):
+                moments.append(time.perf_counter() - began)
+            usage = chunk.get("usage") or usage
+        if usage is None:
+            return Answered(sent, error="the stream broke off.")
+        last = time.perf_counter() - began
+        first = moments[0] if moments else last
+        gaps = tuple(after - before for before, after in pairwise(moments))
+        rounds = usage.get("speculation", {}).get("rounds", 0)
+        return Answered(sent, first, last, usage["completion_tokens"], gaps, rounds)
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         parts = self._parts
@@ -135,7 +163,10 @@ def send(
     seed: int,
     on_answer: Callable[[Answered], None] = lambda answered: None,
 ) -> list[Answered]:
-    """Send all requests under a load; their outcomes, in the order of ``bodies``. ``seed`` fixes the arrivals."""
+    """Send all requests under a load; their outcomes, in the order of ``bodies``. ``seed`` fixes the arrivals.
+
+    Cut short, it leaves no request behind.
+    """
     began = time.perf_counter()
 
     def ask(body: Mapping[str, Any]) -> Answered:
@@ -143,36 +174,18 @@ def send(
         on_answer(answered)
         return answered
 
-    if load.users is not None:
-        with ThreadPoolExecutor(load.users) as pool:
-            return list(pool.map(ask, bodies))
-    with ThreadPoolExecutor(len(bodies)) as pool:
-        futures = []
-        for body, moment in zip(bodies, load.arrivals(len(bodies), seed), strict=True):
-            time.sleep(max(0.0, began + moment - time.perf_counter()))
-            futures.append(pool.submit(ask, body))
-        return [future.result() for future in futures]
-
-
-def _read_stream(reply: http.client.HTTPResponse, sent: float, began: float) -> Answered:
-    moments: list[float] = []
-    usage: dict[str, Any] | None = None
-    for line in reply:
-        if not line.startswith(b"data: {"):
-            continue
-        chunk = json.loads(line[len(b"data: ") :])
-        if "error" in chunk:
-            return Answered(sent, error=str(chunk["error"]["message"]))
-        if any(choice["delta"].get("content") for choice in chunk["choices"]):
-            moments.append(time.perf_counter() - began)
-        usage = chunk.get("usage") or usage
-    if usage is None:
-        return Answered(sent, error="the stream broke off.")
-    last = time.perf_counter() - began
-    first = moments[0] if moments else last
-    gaps = tuple(after - before for before, after in pairwise(moments))
-    rounds = usage.get("speculation", {}).get("rounds", 0)
-    return Answered(sent, first, last, usage["completion_tokens"], gaps, rounds)
+    moments = [0.0] * len(bodies) if load.users is not None else load.arrivals(len(bodies), seed)
+    with ThreadPoolExecutor(load.users or len(bodies)) as pool:
+        try:
+            futures = []
+            for body, moment in zip(bodies, moments, strict=True):
+                time.sleep(max(0.0, began + moment - time.perf_counter()))
+                futures.append(pool.submit(ask, body))
+            return [future.result() for future in futures]
+        except BaseException:
+            client.hang_up()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _error(status: int, body: bytes) -> str:

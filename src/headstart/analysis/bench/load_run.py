@@ -67,9 +67,19 @@ class LoadSitting:
             if answered.error is not None:
                 raise HeadstartError(f"the server does not answer: {answered.error}")
 
-    def run(self, loads: Sequence[Load], repeats: int, on_answer: Callable[[Answered], None]) -> list[LoadRun]:
-        """Every load and mode, ``repeats`` times over; ``on_answer`` hears of each request."""
-        runs = []
+    def run(
+        self,
+        loads: Sequence[Load],
+        repeats: int,
+        on_answer: Callable[[Answered], None],
+        runs: list[LoadRun] | None = None,
+    ) -> list[LoadRun]:
+        """Every load and mode, ``repeats`` times over; ``on_answer`` hears of each request.
+
+        ``runs``: empty, filled with both modes of a load at once, so that whoever cuts it short keeps what can be
+        compared.
+        """
+        runs = [] if runs is None else runs
         for repeat in range(repeats):
             for place, load in enumerate(loads):
                 # Who goes first alternates, so that neither always finds the machine as the other left it.
