@@ -7,6 +7,7 @@ as well (methods-trained, section 5). A base model, which has no chat template, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -97,7 +98,8 @@ def write_answers(
     and what follows from what it wrote before, tasks on passages (summaries, translations, questions on documents) and
     second turns, so that long prompts and conversations are learnt as well. A target without a chat template continues
     the texts of ``prompts``, and in all other turns what it begins itself. Temperatures take turns from answer to
-    answer. A corpus that was cut off is continued where it ends.
+    answer. A corpus that was cut off, or is to hold more now, is continued where it ends, with the same text as if it
+    had been written at once.
 
     Raises:
         ConfigError: the chat template hides what a user says.
@@ -105,23 +107,29 @@ def write_answers(
     """
     size = batch_size * _ROUNDS_QUEUED
     chats = llm.model.chat_template.available
-    while corpus.num_answer_tokens < num_tokens:
-        done = len(corpus)
-        turn, source = divmod(done // size, 4)
-        questions: list[EncodedPrompt] = []
+    while (missing := num_tokens - corpus.num_answer_tokens) > 0:
+        place = len(corpus) % size
+        begun = len(corpus) - place
+        # The last turn need not be a whole one: an answer is mostly longer than half of what it may be.
+        stop = min(size, place + math.ceil(2 * missing / answer_tokens))
+        turn, source = divmod(begun // size, 4)
+        turns_questions: list[EncodedPrompt] = []
         if source in (0, 2):
-            begin = (2 * turn + source // 2) * size
-            questions = [encode_asked(llm, conversation) for conversation in prompts[begin : begin + size]]
-        elif chats and source == 3 and done:
-            questions = [*follow_up(llm, corpus, size // 2, seed + done)]
-            questions += [llm.encode_chat(each) for each in task(llm, corpus, size - len(questions), seed + done)]
-        # What a source lacks the target asks or begins itself: every turn writes ``size`` documents.
-        lacking = size - len(questions)
+            first = (2 * turn + source // 2) * size
+            turns_questions = [encode_asked(llm, conversation) for conversation in prompts[first : first + size]]
+        elif chats and source == 3:
+            turns_questions = follow_up(llm, corpus, size // 2, seed + begun, among=begun)
+            tasks = task(llm, corpus, size - len(turns_questions), seed + begun, among=begun)
+            turns_questions += [llm.encode_chat(each) for each in tasks]
+        questions = turns_questions[place:stop]
+        # What a source lacks the target asks or begins itself: a whole turn has ``size`` documents.
+        lacking = stop - place - len(questions)
+        asked = place + len(questions) - len(turns_questions)
         if chats:
-            questions += [llm.encode_chat(each) for each in ask(llm, lacking, seed + done)]
+            questions += [llm.encode_chat(each) for each in ask(llm, lacking, seed + begun, after=asked)]
         else:
-            questions += begin_texts(llm, lacking, seed + done)
-        documents = answer(llm, questions, temperatures, answer_tokens, seed + done)
+            questions += begin_texts(llm, lacking, seed + begun, after=asked)
+        documents = answer(llm, questions, temperatures, answer_tokens, seed + begun, after=place)
         corpus.extend(documents)
         if progress is not None:
             progress(len(documents), sum(int(document.answers.sum()) for document in documents))
@@ -138,8 +146,9 @@ def encode_asked(llm: LLM, conversation: Sequence[Mapping[str, Any]]) -> Encoded
     return llm.encode(_PLAIN.render(conversation))
 
 
-def begin_texts(llm: LLM, count: int, seed: int) -> list[EncodedPrompt]:
-    """Openings of texts that the target begins itself, without being asked: some tokens at temperature 1.
+def begin_texts(llm: LLM, count: int, seed: int, after: int = 0) -> list[EncodedPrompt]:
+    """Openings of texts that the target begins itself, without being asked: some tokens at temperature 1. ``after``: so
+    many were begun before.
 
     It starts from its begin-of-sequence token; where it has none, from what ends a text, which stood between the
     documents that it learnt from; without either, from a common word or a part of one.
@@ -152,9 +161,10 @@ def begin_texts(llm: LLM, count: int, seed: int) -> list[EncodedPrompt]:
     if start:
         starts = [start] * count
     else:
-        random = np.random.default_rng([seed, count, 2])
-        starts = [[int(each)] for each in random.choice(_common_words(model.tokenizer), count)]
-    params = [SamplingParams(temperature=1.0, max_tokens=_OPENING_TOKENS, seed=seed + i) for i in range(count)]
+        random = np.random.default_rng([seed, 2])
+        starts = [[int(each)] for each in random.choice(_common_words(model.tokenizer), after + count)[after:]]
+    numbers = range(after, after + count)
+    params = [SamplingParams(temperature=1.0, max_tokens=_OPENING_TOKENS, seed=seed + i) for i in numbers]
     ends = set(model.eos_token_ids)
     openings = []
     for output in llm.generate(starts, params):
@@ -176,9 +186,9 @@ def _common_words(tokenizer: Tokenizer) -> list[int]:
     return common
 
 
-def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
+def ask(llm: LLM, count: int, seed: int, after: int = 0) -> list[list[dict[str, str]]]:
     """Questions that the target itself asks, each as a conversation of one message; most begin with a word or two that
-    it is given.
+    it is given. ``after``: so many were asked before.
 
     Raises:
         ConfigError: a message cannot be told from its header in the chat template.
@@ -190,25 +200,28 @@ def ask(llm: LLM, count: int, seed: int) -> list[list[dict[str, str]]]:
     header, found, _ = text.rpartition(_MARK)
     if not found:
         raise ConfigError(f"the chat template of {llm.model.name!r} hides the user's message, so it cannot ask itself.")
-    openings = [_OPENINGS[i % len(_OPENINGS)] for i in range(count)]
+    numbers = range(after, after + count)
+    openings = [_OPENINGS[i % len(_OPENINGS)] for i in numbers]
     prompts = [
         EncodedPrompt(begun, llm.model.tokenizer.encode(begun, add_special_tokens=False))
         for begun in (header + opening for opening in openings)
     ]
     # A question is worth more where it differs from the others.
-    params = [SamplingParams(temperature=1.0, max_tokens=_QUESTION_TOKENS, seed=seed + i) for i in range(count)]
+    params = [SamplingParams(temperature=1.0, max_tokens=_QUESTION_TOKENS, seed=seed + i) for i in numbers]
     said = [output.outputs[0].text for output in llm.generate(prompts, params)]
     questions = [(opening + text).strip() for opening, text in zip(openings, said, strict=True)]
     return [[{"role": "user", "content": question or _MARK}] for question in questions]
 
 
-def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[EncodedPrompt]:
-    """Conversations of the corpus with a second question; none where the template does not show answers."""
+def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None = None) -> list[EncodedPrompt]:
+    """Conversations of the corpus (of its first ``among``) with a second question; none where the template does not
+    show answers."""
+    among = len(corpus) if among is None else among
     random = np.random.default_rng([seed, count, 1])
     ends = set(llm.model.eos_token_ids)
     prompts = []
     for _ in range(count):
-        document = corpus[int(random.integers(len(corpus)))]
+        document = corpus[int(random.integers(among))]
         said = document.tokens.tolist()
         if said[-1] in ends:
             said.pop()
@@ -225,14 +238,16 @@ def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[EncodedPr
     return prompts
 
 
-def task(llm: LLM, corpus: Corpus, count: int, seed: int) -> list[list[dict[str, str]]]:
-    """Tasks on passages of the corpus, each as a conversation of one message; none before there is a corpus."""
-    if not len(corpus):
+def task(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None = None) -> list[list[dict[str, str]]]:
+    """Tasks on passages of the corpus (of its first ``among``), each as a conversation of one message; none before
+    there is a corpus."""
+    among = len(corpus) if among is None else among
+    if not among:
         return []
     random = np.random.default_rng([seed, count])
 
     def passage() -> str:
-        document = corpus[int(random.integers(len(corpus)))]
+        document = corpus[int(random.integers(among))]
         return llm.model.tokenizer.decode(document.tokens[document.answers][:_PASSAGE_TOKENS].tolist()).strip()
 
     tasks = []
@@ -248,11 +263,13 @@ def answer(
     temperatures: Sequence[float],
     max_tokens: int,
     seed: int,
+    after: int = 0,
 ) -> list[Document]:
-    """The target's answers with what it was asked; of a conversation that it cannot hold, the question alone."""
+    """The target's answers with what it was asked; of a conversation that it cannot hold, the question alone.
+    ``after``: so many were answered before."""
     params = [
         SamplingParams(temperature=temperatures[i % len(temperatures)], max_tokens=max_tokens, seed=seed + i)
-        for i in range(len(prompts))
+        for i in range(after, after + len(prompts))
     ]
     documents = []
     for output in llm.generate(prompts, params, strict=False):
