@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,7 +101,23 @@ class TestText:
     def test_a_stop_string_ends_before_itself(self, generate: Generate) -> None:
         whole = generate(PROMPT).stdout
         stop = whole[7:9]
-        assert generate(PROMPT, "--stop", stop).stdout == whole[: whole.index(stop)] + "\n"
+        end = whole.index(stop)
+        assert generate(PROMPT, "--stop", stop).stdout == whole[:end] + "\n"
+        assert generate(PROMPT, "--stop", stop, "--include-stop").stdout == whole[:end] + stop + "\n"
+
+    def test_a_stop_token_is_no_text_with_its_drafts_shown_either(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, GREEDY)
+        for more in ([], ["--include-stop"]):
+            stopped = [PROMPT, "--stop-token", output.token_ids[5], *more]
+            said, shown = generate(*stopped).stdout, generate(*stopped, "--show-drafts").stdout
+            assert output.text.startswith(said.rstrip("\n"))
+            for mark in TestDrafts.MARKED:
+                shown = shown.replace(mark, "")
+            assert re.sub(r"\[-.*?-\]", "", shown, flags=re.DOTALL) == said
+
+    def test_a_bad_word_is_not_said(self, generate: Generate) -> None:
+        word = generate(PROMPT).stdout[7:9].strip()
+        assert word not in generate(PROMPT, "--bad-word", word).stdout
 
 
 class TestDrafts:
@@ -176,8 +193,23 @@ class TestJson:
             assert entry["token_id"] == entry["top"][0]["token_id"] == token
             assert entry["top"][0]["logprob"] >= entry["top"][1]["logprob"]
 
-    def test_logprobs_need_it(self, generate: Generate) -> None:
-        assert "--logprobs" in refusal(generate(PROMPT, "--logprobs", 2), status=2)
+    def test_logprobs_of_the_prompt(self, generate: Generate, llm: LLM) -> None:
+        (output,) = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=4, prompt_logprobs=1))
+        (row,) = rows(generate(PROMPT, "--prompt-logprobs", 1, "--max-tokens", 4, "--json"))
+        assert output.prompt_logprobs is not None
+        assert row["prompt_logprobs"][0] is None
+        assert [entry["logprob"] for entry in row["prompt_logprobs"][1:]] == [
+            entry.logprob for entry in output.prompt_logprobs if entry is not None
+        ]
+        (cut,) = rows(generate(PROMPT, "--prompt-logprobs", 1, "--truncate-prompt", 3, "--json"))
+        assert [entry and entry["token_id"] for entry in cut["prompt_logprobs"]] == [
+            None,
+            *output.prompt_token_ids[-2:],
+        ]
+
+    @pytest.mark.parametrize("option", ["--logprobs", "--prompt-logprobs"])
+    def test_logprobs_need_it(self, generate: Generate, option: str) -> None:
+        assert option in refusal(generate(PROMPT, option, 2), status=2)
 
 
 class TestPromptsFile:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from headstart.cli.prompts import Conversation
-from headstart.engine.outputs import Completion, RequestOutput
+from headstart.engine.outputs import Completion, RequestOutput, TokenLogprobs
 from headstart.errors import RequestError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class _Answering:
             return
         prompts = [prompt for _, _, prompt in requests]
         samples: list[list[Completion]] = [[] for _ in requests]
+        read: dict[int, list[TokenLogprobs | None]] = {}
 
         def settle(index: int, output: RequestOutput, plain: RequestOutput | None = None) -> None:
             conversation, place, _ = requests[index]
@@ -133,6 +134,8 @@ class _Answering:
 
         def on_commit(piece: StreamPiece) -> None:
             self._taker.piece(piece)
+            if piece.prompt_logprobs is not None:
+                read[piece.prompt_index] = piece.prompt_logprobs
             if piece.completion is None or self._compare:
                 return
             done = samples[piece.prompt_index]
@@ -140,7 +143,9 @@ class _Answering:
             if len(done) == self._params.n:
                 prompt = prompts[piece.prompt_index]
                 done.sort(key=lambda sample: sample.index)
-                settle(piece.prompt_index, RequestOutput(prompt.text, prompt.token_ids, done))
+                settle(
+                    piece.prompt_index, RequestOutput(prompt.text, prompt.token_ids, done, read.get(piece.prompt_index))
+                )
 
         # Speculation goes first: drafters that remember requests must not have seen the plain answer.
         activity = "Decoding" if turn == 0 else f"Decoding turn {turn + 1}"

@@ -167,6 +167,8 @@ def _reshaped(params: SamplingParams) -> bool:
         params.logit_bias
         or params.allowed_token_ids is not None
         or params.banned_token_ids
+        or params.bad_words
+        or params.banned_sequences
         or params.min_tokens
         or params.repetition_penalty != 1
         or params.presence_penalty

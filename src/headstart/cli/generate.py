@@ -39,6 +39,7 @@ def generate(
     numerics: options.Numerics = NumericsChoice.AUTO,
     batch_size: options.BatchSize = 16,
     max_context: options.MaxContext = None,
+    truncate_prompt: options.TruncatePrompt = None,
     drafter: options.Drafter = DEFAULT_DRAFTER,
     draft_model: options.DraftModel = None,
     draft_precision: options.DraftPrecision = None,
@@ -58,12 +59,15 @@ def generate(
     logit_bias: options.LogitBias = None,
     allow_token: options.AllowTokens = None,
     ban_token: options.BanTokens = None,
+    bad_word: options.BadWords = None,
     seed: options.Seed = None,
     n: options.Samples = 1,
     logprobs: options.Logprobs = None,
+    prompt_logprobs: options.PromptLogprobs = None,
     max_tokens: options.MaxTokens = 256,
     min_tokens: options.MinTokens = 0,
     stop: options.Stop = None,
+    include_stop: options.IncludeStop = False,
     stop_token: options.StopTokens = None,
     ignore_eos: options.IgnoreEos = False,
     compare: Annotated[
@@ -111,8 +115,9 @@ def generate(
         raise typer.BadParameter(
             "it shows one sample of one prompt; leave out --prompts, --n and --json.", param_hint="--show-drafts"
         )
-    if logprobs is not None and not as_json:
-        raise typer.BadParameter("log-probabilities come with --json; add it.", param_hint="--logprobs")
+    for name, wanted in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
+        if wanted is not None and not as_json:
+            raise typer.BadParameter("log-probabilities come with --json; add it.", param_hint=name)
 
     from headstart.cli.progress import Activity
     from headstart.cli.prompts import one_prompt, read_prompts
@@ -129,14 +134,18 @@ def generate(
         logit_bias=dict(_bias(text) for text in logit_bias or ()),
         allowed_token_ids=tuple(allow_token) if allow_token else None,
         banned_token_ids=tuple(ban_token or ()),
+        bad_words=tuple(bad_word or ()),
         min_tokens=min_tokens,
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
+        include_stop_str_in_output=include_stop,
         stop_token_ids=tuple(stop_token or ()),
         ignore_eos=ignore_eos,
         seed=seed,
         n=n,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        truncate_prompt_tokens=truncate_prompt,
     )
     drafter, drafter_options = parse_drafter(drafter)
     drafter_options |= dict(_drafter_option(text) for text in drafter_option or ())

@@ -73,6 +73,15 @@ MaxContext = Annotated[
     ),
 ]
 
+TruncatePrompt = Annotated[
+    int | None,
+    typer.Option(
+        help="Read only so many last tokens of each prompt; -1: as many as leave room for --max-tokens.",
+        rich_help_panel=MODEL,
+        metavar="N",
+    ),
+]
+
 Drafter = Annotated[
     str,
     typer.Option(
@@ -172,6 +181,15 @@ BanTokens = Annotated[
     list[int] | None,
     typer.Option("--ban-token", help="Never say this token; may be repeated.", rich_help_panel=SAMPLING, metavar="ID"),
 ]
+BadWords = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bad-word",
+        help="Never say this word, at the beginning or behind a space; may be repeated.",
+        rich_help_panel=SAMPLING,
+        metavar="TEXT",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(help="The same seed gives the same output; a fresh one if left out.", rich_help_panel=SAMPLING),
@@ -188,6 +206,11 @@ Logprobs = Annotated[
     ),
 ]
 
+PromptLogprobs = Annotated[
+    int | None,
+    typer.Option(help="The same of each prompt token.", rich_help_panel=SAMPLING, metavar="K"),
+]
+
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", help="Output tokens at most.", rich_help_panel=STOPPING, metavar="N")
 ]
@@ -197,6 +220,9 @@ MinTokens = Annotated[
 Stop = Annotated[
     list[str] | None,
     typer.Option(help="End before this text; may be repeated.", rich_help_panel=STOPPING, metavar="TEXT"),
+]
+IncludeStop = Annotated[
+    bool, typer.Option("--include-stop", help="End behind the stop text, not before it.", rich_help_panel=STOPPING)
 ]
 StopTokens = Annotated[
     list[int] | None,

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from headstart.engine.outputs import Completion, FinishReason, TokenOrigin
+from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs, TokenOrigin
 from headstart.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
@@ -98,6 +98,8 @@ def json_row(answer: Answer, tokenizer: Tokenizer) -> dict[str, Any]:
     if answer.output is None:
         return row | {"error": answer.error}
     row |= _sample_row(answer.output.outputs[0], tokenizer)
+    if answer.output.prompt_logprobs is not None:
+        row["prompt_logprobs"] = [_logprob_row(entry, tokenizer) for entry in answer.output.prompt_logprobs]
     if len(answer.output.outputs) > 1:
         row["outputs"] = [_sample_row(sample, tokenizer) for sample in answer.output.outputs]
     if answer.plain is not None:
@@ -122,12 +124,15 @@ def _sample_row(sample: Completion, tokenizer: Tokenizer) -> dict[str, Any]:
         "stats": sample.stats.as_dict(),
     }
     if sample.logprobs is not None:
-        row["logprobs"] = [
-            _logprob(entry.token_id, entry.logprob, tokenizer)
-            | {"top": [_logprob(token, value, tokenizer) for token, value in entry.top.items()]}
-            for entry in sample.logprobs
-        ]
+        row["logprobs"] = [_logprob_row(entry, tokenizer) for entry in sample.logprobs]
     return row
+
+
+def _logprob_row(entry: TokenLogprobs | None, tokenizer: Tokenizer) -> dict[str, Any] | None:
+    if entry is None:
+        return None
+    top = [_logprob(token, value, tokenizer) for token, value in entry.top.items()]
+    return _logprob(entry.token_id, entry.logprob, tokenizer) | {"top": top}
 
 
 def _logprob(token: int, value: float, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -123,6 +123,15 @@ def train(
             rich_help_panel=TEXT,
         ),
     ] = None,
+    learn_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--learn-prompts",
+            help="Learn what the target would have said in the prompts' place, too: two or three times as much to learn "
+            "from the same text.",
+            rich_help_panel=TEXT,
+        ),
+    ] = False,
     draft_vocab: Annotated[
         int | None,
         typer.Option(
@@ -164,6 +173,15 @@ def train(
             help="Directory of a head to begin from, yours or another's, of the same kind (eagle3, eagle, medusa, "
             "blockwise); its draft vocabulary may differ.",
             metavar="DIR",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
+    dropout: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=0.9,
+            help="Share of what an EAGLE head reads that is zeroed while it learns, lest it learn a small text by heart.",
             rich_help_panel=HEAD,
         ),
     ] = None,
@@ -280,6 +298,7 @@ def train(
                 text_precision and text_precision.value,
                 corpus,
                 tuple(earlier_corpus or ()),
+                learn_prompts,
             ),
             head=HeadSettings(
                 draft_vocab,
@@ -289,6 +308,7 @@ def train(
                 layers=None if layers is None else options.layer_choice(layers),
                 init=init,
                 residual_blocks=residual_blocks,
+                dropout=dropout,
             ),
             settings=TrainSettings(
                 epochs=epochs,
