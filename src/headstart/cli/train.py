@@ -127,8 +127,8 @@ def train(
         bool,
         typer.Option(
             "--learn-prompts",
-            help="Learn what the target would have said in the prompts' place, too: two or three times as much to learn "
-            "from the same text.",
+            help="Learn what the target would have said in the prompts' place, too: two or three times as much to "
+            "learn from the same text.",
             rich_help_panel=TEXT,
         ),
     ] = False,
@@ -181,7 +181,7 @@ def train(
         typer.Option(
             min=0.0,
             max=0.9,
-            help="Share of what an EAGLE head reads that is zeroed while it learns, lest it learn a small text by heart.",
+            help="Share of what an EAGLE head reads that is zeroed while it learns, lest it learn a text by heart.",
             rich_help_panel=HEAD,
         ),
     ] = None,

@@ -151,6 +151,10 @@ class Pack:
     def __len__(self) -> int:
         return sum(len(document.tokens) for document in self.documents)
 
+    def learnt_whole(self) -> Pack:
+        """The same text, all of it learnt."""
+        return Pack(tuple(Document(each.tokens, np.ones_like(each.answers)) for each in self.documents))
+
 
 _OPEN_PACKS = 32
 

@@ -33,6 +33,7 @@ class EagleObjective:
             whole head but may learn from its frequent tokens alone.
         steps: unrolled steps.
         decay: weight of a step relative to the one before.
+        dropout: share of what the head reads that is zeroed while it learns.
         depth: steps that are judged on held-out text.
     """
 
@@ -45,17 +46,19 @@ class EagleObjective:
         loss: LossName = "ce",
         steps: int = 4,
         decay: float = 0.8,
+        dropout: float = 0.0,
         depth: int = 5,
     ) -> None:
         self.head = head
         self._teacher = Teacher(tables, teacher_ids)
         self._embedding = tables.embedding if head.embedding is None else head.embedding
         self._loss, self._steps, self._decay, self.depth = loss, steps, decay, depth
+        self._dropout = dropout
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
     def loss(self, batch: Batch) -> Tensor:
         losses = StepLosses(self._teacher, batch, self._loss, self._decay)
-        unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch)
+        unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
         for step in range(self._steps):
@@ -97,15 +100,18 @@ class _Unrolled:
         places: bool [pack, position] where a draft may begin.
     """
 
-    def __init__(self, head: EagleHead, embedding: Tensor, rotary: RotaryTable, batch: Batch) -> None:
+    def __init__(
+        self, head: EagleHead, embedding: Tensor, rotary: RotaryTable, batch: Batch, dropout: float = 0.0
+    ) -> None:
         self._head, self._embedding, self._rotary, self._batch = head, embedding, rotary, batch
+        self._dropout = dropout
         self.places = batch.guessed(0)
         counts = self.places.sum(1, keepdim=True)
         most = int(counts.max())
         # Places first, in their order.
         self._chosen = self.places.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
         self._valid = torch.arange(most, device=counts.device) < counts
-        self._states = head.fuse(batch.features)
+        self._states = head.fuse(F.dropout(batch.features, dropout))
         length = batch.tokens.shape[1]
         causal = torch.ones(length, length, dtype=torch.bool, device=batch.tokens.device).tril()
         self._sees = (causal & (batch.documents[:, :, None] == batch.documents[:, None, :]))[:, None]
@@ -119,7 +125,7 @@ class _Unrolled:
         first = self._step == 0
         if not first:
             tokens, positions = tokens.gather(1, self._chosen), positions.gather(1, self._chosen)
-        embeddings = F.embedding(tokens, self._embedding).float()
+        embeddings = F.dropout(F.embedding(tokens, self._embedding).float(), self._dropout)
         reach = self._batch.tokens.shape[1] + self._step + 1
         rotate = partial(self._rotary.rotate, positions=positions, reach=reach)
         output: Tensor = self._head(embeddings, self._states, rotate, self._attend)

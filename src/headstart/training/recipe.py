@@ -60,6 +60,8 @@ class HeadSettings:
     """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
     decay: float = 0.8
     """Weight of a depth relative to the one above it."""
+    dropout: float | None = None
+    """Share of what EAGLE heads read that is zeroed while they learn, lest they learn little text by heart; None: 0."""
     loss: LossName = "ce"
     layers: int | tuple[int, ...] | None = None
     """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
@@ -191,6 +193,7 @@ def _require_fitting(name: HeadName, head: HeadSettings, target: ModelConfig) ->
     of = {
         "layers": ("draft-model",),
         "unroll": ("eagle3", "eagle"),
+        "dropout": ("eagle3", "eagle"),
         "init": ("eagle3", "eagle", "medusa", "blockwise"),
         "residual_blocks": ("medusa",),
     }
@@ -256,7 +259,13 @@ def _objective(
         eagle.d2t.copy_(ids - torch.arange(len(ids)))
     unroll = (4 if fused else 1) if settings.unroll is None else settings.unroll
     return EagleObjective(
-        eagle.to(device), tables, ids.to(device), loss=settings.loss, steps=unroll, decay=settings.decay
+        eagle.to(device),
+        tables,
+        ids.to(device),
+        loss=settings.loss,
+        steps=unroll,
+        decay=settings.decay,
+        dropout=settings.dropout or 0.0,
     )
 
 

@@ -41,6 +41,8 @@ class TextSettings:
     """Where the text is kept; None: ``corpus`` in the head's directory. Several heads may share it."""
     earlier: tuple[Path, ...] = ()
     """Directories of text of earlier trainings, learnt from as well: what is not read again is forgotten."""
+    learn_prompts: bool = False
+    """Learn what the target would have said in the prompts' place, too: more to learn from the same text."""
 
 
 class Text:
@@ -48,9 +50,11 @@ class Text:
 
     Args:
         corpora: of one target, the training's own first.
+        learn_prompts: as ``TextSettings``. What is held out is judged by its answers alone.
     """
 
-    def __init__(self, corpora: Sequence[Corpus]) -> None:
+    def __init__(self, corpora: Sequence[Corpus], learn_prompts: bool = False) -> None:
+        self._learn_prompts = learn_prompts
         self._parts = [(corpus, *split_held_out(len(corpus))) for corpus in corpora]
 
     @property
@@ -75,6 +79,8 @@ class Text:
         """To learn from, and held out: packs of ``length`` tokens. A corpus makes the same ones among others as alone,
         so that the target's states, which are kept by pack, are found."""
         learnt = [make_packs(_documents(corpus, chosen), length) for corpus, chosen, _ in self._parts]
+        if self._learn_prompts:
+            learnt = [[pack.learnt_whole() for pack in packs] for packs in learnt]
         held_out = [make_packs(_documents(corpus, chosen), length) for corpus, _, chosen in self._parts]
         in_turns = [pack for each in zip_longest(*held_out) for pack in each if pack is not None]
         return [pack for each in learnt for pack in each], in_turns[:_MOST_HELD_OUT]
@@ -127,4 +133,4 @@ def write_text(
                 progress=told.wrote,
             )
     team.wait()
-    return Text([Corpus(directory, about), *earlier])
+    return Text([Corpus(directory, about), *earlier], settings.learn_prompts)
