@@ -1,0 +1,106 @@
+"""README and docs: their links lead somewhere, and their commands are ones that Headstart knows."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from headstart.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")])
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+SHELL_FENCE = re.compile(r"^```(?:bash|sh|console|dockerfile)?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(?<!`)`(headstart [^`]+)`(?!`)")
+OPTION = re.compile(r"--?[a-z][\w-]*")
+COMMANDS: Any = typer.main.get_command(app)
+
+
+def anchors(document: Path) -> set[str]:
+    """What its headings are linked by, as GitHub makes it: lower case, no punctuation, hyphens for spaces."""
+    prose = FENCE.sub("", document.read_text(encoding="utf-8"))
+    headings = [line.lstrip("#").strip().lower() for line in prose.splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def links(document: Path) -> list[str]:
+    """Targets of its links to files of this repository or to headings."""
+    prose = FENCE.sub("", document.read_text(encoding="utf-8"))
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", prose) if "://" not in link]
+
+
+def command_lines(text: str) -> list[str]:
+    """Every call of ``headstart`` in shell blocks and in code spans, from its name to the end of the line."""
+    blocks = [line for fence in SHELL_FENCE.findall(text) for line in fence.replace("\\\n", " ").splitlines()]
+    spans = [" ".join(span.split()) for span in SPAN.findall(FENCE.sub("", text))]
+    called = (re.search(r"(?:^|[ /])(headstart( .*|$))", re.split(r"\s+#", line)[0]) for line in blocks)
+    return [match[1] for match in called if match] + spans
+
+
+def unknown(line: str) -> Iterator[str]:
+    """The words of a call that its command does not know: sub-commands and options."""
+    words = list(takewhile(lambda word: word not in {"|", "&&", ">", ";"}, shlex.split(line)[1:]))
+    command = COMMANDS
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if command is COMMANDS and words and not words[0].startswith("-"):
+        yield words[0]
+    known = {name for param in command.params for name in (*param.opts, *param.secondary_opts)} | {"-h", "--help"}
+    yield from (word for word in words if OPTION.fullmatch(word.split("=")[0]) and word.split("=")[0] not in known)
+
+
+CALLS = [
+    pytest.param(line, id=f"{document.name}: {line[:60]}")
+    for document in DOCUMENTS
+    if document.name != "CHANGELOG.md"
+    for line in command_lines(document.read_text(encoding="utf-8"))
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: str(document.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    dead = []
+    for link in links(document):
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            dead.append(link)
+    assert not dead
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_commands_know_their_options(line: str) -> None:
+    assert not list(unknown(line))
+
+
+def test_the_checks_find_what_is_wrong() -> None:
+    text = "```\n$ .venv/bin/headstart generat x\n```\nand `headstart bench serve\n--rate 1 --url U`"
+    assert [list(unknown(line)) for line in command_lines(text)] == [["generat"], ["--rate"]]
+    assert len(CALLS) > 80
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        text = document.read_text(encoding="utf-8")
+        assert set(re.findall(r"(?:^\$? ?|`)make ([\w-]+)", text, re.MULTILINE)) <= targets
+
+
+def test_scripts_exist_and_know_their_options() -> None:
+    calls = [
+        call
+        for document in DOCUMENTS
+        for call in re.findall(r"python ((?:benchmarks|examples)/[^`\n#]+)", document.read_text(encoding="utf-8"))
+    ]
+    assert calls
+    for call in calls:
+        script, *rest = call.split()
+        source = (ROOT / script).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in source for word in rest if OPTION.fullmatch(word))
