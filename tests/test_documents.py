@@ -104,3 +104,9 @@ def test_scripts_exist_and_know_their_options() -> None:
         script, *rest = call.split()
         source = (ROOT / script).read_text(encoding="utf-8")
         assert all(f'"{word}"' in source for word in rest if OPTION.fullmatch(word))
+
+
+def test_every_experiment_is_listed_by_subject() -> None:
+    document = ROOT / "docs" / "experiments.md"
+    listed = [link.removeprefix("#") for link in links(document) if link.startswith("#")]
+    assert sorted({*listed, "experiments", "by-subject"}) == sorted(anchors(document))
