@@ -192,6 +192,17 @@ def test_a_chat_says_how_its_prompt_ends(llm: LLM) -> None:
     assert prompt_of(llm, CHAT, **documents) == "[user] hello there<end the>(one)[assistant] "
 
 
+def test_a_conversation_is_tokenized_as_it_would_be_answered(llm: LLM) -> None:
+    begun = [*CHAT, {"role": "assistant", "content": "Once upon the "}]
+    for fields in (
+        {},
+        {"continue_final_message": True},
+        {"add_generation_prompt": False, "documents": [{"text": "a"}]},
+    ):
+        tokens = post(llm, "/tokenize", {"messages": begun, **fields}).json()["tokens"]
+        assert llm.model.tokenizer.decode(tokens, False) == prompt_of(llm, begun, **fields)
+
+
 def test_a_text_is_read_without_special_tokens_where_asked_for(llm: LLM) -> None:
     tokenizer = llm.model.tokenizer
     for wanted in (True, False):

@@ -137,3 +137,35 @@ def test_a_call_cut_short_is_told_by_its_finish_reason(llm: LLM) -> None:
     (answer,) = post(llm, "/v1/chat/completions", BODY | {"tool_choice": "required", "max_tokens": 5}).json()["choices"]
     assert answer["finish_reason"] == "length"
     assert len(answer["message"]["content"]) == 5
+
+
+def allowing(mode: str, *names: str) -> dict[str, Any]:
+    named = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+
+
+def test_some_of_the_tools_may_be_allowed(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    (answer,) = post(llm, "/v1/chat/completions", BODY | {"tool_choice": allowing("required", "greet")}).json()[
+        "choices"
+    ]
+    assert {call["function"]["name"] for call in answer["message"]["tool_calls"]} == {"greet"}
+    said = '<tool_call>{"name": "greet", "arguments": {"who": "Ada"}}</tool_call>'
+    monkeypatch.setattr(type(llm.model.chat_template), "knows_tools", True)
+    for name in ("greet", "add"):
+        body = BODY | {"tool_choice": allowing("auto", name), "guided_choice": [said]}
+        (answer,) = post(llm, "/v1/chat/completions", body).json()["choices"]
+        assert ("tool_calls" in answer["message"]) == (name == "greet")
+    for names in ((), ("other",)):
+        error = post(llm, "/v1/chat/completions", BODY | {"tool_choice": allowing("auto", *names)}).json()["error"]
+        assert error["param"] == "tool_choice"
+
+
+def test_of_several_calls_the_first_counts_where_they_may_not_be_parallel(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "".join(f'<tool_call>{{"name": "greet", "arguments": {{"who": "{who}"}}}}</tool_call>' for who in "AB")
+    monkeypatch.setattr(type(llm.model.chat_template), "knows_tools", True)
+    for parallel in (True, False):
+        body = BODY | {"parallel_tool_calls": parallel, "guided_choice": [said]}
+        (answer,) = post(llm, "/v1/chat/completions", body).json()["choices"]
+        assert len(answer["message"]["tool_calls"]) == 1 + parallel

@@ -102,8 +102,7 @@ class Generator:
                     "tool_choice forces a call beside another structured output; keep one of them.", "tool_choice"
                 )
             params = replace(params, structured_outputs=plan.structure)
-        offered = None if body.tool_choice == "none" else body.tools
-        tools = None if offered is None else [tool.model_dump(exclude_unset=True) for tool in offered]
+        tools = None if body.tool_choice == "none" else body.shown_tools()
         wishes = (body.speculation or Speculation()).params(self._llm.speculation)
         salt, variables = _salt(body, request), body.template_variables()
         jobs = await asyncio.to_thread(

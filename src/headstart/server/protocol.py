@@ -239,6 +239,42 @@ class NamedTool(Body):
     function: FunctionName
 
 
+class ToolSubset(Body):
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[NamedTool], _Some]
+
+
+class AllowedTools(Body):
+    """``tool_choice`` among some of the tools: the others are shown to the model, and not called."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: ToolSubset
+
+
+class Templated(Body):
+    """What shapes a conversation's prompt beside its messages."""
+
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool | None = None
+    """false: the prompt ends with the last message, not with what begins an answer."""
+    continue_final_message: bool | None = None
+    """The prompt ends where the last message's text ends, so that the answer goes on with it."""
+    documents: list[dict[str, Any]] | None = None
+    """For templates that show documents."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """What else the model's template knows, like ``enable_thinking``."""
+
+    def shown_tools(self) -> list[dict[str, Any]] | None:
+        """The tools as the template reads them."""
+        return None if self.tools is None else [tool.model_dump(exclude_unset=True) for tool in self.tools]
+
+    def template_variables(self) -> dict[str, Any]:
+        """What the template is told besides messages and tools."""
+        named = ("add_generation_prompt", "continue_final_message", "documents")
+        given = {name: value for name in named if (value := getattr(self, name)) is not None}
+        return {**(self.chat_template_kwargs or {}), **given}
+
+
 class CompletionBody(Generation):
     """``POST /v1/completions``."""
 
@@ -254,27 +290,20 @@ class CompletionBody(Generation):
     best_of: int | None = None
 
 
-class ChatBody(Generation):
+class ChatBody(Templated, Generation):
     """``POST /v1/chat/completions``."""
+
+    model_config = ConfigDict(extra="allow")
 
     messages: Annotated[list[dict[str, Any]], _Some]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[Tool] | None = None
     tool_choice: Annotated[
-        Literal["none", "auto", "required"] | NamedTool | None,
-        _one_of("none, auto, required or an object that names a function"),
+        Literal["none", "auto", "required"] | NamedTool | AllowedTools | None,
+        _one_of("none, auto, required or an object that names a function or the allowed_tools"),
     ] = None
     parallel_tool_calls: bool | None = None
-    add_generation_prompt: bool | None = None
-    """false: the prompt ends with the last message, not with what begins an answer."""
-    continue_final_message: bool | None = None
-    """The answer goes on where the last message ends, as a part of it."""
-    documents: list[dict[str, Any]] | None = None
-    """For templates that show documents."""
-    chat_template_kwargs: dict[str, Any] | None = None
-    """What else the model's template knows, like ``enable_thinking``."""
 
     def own_name(self, field: str | None) -> str | None:
         """As for every request; and what a chat has in place of a prompt."""
@@ -282,14 +311,8 @@ class ChatBody(Generation):
             return "max_completion_tokens"
         return "messages" if field == "prompt" else super().own_name(field)
 
-    def template_variables(self) -> dict[str, Any]:
-        """What the template is told besides messages and tools."""
-        named = ("add_generation_prompt", "continue_final_message", "documents")
-        given = {name: value for name in named if (value := getattr(self, name)) is not None}
-        return {**(self.chat_template_kwargs or {}), **given}
 
-
-class TokenizeBody(Body):
+class TokenizeBody(Templated):
     """``POST /tokenize``: a text, or a conversation as the model reads it."""
 
     prompt: str | None = None

@@ -113,7 +113,8 @@ async def tokenize(body: TokenizeBody, here: Here) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages.", "prompt")
     if body.messages is not None:
-        tokens = (await asyncio.to_thread(llm.encode_chat, body.messages)).token_ids
+        shaped = body.shown_tools(), body.template_variables()
+        tokens = (await asyncio.to_thread(llm.encode_chat, body.messages, *shaped)).token_ids
     else:
         tokens = await asyncio.to_thread(llm.model.tokenizer.encode, str(body.prompt), body.add_special_tokens)
     return Reply({"tokens": tokens, "count": len(tokens), "max_model_len": llm.engine.limits.max_context})

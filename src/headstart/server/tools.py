@@ -12,7 +12,7 @@ from typing import Any
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.protocol import ChatBody, NamedTool, Tool
+from headstart.server.protocol import AllowedTools, ChatBody, NamedTool, Tool, ToolSubset
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _TAGGED = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|\Z)", re.DOTALL)
@@ -40,6 +40,8 @@ class ToolPlan:
     """What the output must be where a call is forced; None: the model chooses."""
     named: str | None = None
     """The one function whose arguments alone the output is."""
+    parallel: bool = True
+    """False: of several calls that the model writes the first one counts."""
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """A whole output as what is said beside the calls, and the calls."""
@@ -48,9 +50,12 @@ class ToolPlan:
         found = list(_TAGGED.finditer(text))
         if found:
             each = [self._calls(match[1]) for match in found]
-            return (text[: found[0].start()], [*chain(*each)]) if all(each) else (text, [])
-        calls = self._calls(text) if text.lstrip()[:1] == "[" else []
+            return (text[: found[0].start()], self._kept([*chain(*each)])) if all(each) else (text, [])
+        calls = self._kept(self._calls(text)) if text.lstrip()[:1] == "[" else []
         return ("", calls) if calls else (text, [])
+
+    def _kept(self, calls: list[ToolCall]) -> list[ToolCall]:
+        return calls if self.parallel else calls[:1]
 
     def _calls(self, text: str) -> list[ToolCall]:
         """One call or a list of them in JSON; none where the text is anything else."""
@@ -104,22 +109,36 @@ def plan_tools(body: ChatBody, template_knows_tools: bool, max_tools: int) -> To
     Raises:
         RequestError: the choice does not fit the tools, or is not alone in asking for a structure.
     """
-    tools, choice = body.tools or [], body.tool_choice
+    tools = body.tools or []
     if len(tools) > max_tools:
         raise RequestError(f"the number of tools is {len(tools)}; this server allows {max_tools}.", "tools")
+    choice = body.tool_choice
+    if isinstance(choice, AllowedTools):
+        tools, choice = _allowed(tools, choice.allowed_tools), choice.allowed_tools.mode
     names = frozenset(tool.function.name for tool in tools)
     if choice in (None, "none", "auto"):
-        return ToolPlan(names) if tools and template_knows_tools and choice != "none" else None
+        parallel = body.parallel_tool_calls is not False
+        return ToolPlan(names, parallel=parallel) if tools and template_knows_tools and choice != "none" else None
     if not tools:
         raise RequestError("tool_choice asks for a call, but tools is empty; name the functions there.", "tools")
     if isinstance(choice, NamedTool):
-        wanted = choice.function.name
-        if wanted not in names:
-            raise RequestError(f"tool_choice names function {wanted!r}, which is not one of tools.", "tool_choice")
-        schema = next(_parameters(tool) for tool in tools if tool.function.name == wanted)
-        return ToolPlan(names, StructuredOutputsParams(json=schema), wanted)
+        tool = _named(tools, choice.function.name)
+        return ToolPlan(names, StructuredOutputsParams(json=_parameters(tool)), tool.function.name)
     most = 1 if body.parallel_tool_calls is False else len(tools)
     return ToolPlan(names, StructuredOutputsParams(json=_calls_schema(tools, most)))
+
+
+def _allowed(tools: Sequence[Tool], subset: ToolSubset) -> list[Tool]:
+    if not subset.tools:
+        raise RequestError("tool_choice allows no tools; name at least one, or choose none.", "tool_choice")
+    return [_named(tools, allowed.function.name) for allowed in subset.tools]
+
+
+def _named(tools: Sequence[Tool], name: str) -> Tool:
+    tool = next((tool for tool in tools if tool.function.name == name), None)
+    if tool is None:
+        raise RequestError(f"tool_choice names function {name!r}, which is not one of tools.", "tool_choice")
+    return tool
 
 
 def _parameters(tool: Tool) -> dict[str, Any]:
