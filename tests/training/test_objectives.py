@@ -106,6 +106,40 @@ def test_states_in_files_serve_other_runs_and_heads(tmp_path: Path, monkeypatch:
         states((0,)).batch(packs()[3:4])
 
 
+def test_states_kept_for_answers_serve_a_training_that_learns_prompts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's favourites at further places are found without another pass."""
+
+    def states() -> TargetStates:
+        return TargetStates(target().backend, tables().head, (1,), 1 << 20, directories=[tmp_path])
+
+    answers = packs()[:2]
+    whole = [pack.learnt_whole() for pack in answers]
+    fresh = TargetStates(target().backend, tables().head, (1,), 0).batch(whole)
+    few = states().batch(answers)
+    monkeypatch.setattr(type(target().backend), "forward", None)
+    again = states().batch(whole)
+    assert (few.favourites >= 0).sum() < (fresh.favourites >= 0).sum()
+    assert torch.equal(again.favourites, fresh.favourites)
+    assert torch.equal(again.final, fresh.final)
+
+
+def test_dropout_is_for_learning_alone_and_follows_the_seed() -> None:
+    head = random_head()
+    ids = torch.arange(target().config.vocab_size)
+    without, with_it = (EagleObjective(head, tables(), ids, steps=2, dropout=share) for share in (0.0, 0.5))
+    batch = batch_of(head.config.taps, *packs()[:2])
+
+    def loss(objective: EagleObjective, seed: int) -> float:
+        torch.manual_seed(seed)
+        return objective.loss(batch).item()
+
+    assert loss(with_it, 1) == loss(with_it, 1) != loss(with_it, 2)
+    assert loss(without, 1) == loss(without, 2) != loss(with_it, 1)
+    assert with_it.held_out(batch).accuracy == without.held_out(batch).accuracy
+
+
 def test_packs_of_different_text_are_not_taken_for_each_other() -> None:
     """Training and held-out text share one memory."""
     states = TargetStates(target().backend, tables().head, (1,), 1 << 20)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from training_toys import target
+from training_toys import documents, target
 
 from headstart.errors import ConfigError
 from headstart.llm import LLM
@@ -25,7 +25,7 @@ from headstart.training.corpus import Corpus
 from headstart.training.progressing import Progressing
 from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, train_head
 from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers
-from headstart.training.text import TextSettings
+from headstart.training.text import Text, TextSettings
 from headstart.training.trainer import StepReport, TrainSettings
 
 TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6)
@@ -180,6 +180,21 @@ def test_text_of_earlier_trainings_is_learnt_from_as_well(tmp_path: Path, corpus
     assert not (tmp_path / "c").exists()
 
 
+def test_prompts_are_learnt_from_where_one_says_so(tmp_path: Path) -> None:
+    """All of what is learnt, and no more of what is held out; the packs are the same text."""
+    kept = Corpus(tmp_path, {})
+    kept.extend(documents())
+    (answers, held_out), (whole, also_held_out) = (Text([kept], prompts).packs(320) for prompts in (False, True))
+    assert [[d.tokens.tolist() for d in p.documents] for p in whole] == [
+        [d.tokens.tolist() for d in p.documents] for p in answers
+    ]
+    assert all(document.answers.all() for pack in whole for document in pack.documents)
+    assert not all(document.answers.all() for pack in answers for document in pack.documents)
+    for pack, other in zip(held_out, also_held_out, strict=True):
+        for document, its in zip(pack.documents, other.documents, strict=True):
+            assert document.answers.tolist() == its.answers.tolist()
+
+
 def test_text_of_another_target_is_refused(tmp_path: Path) -> None:
     Corpus(tmp_path, {"target_digest": "of another"})
     with pytest.raises(ConfigError, match="holds other text"):
@@ -220,6 +235,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
+        ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, eagle"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
         ("draft-model", HeadSettings(layers=99), "this model has 3"),
         ("draft-model", HeadSettings(layers=(0, 99)), "0 to 2"),
@@ -271,7 +287,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from headstart.training.recipe import HeadSettings, train_head
-from headstart.training.text import TextSettings
+from headstart.training.text import Text, TextSettings
 from headstart.training.trainer import TrainSettings
 model, out, corpus = sys.argv[1:]
 text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=Path(corpus))
