@@ -21,8 +21,7 @@ def acceptance(
         typer.Option(
             "--drafter",
             "-d",
-            help="Who guesses; several with commas between them, or all. An option follows its drafter's name, like "
-            "draft-model:model=DIR.",
+            help="Drafters to measure, separated by commas, or all. Options follow a name, like draft-model:model=DIR.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",
         ),
@@ -34,9 +33,9 @@ def acceptance(
     per_group: PerGroup = None,
     max_tokens: options.MaxTokens = 128,
     temperatures: Annotated[
-        str, typer.Option(help="Temperatures of the target, with commas between them.", rich_help_panel=SAMPLING)
+        str, typer.Option(help="Temperatures of the target, separated by commas.", rich_help_panel=SAMPLING)
     ] = "0,1",
-    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.", rich_help_panel=SAMPLING)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.", rich_help_panel=SAMPLING)] = 0,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -24,9 +24,12 @@ def audit(
     batch_size: options.BatchSize = 4,
     samples: Annotated[
         int,
-        typer.Option(min=1, help="Texts drawn for each test of the sampled law; the report says what they would find."),
+        typer.Option(
+            min=1,
+            help="Texts drawn for each test of a sampled distribution; the report says how small an error they show.",
+        ),
     ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.")] = 0,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -16,8 +16,7 @@ PROMPTS = "Prompts"
 Drafters = Annotated[
     str,
     typer.Option(
-        help="Who is measured: names with commas between them, or all. An option of a drafter follows its name, like "
-        "ngram:draft_tokens=8.",
+        help="Drafters to measure, separated by commas, or all. Options follow a name, like ngram:draft_tokens=8.",
         rich_help_panel=SPECULATION,
         metavar="A,B,...",
     ),
@@ -25,19 +24,19 @@ Drafters = Annotated[
 Prompts = Annotated[
     Path | None,
     typer.Option(
-        help="Prompts in Spec-Bench's form (id, category, turns); those of the package if left out.",
+        help="Prompts in Spec-Bench's form (id, category, turns). Left out: 24 that come with the package.",
         rich_help_panel=PROMPTS,
         metavar="FILE.jsonl",
     ),
 ]
 PerGroup = Annotated[
     int | None,
-    typer.Option(min=1, help="So many prompts of each task group; all if left out.", rich_help_panel=PROMPTS),
+    typer.Option(min=1, help="Prompts per task group. Left out: all.", rich_help_panel=PROMPTS),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        help="Write the result as JSON and HTML into this directory.",
+        help="Also write the result to this directory, as JSON and HTML.",
         rich_help_panel=OUTPUT,
         metavar="DIR",
         callback=options.made_folder,
@@ -56,10 +55,8 @@ def bench(
     max_tokens: options.MaxTokens = 128,
     ignore_eos: options.IgnoreEos = False,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
-    repeats: Annotated[
-        int, typer.Option(min=1, help="Times that everything is measured; figures are medians over them.")
-    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeat everything N times; figures are medians.")] = 1,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

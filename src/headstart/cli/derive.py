@@ -32,7 +32,7 @@ def derive(
     out: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR", callback=options.new_folder)],
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    dtype: Annotated[Dtype, typer.Option(help="What its matrices are written in.")] = Dtype.BF16,
+    dtype: Annotated[Dtype, typer.Option(help="Number format of the matrices written.")] = Dtype.BF16,
 ) -> None:
     """Make a draft model of some of a model's layers, as a folder that Headstart and transformers read.
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def generate(
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="What to go on from; - reads it from stdin.")
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The text to continue, or the message to answer; - reads it from stdin."),
     ] = None,
     prompts: Annotated[
         str | None,
@@ -74,7 +75,7 @@ def generate(
         bool,
         typer.Option(
             "--compare",
-            help="Decode plainly too, and say whether it is the same and how much faster.",
+            help="Also decode without speculation; show whether the tokens are the same, and the speed-up.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,

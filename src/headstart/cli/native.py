@@ -17,8 +17,8 @@ def native(
     isa: Annotated[
         list[str] | None,
         typer.Option(
-            help="For this instruction set, whether or not this processor has it; may be repeated. If left out: what "
-            "is used here, the fastest one.",
+            help="Compile for this instruction set, whether or not this processor has it; may be repeated. Left out: "
+            "the fastest one that this processor has.",
             metavar="|".join(_NAMES),
         ),
     ] = None,

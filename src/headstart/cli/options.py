@@ -43,7 +43,11 @@ class NumericsChoice(StrEnum):
 Model = Annotated[
     str,
     typer.Option(
-        "--model", "-m", help="The target: alias, directory, hub id or .gguf file.", rich_help_panel=MODEL, metavar="M"
+        "--model",
+        "-m",
+        help="The target model: an alias, a directory, a hub id or a .gguf file.",
+        rich_help_panel=MODEL,
+        metavar="M",
     ),
 ]
 Revision = Annotated[
@@ -52,23 +56,23 @@ Revision = Annotated[
 Precision = Annotated[
     PrecisionChoice,
     typer.Option(
-        help="What the target is computed in; auto: bf16 where the native pass runs, else fp32.", rich_help_panel=MODEL
+        help="Number format to compute in. auto: bf16 where the native pass runs, else fp32.", rich_help_panel=MODEL
     ),
 ]
 Numerics = Annotated[
     NumericsChoice,
     typer.Option(
-        help="exact: refuse a model whose rows have other bits from pass to pass; auto: exact where the native pass "
-        "runs, up to ties of floating-point numbers elsewhere.",
+        help="exact: refuse to run unless a token's logits are the same bits in every pass (native pass only). auto: "
+        "exact where the native pass runs; elsewhere rounding may decide between nearly equal logits.",
         rich_help_panel=MODEL,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Prompts that decode together.", rich_help_panel=MODEL)]
+BatchSize = Annotated[int, typer.Option(min=1, help="How many prompts decode together.", rich_help_panel=MODEL)]
 MaxContext = Annotated[
     int | None,
     typer.Option(
         min=2,
-        help="Prompt and output tokens together; as many as the model was made for, at most 8192, if left out.",
+        help="Most prompt and output tokens together. Left out: what the model was made for, at most 8192.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -76,7 +80,7 @@ MaxContext = Annotated[
 TruncatePrompt = Annotated[
     int | None,
     typer.Option(
-        help="Read only so many last tokens of each prompt; -1: as many as leave room for --max-tokens.",
+        help="Keep only the last N tokens of each prompt; -1: as many as leave room for --max-tokens.",
         rich_help_panel=MODEL,
         metavar="N",
     ),
@@ -87,8 +91,8 @@ Drafter = Annotated[
     typer.Option(
         "--drafter",
         "-d",
-        help="Who guesses (`headstart drafters` lists them), options behind the name, like ngram:max_order=2; none "
-        "decodes plainly.",
+        help="The drafter (`headstart drafters` lists them), with options behind its name, like ngram:max_order=2. "
+        "none: no speculation.",
         rich_help_panel=SPECULATION,
         metavar="NAME",
     ),
@@ -96,18 +100,26 @@ Drafter = Annotated[
 DraftModel = Annotated[
     str | None,
     typer.Option(
-        help="The model of a drafter that runs one, named as --model is.", rich_help_panel=SPECULATION, metavar="M"
+        help="The draft model or trained head that the drafter runs; named like --model.",
+        rich_help_panel=SPECULATION,
+        metavar="M",
     ),
 ]
 DraftPrecision = Annotated[
     PrecisionChoice | None,
-    typer.Option(help="What that model is computed in; as the target, if left out.", rich_help_panel=SPECULATION),
+    typer.Option(help="Number format of the draft model. Left out: the target's.", rich_help_panel=SPECULATION),
 ]
 DraftTokens = Annotated[
-    int | None, typer.Option(min=0, help="Depth of the draft at most.", rich_help_panel=SPECULATION, metavar="K")
+    int | None,
+    typer.Option(
+        min=0, help="Most tokens guessed ahead (the depth of a draft).", rich_help_panel=SPECULATION, metavar="K"
+    ),
 ]
 TreeNodes = Annotated[
-    int | None, typer.Option(min=0, help="Nodes of a draft tree at most.", rich_help_panel=SPECULATION, metavar="N")
+    int | None,
+    typer.Option(
+        min=0, help="Most guesses in a draft tree, all branches together.", rich_help_panel=SPECULATION, metavar="N"
+    ),
 ]
 DrafterOptions = Annotated[
     list[str] | None,
@@ -121,8 +133,8 @@ DrafterOptions = Annotated[
 Verify = Annotated[
     VerifyChoice,
     typer.Option(
-        help="How guesses drawn at random are checked; every rule is exact, and coupled says the very tokens of plain "
-        "decoding.",
+        help="How guesses that were drawn at random are checked. Every rule keeps the distribution; coupled also "
+        "keeps the very tokens of plain decoding with the same seed.",
         rich_help_panel=SPECULATION,
     ),
 ]
@@ -147,60 +159,74 @@ Typical = Annotated[
 
 Temperature = Annotated[
     float,
-    typer.Option("--temperature", "-t", help="0 is greedy: the likeliest token each time.", rich_help_panel=SAMPLING),
+    typer.Option("--temperature", "-t", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING),
 ]
 TopK = Annotated[int, typer.Option(help="Draw from the K likeliest tokens; 0: from all.", rich_help_panel=SAMPLING)]
 TopP = Annotated[
-    float, typer.Option(help="Draw from the likeliest tokens that make up this mass.", rich_help_panel=SAMPLING)
+    float,
+    typer.Option(
+        help="Draw from the fewest likeliest tokens whose probabilities add up to P.", rich_help_panel=SAMPLING
+    ),
 ]
 MinP = Annotated[
     float,
-    typer.Option(help="Draw from tokens at least this probable, next to the likeliest one.", rich_help_panel=SAMPLING),
+    typer.Option(
+        help="Draw only from tokens at least P times as likely as the likeliest one.", rich_help_panel=SAMPLING
+    ),
 ]
 RepetitionPenalty = Annotated[
     float,
-    typer.Option(help="Above 1: tokens of prompt and output become less likely.", rich_help_panel=SAMPLING),
+    typer.Option(help="Above 1: tokens that prompt or output hold become less likely.", rich_help_panel=SAMPLING),
 ]
 PresencePenalty = Annotated[
-    float, typer.Option(help="Taken off the logit of each token of the output.", rich_help_panel=SAMPLING)
+    float, typer.Option(help="Subtracted from the logit of each token that the output holds.", rich_help_panel=SAMPLING)
 ]
-FrequencyPenalty = Annotated[float, typer.Option(help="The same for each time it occurred.", rich_help_panel=SAMPLING)]
+FrequencyPenalty = Annotated[
+    float, typer.Option(help="Subtracted once for each time that the output holds the token.", rich_help_panel=SAMPLING)
+]
 LogitBias = Annotated[
     list[str] | None,
     typer.Option(
-        help="Added to a token's logit; may be repeated. -inf bans it.", rich_help_panel=SAMPLING, metavar="ID=BIAS"
+        help="Add BIAS to the logit of token ID; -inf bans it. May be repeated.",
+        rich_help_panel=SAMPLING,
+        metavar="ID=BIAS",
     ),
 ]
 AllowTokens = Annotated[
     list[int] | None,
     typer.Option(
-        "--allow-token", help="Allow this token and others so named alone.", rich_help_panel=SAMPLING, metavar="ID"
+        "--allow-token",
+        help="Allow only the tokens named this way; may be repeated.",
+        rich_help_panel=SAMPLING,
+        metavar="ID",
     ),
 ]
 BanTokens = Annotated[
     list[int] | None,
-    typer.Option("--ban-token", help="Never say this token; may be repeated.", rich_help_panel=SAMPLING, metavar="ID"),
+    typer.Option(
+        "--ban-token", help="Never produce this token; may be repeated.", rich_help_panel=SAMPLING, metavar="ID"
+    ),
 ]
 BadWords = Annotated[
     list[str] | None,
     typer.Option(
         "--bad-word",
-        help="Never say this word, at the beginning or behind a space; may be repeated.",
+        help="Never produce this word, at the start or after a space; may be repeated.",
         rich_help_panel=SAMPLING,
         metavar="TEXT",
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="The same seed gives the same output; a fresh one if left out.", rich_help_panel=SAMPLING),
+    typer.Option(help="The same seed gives the same output. Left out: a random one.", rich_help_panel=SAMPLING),
 ]
 Samples = Annotated[
-    int, typer.Option("--n", "-n", help="Independent samples of each prompt.", rich_help_panel=SAMPLING)
+    int, typer.Option("--n", "-n", help="Number of independent samples of each prompt.", rich_help_panel=SAMPLING)
 ]
 Logprobs = Annotated[
     int | None,
     typer.Option(
-        help="With --json: log-probabilities of each token said and of the K likeliest.",
+        help="With --json: log-probabilities of each output token and of the K likeliest in its place.",
         rich_help_panel=SAMPLING,
         metavar="K",
     ),
@@ -208,33 +234,43 @@ Logprobs = Annotated[
 
 PromptLogprobs = Annotated[
     int | None,
-    typer.Option(help="The same of each prompt token.", rich_help_panel=SAMPLING, metavar="K"),
+    typer.Option(help="With --json: the same for each prompt token.", rich_help_panel=SAMPLING, metavar="K"),
 ]
 
 MaxTokens = Annotated[
-    int, typer.Option("--max-tokens", help="Output tokens at most.", rich_help_panel=STOPPING, metavar="N")
+    int, typer.Option("--max-tokens", help="Most output tokens.", rich_help_panel=STOPPING, metavar="N")
 ]
 MinTokens = Annotated[
-    int, typer.Option(help="Output tokens before any end is taken.", rich_help_panel=STOPPING, metavar="N")
+    int,
+    typer.Option(help="Fewest output tokens: nothing ends the output before.", rich_help_panel=STOPPING, metavar="N"),
 ]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(help="End before this text; may be repeated.", rich_help_panel=STOPPING, metavar="TEXT"),
+    typer.Option(
+        help="Stop where this text appears, and leave it out; may be repeated.",
+        rich_help_panel=STOPPING,
+        metavar="TEXT",
+    ),
 ]
 IncludeStop = Annotated[
-    bool, typer.Option("--include-stop", help="End behind the stop text, not before it.", rich_help_panel=STOPPING)
+    bool, typer.Option("--include-stop", help="Keep the --stop text in the output.", rich_help_panel=STOPPING)
 ]
 StopTokens = Annotated[
     list[int] | None,
-    typer.Option("--stop-token", help="End with this token; may be repeated.", rich_help_panel=STOPPING, metavar="ID"),
+    typer.Option(
+        "--stop-token", help="Stop after this token; may be repeated.", rich_help_panel=STOPPING, metavar="ID"
+    ),
 ]
 IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Go on after the model's end-of-sequence token.", rich_help_panel=STOPPING)
+    bool,
+    typer.Option("--ignore-eos", help="Do not stop at the model's end-of-sequence token.", rich_help_panel=STOPPING),
 ]
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of text.", rich_help_panel=OUTPUT)]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print JSON, one object per line, instead of text.", rich_help_panel=OUTPUT)
+]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no summary on stderr.", rich_help_panel=OUTPUT)
+    bool, typer.Option("--quiet", "-q", help="Print no progress and no summary to stderr.", rich_help_panel=OUTPUT)
 ]
 
 

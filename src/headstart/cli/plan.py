@@ -23,8 +23,8 @@ def plan(
     drafters: Annotated[
         str | None,
         typer.Option(
-            help="Who may guess: names with commas between them, or all. An option of a drafter follows its name, like "
-            f"draft-model:model=DIR. If left out: {_USUAL}, and the heads that come with Headstart for the model.",
+            help="Drafters to plan for, separated by commas, or all. Options follow a name, like "
+            f"draft-model:model=DIR. Left out: {_USUAL}, and the heads that come with Headstart for the model.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",
         ),
@@ -33,9 +33,9 @@ def plan(
     per_group: PerGroup = 1,
     max_tokens: options.MaxTokens = 64,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of every request that samples.")] = 0,
-    batch_sizes: Annotated[str, typer.Option(help="Sequences that decode together, with commas.")] = "1,4,16",
-    repeats: Annotated[int, typer.Option(min=1, help="Times that each pass is measured.")] = 7,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.")] = 0,
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes to plan for, separated by commas.")] = "1,4,16",
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each pass.")] = 7,
     check: Annotated[bool, typer.Option("--check", help="Decode as planned and compare with the prediction.")] = False,
     out: Out = None,
     as_json: options.Json = False,

@@ -27,23 +27,23 @@ def quality(
     precisions: Annotated[
         str,
         typer.Option(
-            help="What to judge, with commas between them: fp32, bf16, int8, int8-fast; all that this machine has.",
+            help="Precisions to judge, separated by commas: fp32, bf16, int8, int8-fast. Left out: all that run here.",
             rich_help_panel=options.MODEL,
             metavar="A,B,...",
         ),
     ] = ALL,
     reference: Annotated[
-        PrecisionChoice, typer.Option(help="What they are held against.", rich_help_panel=options.MODEL)
+        PrecisionChoice, typer.Option(help="The precision to compare with.", rich_help_panel=options.MODEL)
     ] = PrecisionChoice.BF16,
     text: Annotated[
         Path | None,
         typer.Option(
-            help="What both read: a text file, or JSONL with a text (or a prompt) a line; some pages of the "
-            "package's own if left out.",
+            help="Text to compare them on: a text file, or JSONL with a text (or a prompt) per line. Left out: nine "
+            "short texts of the package.",
             metavar="FILE",
         ),
     ] = None,
-    context: Annotated[int, typer.Option(min=2, help="Tokens that are read in one piece.")] = 512,
+    context: Annotated[int, typer.Option(min=2, help="Tokens read in one piece.")] = 512,
     prompts: Prompts = None,
     per_group: PerGroup = 2,
     max_tokens: options.MaxTokens = 64,

@@ -50,19 +50,20 @@ def theory(
         ),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Acceptance rate of a point of your own.", show_default=False)
+        float | None, typer.Option(min=0, max=1, help="Acceptance rate α of a point of your own.", show_default=False)
     ] = None,
     gamma: Annotated[
-        int | None, typer.Option(min=0, max=1024, help="Its draft length; 5 if left out.", show_default=False)
+        int | None, typer.Option(min=0, max=1024, help="Draft length γ of that point. Left out: 5.", show_default=False)
     ] = None,
-    c: Annotated[float, typer.Option("--c", min=0, help="Its draft step's time over the target pass's.")] = 0.0,
-    c_hat: Annotated[
-        float | None, typer.Option(min=0, help="The same ratio for operations; the value of --c if left out.")
-    ] = None,
+    c: Annotated[float, typer.Option("--c", min=0, help="Time of a draft step over that of a target pass.")] = 0.0,
+    c_hat: Annotated[float | None, typer.Option(min=0, help="The same ratio for operations. Left out: as --c.")] = None,
     target_probs: Annotated[
-        str | None, typer.Option(metavar="P1,P2,...", help="A target's law, to compare verification rules on it.")
+        str | None,
+        typer.Option(metavar="P1,P2,...", help="A target's distribution, to compare the verification rules on."),
     ] = None,
-    draft_probs: Annotated[str | None, typer.Option(metavar="Q1,Q2,...", help="The draft's law beside it.")] = None,
+    draft_probs: Annotated[
+        str | None, typer.Option(metavar="Q1,Q2,...", help="The drafter's distribution beside it.")
+    ] = None,
     draws: Annotated[int, typer.Option(min=1, max=4, help="Draws per node, for the rules that take several.")] = 2,
     lenience: Annotated[float, typer.Option(min=0, max=1, help="Lenience l of appendix A.5.")] = 0.5,
     ranks: Annotated[

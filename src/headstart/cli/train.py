@@ -69,18 +69,20 @@ def train(
     head: Annotated[HeadChoice, typer.Argument(help="What to train.", metavar="HEAD")],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="Directory of the head.", metavar="DIR", callback=options.made_folder),
+        typer.Option(
+            "--out", "-o", help="Directory to write the head to.", metavar="DIR", callback=options.made_folder
+        ),
     ],
     model: options.Model = DEFAULT_MODEL,
     precision: options.Precision = PrecisionChoice.AUTO,
     tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that the target writes to be learnt from.", rich_help_panel=TEXT)
+        int, typer.Option(min=1, help="How many tokens of training text the target writes.", rich_help_panel=TEXT)
     ] = 2_000_000,
     prompts: Annotated[
         list[Path] | None,
         typer.Option(
-            help="JSONL file of questions (messages, turns, prompt or question) that the target answers besides those "
-            "that it asks itself, and a model without a chat template continues; may be repeated.",
+            help="Prompts that the target answers, besides questions that it makes up: JSONL with messages, turns, "
+            "prompt or question in each line. May be repeated.",
             metavar="FILE.jsonl",
             rich_help_panel=TEXT,
         ),
@@ -89,26 +91,26 @@ def train(
         list[float] | None,
         typer.Option(
             min=0.0,
-            help="Of the target's answers; repeated, they take turns. Left out: 0 and 0.8.",
+            help="Temperature of the target's answers; if repeated, answers take turns. Left out: 0 and 0.8.",
             rich_help_panel=TEXT,
         ),
     ] = None,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer at most.", rich_help_panel=TEXT)] = 192,
+    answer_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.", rich_help_panel=TEXT)] = 192,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Answers that are written together.", rich_help_panel=TEXT)
+        int, typer.Option(min=1, help="How many answers are written together.", rich_help_panel=TEXT)
     ] = 64,
     text_precision: Annotated[
         PrecisionChoice | None,
         typer.Option(
-            help="What the text is written in; left out: as --precision. int8-fast says nearly the same in half the "
-            "time.",
+            help="Number format in which the target writes the text; int8-fast takes about half the time. Left out: as "
+            "--precision.",
             rich_help_panel=TEXT,
         ),
     ] = None,
     corpus: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of the text, to share it among heads; DIR/corpus if left out.",
+            help="Where the text is kept, so that several heads can share it. Left out: `corpus` in --out.",
             metavar="DIR",
             callback=options.made_folder,
             rich_help_panel=TEXT,
@@ -117,8 +119,7 @@ def train(
     earlier_corpus: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Directory of text that an earlier training of this target has written, to be learnt from as well; "
-            "may be repeated.",
+            help="Also learn from the text of an earlier training for the same target; may be repeated.",
             metavar="DIR",
             rich_help_panel=TEXT,
         ),
@@ -127,8 +128,8 @@ def train(
         bool,
         typer.Option(
             "--learn-prompts",
-            help="Learn what the target would have said in the prompts' place, too: two or three times as much to "
-            "learn from the same text.",
+            help="Also learn the target's predictions inside the prompts: two or three times as many examples from the "
+            "same text.",
             rich_help_panel=TEXT,
         ),
     ] = False,
@@ -136,33 +137,31 @@ def train(
         int | None,
         typer.Option(
             min=0,
-            help="Tokens that the head can say; 0: all; left out: enough for 97 % of what the target says, or all "
-            "(draft-model, pass).",
+            help="Number of tokens that the head can guess; 0: all. Left out: the most frequent ones that cover 97 % "
+            "of the text (all, for draft-model and pass).",
             rich_help_panel=HEAD,
         ),
     ] = None,
     slots: Annotated[
-        int, typer.Option(min=1, help="Future tokens of medusa, blockwise and pass.", rich_help_panel=HEAD)
+        int, typer.Option(min=1, help="How many tokens medusa, blockwise and pass guess ahead.", rich_help_panel=HEAD)
     ] = 4,
     residual_blocks: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Blocks of each of medusa's slots, one behind the other; left out: 4.", rich_help_panel=HEAD
-        ),
+        typer.Option(min=1, help="Residual blocks in each of medusa's heads. Left out: 4.", rich_help_panel=HEAD),
     ] = None,
     unroll: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Steps that an EAGLE head is trained on its own states; left out: 4 (eagle3) or 1 (eagle).",
+            help="Steps that an EAGLE head is unrolled on its own states in training. Left out: 4 (eagle3), 1 (eagle).",
             rich_help_panel=HEAD,
         ),
     ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
-            help="The target's layers that draft-model begins as: how many, evenly spread, or which, like 0,1,29; left "
-            "out: the first two and the last.",
+            help="The target's layers that draft-model starts from: how many, evenly spread, or which, like 0,1,29. "
+            "Left out: the first two and the last.",
             metavar="N|LIST",
             rich_help_panel=HEAD,
         ),
@@ -170,8 +169,8 @@ def train(
     init: Annotated[
         Path | None,
         typer.Option(
-            help="Directory of a head to begin from, yours or another's, of the same kind (eagle3, eagle, medusa, "
-            "blockwise); its draft vocabulary may differ.",
+            help="Start from an existing head of the same kind (eagle3, eagle, medusa, blockwise), yours or another "
+            "project's; its draft vocabulary may differ.",
             metavar="DIR",
             rich_help_panel=HEAD,
         ),
@@ -181,42 +180,45 @@ def train(
         typer.Option(
             min=0.0,
             max=0.9,
-            help="Share of what an EAGLE head reads that is zeroed while it learns, lest it learn a text by heart.",
+            help="Share of an EAGLE head's inputs that is zeroed in training, against overfitting.",
             rich_help_panel=HEAD,
         ),
     ] = None,
     loss: Annotated[
         LossChoice,
         typer.Option(
-            help="ce: cross-entropy to the target's law; tv: rate of refusals; lk: first the one, then the other "
-            "(both for sampled drafts).",
+            help="ce: cross-entropy to the target's distribution. tv: the rate of rejections; lk: from the one to the "
+            "other (both for drafts that are sampled).",
             rich_help_panel=HEAD,
         ),
     ] = LossChoice.CE,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Budget of the training, after the text is written.", rich_help_panel=TRAINING),
+        typer.Option(
+            min=0.0, help="Minutes of training, not counting the writing of the text.", rich_help_panel=TRAINING
+        ),
     ] = None,
-    epochs: Annotated[float, typer.Option(help="Times that the text is read.", rich_help_panel=TRAINING)] = 4.0,
+    epochs: Annotated[float, typer.Option(help="Passes over the text.", rich_help_panel=TRAINING)] = 4.0,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Optimiser steps instead of epochs.", rich_help_panel=TRAINING)
+        int | None,
+        typer.Option(min=1, help="Number of optimiser steps, instead of --epochs.", rich_help_panel=TRAINING),
     ] = None,
     optimiser: Annotated[
         OptimiserChoice | None,
         typer.Option(
-            help="adamw, or muon for the matrices between hidden states and adamw for the rest; left out: muon for "
-            "eagle3 and medusa, which learn in half the steps with it, adamw for the others.",
+            help="muon: Muon for the inner matrices, AdamW for the rest; halves the steps of eagle3 and medusa, whose "
+            "default it is. adamw: AdamW alone, the default of the others.",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate; 0.001, 0.002 for blockwise, 0.01 for pass.", rich_help_panel=TRAINING),
+        typer.Option(help="Learning rate. Left out: 0.001 (blockwise 0.002, pass 0.01).", rich_help_panel=TRAINING),
     ] = None,
     final_lr: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="Share of the learning rate that is left in the end.", rich_help_panel=TRAINING
+            min=0.0, max=1.0, help="Share of the learning rate that is left at the end.", rich_help_panel=TRAINING
         ),
     ] = 0.05,
     average: Annotated[
@@ -224,36 +226,38 @@ def train(
         typer.Option(
             min=0.0,
             max=1.0,
-            help="Make the head the mean of its weights over about the last such share of the steps; 0: the last ones. "
-            "Serves small batches, with a --final-lr that stays high.",
+            help="Average the weights over about this last share of the steps; 0: keep the last weights. Helps small "
+            "batches with a high --final-lr.",
             rich_help_panel=TRAINING,
         ),
     ] = 0.0,
-    batch: Annotated[int, typer.Option(min=1, help="Packs of text in a step.", rich_help_panel=TRAINING)] = 16,
+    batch: Annotated[int, typer.Option(min=1, help="Packs of text per step.", rich_help_panel=TRAINING)] = 16,
     micro_batch: Annotated[
         int,
-        typer.Option(min=1, help="Packs that are computed together: fewer need less memory.", rich_help_panel=TRAINING),
+        typer.Option(min=1, help="Packs computed at once; fewer take less memory.", rich_help_panel=TRAINING),
     ] = 4,
-    length: Annotated[int, typer.Option(min=8, help="Tokens of a pack.", rich_help_panel=TRAINING)] = 512,
+    length: Annotated[int, typer.Option(min=8, help="Tokens per pack.", rich_help_panel=TRAINING)] = 512,
     evaluate_every: Annotated[
         int, typer.Option(min=1, help="Steps between measurements of acceptance.", rich_help_panel=TRAINING)
     ] = 100,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.", rich_help_panel=TRAINING)] = 50,
     arithmetic: Annotated[
-        ArithmeticChoice, typer.Option(help="What products are computed in.", rich_help_panel=TRAINING)
+        ArithmeticChoice, typer.Option(help="Number format of the matrix products.", rich_help_panel=TRAINING)
     ] = ArithmeticChoice.FP32,
     cache_gb: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Memory, and files beside the text, for the target's states; beyond it they are recomputed.",
+            help="Gigabytes of memory, and of files beside the text, for the target's states; the rest is recomputed.",
             rich_help_panel=TRAINING,
         ),
     ] = 4.0,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; left out: a GPU where there is one.", rich_help_panel=TRAINING)
+        str | None, typer.Option(help="cpu or cuda. Left out: a GPU if there is one.", rich_help_panel=TRAINING)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of text, initial weights and order.", rich_help_panel=TRAINING)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the text, the initial weights and the order.", rich_help_panel=TRAINING)
+    ] = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Train a draft head or a draft model: the target writes the text, the head learns to foresee it.
