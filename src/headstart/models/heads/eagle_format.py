@@ -173,7 +173,8 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
     vocab_size = fields.integer("vocab_size")
     if target_hidden != target.hidden_size:
         raise CheckpointError(
-            f"{source} is made for a target of {target_hidden} elements a state; this one has {target.hidden_size}."
+            f"{source} is made for a target of {target_hidden} elements a state; this one has {target.hidden_size}; "
+            "name the model that it was trained for."
         )
     if not target.vocab_size <= vocab_size:
         raise CheckpointError(

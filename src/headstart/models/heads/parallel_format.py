@@ -151,7 +151,7 @@ def _check_target(config: ParallelConfig, target: ModelConfig, source: str) -> N
     if (config.hidden_size, config.vocab_size) != (target.hidden_size, target.vocab_size):
         raise CheckpointError(
             f"{source} is made for a target of {config.hidden_size} elements and {config.vocab_size} tokens; "
-            f"this one has {target.hidden_size} and {target.vocab_size}."
+            f"this one has {target.hidden_size} and {target.vocab_size}; name the model that it was trained for."
         )
     if config.draft_vocab_size > config.vocab_size:
         raise CheckpointError(
