@@ -178,7 +178,7 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or several together, through the model's chat template; else as ``generate``.
 
-        ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else the template knows.
+        ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else ``ChatTemplate.render`` takes.
         """
         conversations = [messages] if _is_one_chat(messages) else messages
         encoded = [
@@ -253,9 +253,7 @@ class LLM:
         variables = dict(chat_template_kwargs or {})
         for name in ("messages", "tools"):
             if name in variables:
-                raise RequestError(
-                    f"chat_template_kwargs has {name}, which is given by itself; leave it out.", "chat_template_kwargs"
-                )
+                raise RequestError(f"chat_template_kwargs has {name}; leave it out there.", "chat_template_kwargs")
         text = self.model.chat_template.render(messages, tools, **variables)
         return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
 
@@ -323,7 +321,7 @@ class LLM:
                 except RequestError as error:
                     if strict:
                         raise
-                    job.sequence.fail(str(error), refused=True)
+                    job.sequence.fail(str(error), refused=True, field=error.field)
             for pieces in self._rounds(admitted, on_commit is not None):
                 for piece in pieces:
                     on_commit(piece)  # type: ignore[misc]

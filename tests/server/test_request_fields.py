@@ -12,7 +12,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
 from serving import assert_openai_error, events, post
 
-from headstart import LLM, SamplingParams
+from headstart import LLM, RequestError, SamplingParams
 from headstart.loading import Model, load_model
 from headstart.text.chat import ChatTemplate
 
@@ -190,6 +190,27 @@ def test_a_chat_says_how_its_prompt_ends(llm: LLM) -> None:
     )
     documents = {"documents": [{"text": "one"}]}
     assert prompt_of(llm, CHAT, **documents) == "[user] hello there<end the>(one)[assistant] "
+
+
+def test_an_answer_begins_with_what_it_continues_where_asked_for(llm: LLM) -> None:
+    begun = [*CHAT, {"role": "assistant", "content": "Once upon the "}]
+    body = {"messages": begun, **GREEDY, "continue_final_message": True}
+    said = post(llm, "/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
+    echoed = post(llm, "/v1/chat/completions", body | {"echo": True}).json()["choices"][0]["message"]["content"]
+    assert echoed == "Once upon the " + said
+    chunks = events(post(llm, "/v1/chat/completions", body | {"echo": True, "stream": True}))
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == echoed
+
+
+def test_a_request_that_fails_later_names_its_field_too(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = pytest.importorskip("headstart.text.grammar", reason="needs the extra 'structured'")
+
+    def broken(*_: object) -> None:
+        raise RequestError("structured_outputs cannot be followed any further.", "structured_outputs")
+
+    monkeypatch.setattr(grammar.Constraint, "mask", broken)
+    reply = post(llm, "/v1/completions", {"prompt": "a", **GREEDY, "guided_regex": "a+"})
+    assert assert_openai_error(reply, 400)["param"] == "guided_regex"
 
 
 def test_a_conversation_is_tokenized_as_it_would_be_answered(llm: LLM) -> None:

@@ -75,6 +75,38 @@ def test_sound_templates_render_as_in_transformers(source: str, messages: list[d
             assert template.render(messages, tools, prompt, enable_thinking=False) == expected
 
 
+@pytest.mark.parametrize("content", ["Once upon", "Once upon a ", "<end> again", "a {{ b }}"])
+@pytest.mark.parametrize("name", ["plain", "specials", "generation", "macro"])
+def test_a_message_is_continued_as_in_transformers(name: str, content: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    specials = {"bos_token": "<s>", "eos_token": "</s>"}
+    messages = [*USER, {"role": "assistant", "content": content}]
+    (expected,), _ = render_jinja_template(
+        [messages], chat_template=SOUND_TEMPLATES[name], continue_final_message=True, **specials
+    )
+    said = ChatTemplate(SOUND_TEMPLATES[name], specials).render(messages, continue_final_message=True)
+    # The template "plain" strips what it shows; here the space that the message ends with stays.
+    assert said.rstrip() == expected.rstrip()
+    assert said.endswith(content)
+
+
+def test_what_a_template_says_behind_a_message_is_no_part_of_it() -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}, said {{ m.role }} at the end{% endfor %}")
+    messages = [{"role": "assistant", "content": "the end"}]
+    assert template.render(messages, continue_final_message=True) == "the end"
+    assert template.render([{"role": "assistant", "content": ""}], continue_final_message=True) == ""
+
+
+def test_a_message_that_cannot_be_continued_is_refused() -> None:
+    hiding = ChatTemplate("{{ messages | length }}")
+    with pytest.raises(RequestError, match="does not show the last message") as refusal:
+        hiding.render(USER, continue_final_message=True)
+    assert refusal.value.field == "continue_final_message"
+    with pytest.raises(RequestError, match="add_generation_prompt"):
+        hiding.render(USER, None, True, continue_final_message=True)
+
+
 @pytest.mark.model
 def test_the_default_model_chats_as_transformers_has_it() -> None:
     if ALIASES[DEFAULT_MODEL].installed_file() is None:

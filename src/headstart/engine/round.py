@@ -71,7 +71,7 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
             try:
                 verdict = _verify(sequence, draft, law := TargetLaw(output, draft, sequence))
             except RequestError as error:
-                sequence.fail(str(error), refused=not isinstance(error, LogitsError))
+                sequence.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
                 continue
             if sequence.trace is not None and sequence.started is not None:
                 sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)

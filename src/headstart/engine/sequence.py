@@ -76,6 +76,8 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    error_field: str | None = None
+    """As ``RequestError.field``."""
     refused: bool = False
     """The error lies in what the request asked for, not in model or machine."""
     history: TokenHistory = field(init=False)
@@ -116,8 +118,9 @@ class Sequence:
         elif self.constraint is not None:
             self.constraint.advance(token)
 
-    def fail(self, message: str, refused: bool = False) -> None:
-        """End this sequence alone with an error; ``refused``: for what the request itself asked."""
+    def fail(self, message: str, refused: bool = False, field: str | None = None) -> None:
+        """End this sequence alone with an error; ``refused``: for what the request itself asked, by ``field``."""
         self.finish_reason = FinishReason.ERROR
         self.error = message
         self.refused = refused
+        self.error_field = field

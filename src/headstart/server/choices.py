@@ -31,6 +31,8 @@ class Wish:
     chat: bool
     logprobs: int | None
     echo: bool = False
+    prefix: str = ""
+    """What of the conversation stands before a chat's answer."""
     tools: ToolPlan | None = None
     prompt_alone: bool = False
     """Nothing but the echo is wanted: the one token that the engine says is left out."""
@@ -65,7 +67,7 @@ class Wish:
     def beginning(self, job: Job) -> dict[str, Any]:
         """What the first chunk of a streamed sample has beside the role or the echo; its prompt has been read."""
         if self.chat:
-            return {"delta": {"role": "assistant", "content": ""}}
+            return {"delta": {"role": "assistant", "content": self.prefix}}
         part: dict[str, Any] = {"text": self._prompt_text(job) if self.echo else "", **self.about_prompt(job)}
         if self.echo and self.logprobs is not None:
             part["logprobs"] = self._echo_logprobs(job, [], [], [])
@@ -115,6 +117,7 @@ class Wish:
     def _message(self, done: Completion) -> tuple[dict[str, Any], list[ToolCall]]:
         """What a chat's sample says, and its calls."""
         text, called = (done.text, list[ToolCall]()) if self.tools is None else self.tools.read(done.text)
+        text = self.prefix + text
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if called:
             message |= {"content": text.strip() or None, "tool_calls": [call.as_openai() for call in called]}

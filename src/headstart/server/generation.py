@@ -110,7 +110,7 @@ class Generator:
                 self._llm.encode_chat(body.messages, tools, variables), params, wishes, cache_salt=salt
             )
         )
-        return Wish(body, jobs, self._tokenizer, True, logprobs, tools=plan)
+        return Wish(body, jobs, self._tokenizer, True, logprobs, tools=plan, prefix=body.echoed())
 
     async def _reply(self, wish: Wish, request: Request) -> Response:
         answer = await self._engine.submit(wish.jobs)
@@ -121,7 +121,7 @@ class Generator:
                 pass
         for job in wish.jobs:
             if job.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(job, answer))
+                return Reply(*_failure(wish, job, answer))
         choices = [wish.choice(job, place) for place, job in enumerate(wish.jobs)]
         reply = self._head(wish, _new_id(wish), chunk=False)
         return Reply(reply | {"choices": choices, "usage": _usage(wish, answer)} | _of_chat(wish))
@@ -140,7 +140,7 @@ class Generator:
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield event(_failure(wish.jobs[place], answer)[0])
+                    yield event(_failure(wish, wish.jobs[place], answer)[0])
                     continue
                 if not wish.chat and not begun[place] and (wish.echo or wish.body.return_token_ids):
                     yield event(head | {"choices": [wish.chunk(place, wish.beginning(wish.jobs[place]))]})
@@ -165,13 +165,13 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
-def _failure(job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
+def _failure(wish: Wish, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
     """What to say of a sample that ended with an error, and the status of a reply that has not begun."""
     message = str(job.sequence.error)
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
     if job.sequence.refused:
-        return error_body(message, "invalid_request_error"), 400
+        return error_body(message, "invalid_request_error", wish.body.own_name(job.sequence.error_field)), 400
     return error_body(message, "server_error", code="generation_failed"), 500
 
 

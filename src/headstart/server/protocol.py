@@ -296,6 +296,8 @@ class ChatBody(Templated, Generation):
     model_config = ConfigDict(extra="allow")
 
     messages: Annotated[list[dict[str, Any]], _Some]
+    echo: bool | None = None
+    """The answer begins with the message that it continues (``continue_final_message``)."""
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -304,6 +306,11 @@ class ChatBody(Templated, Generation):
         _one_of("none, auto, required or an object that names a function or the allowed_tools"),
     ] = None
     parallel_tool_calls: bool | None = None
+
+    def echoed(self) -> str:
+        """What of the last message stands before the answer."""
+        content = self.messages[-1].get("content") if self.echo and self.continue_final_message else None
+        return content if isinstance(content, str) else ""
 
     def own_name(self, field: str | None) -> str | None:
         """As for every request; and what a chat has in place of a prompt."""
