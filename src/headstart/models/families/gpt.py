@@ -66,7 +66,8 @@ def _gpt_neox(fields: Fields) -> ModelConfig:
     for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
         if nested is not None:
             share = nested.number("partial_rotary_factor", share)
-    rope = rope_from_hf(fields, int(head_dim * share), fields.number("rotary_emb_base", 10_000.0))
+    theta = fields.number("rotary_emb_base", 10_000.0)
+    rope = rope_from_hf(fields, int(head_dim * share), theta, whole_heads=False)
     has_bias = fields.flag("attention_bias", True)
     config = ModelConfig(
         family="gpt_neox",

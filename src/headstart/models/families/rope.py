@@ -13,8 +13,9 @@ def rope_from_hf(
     default_theta: float = 10_000.0,
     layer_type: str | None = None,
     theta_key: str = "rope_theta",
+    whole_heads: bool = True,
 ) -> RopeConfig:
-    """The rotation of all layers, or of those of one ``layer_type``.
+    """The rotation of all layers, or of those of one ``layer_type``; ``whole_heads``: the family rotates nothing less.
 
     Reads ``rope_parameters`` (transformers 5, by layer type or for all) and ``rope_theta`` with ``rope_scaling``
     (before); scaling in the older form wins where both are there, as in transformers.
@@ -23,6 +24,10 @@ def rope_from_hf(
     if parameters is not None and layer_type is not None:
         parameters = parameters.within(layer_type)
     older = fields.within("rope_scaling") if theta_key == "rope_theta" else None
+    for place in (fields, parameters, older) if whole_heads else ():
+        # transformers leaves the entry aside or fails, vLLM follows it: nobody's numbers would be sure.
+        if place is not None and place.number("partial_rotary_factor", 1.0) != 1:
+            raise place.bad("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
     theta = fields.number(theta_key, default_theta)
     if parameters is not None:
         theta = parameters.number("rope_theta", theta)
