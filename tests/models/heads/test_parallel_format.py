@@ -60,7 +60,7 @@ def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:
 def test_heads_of_another_target(tmp_path: Path) -> None:
     tensors = {name: tensor for name, tensor in medusa_tensors(1).items()}
     tensors["0.1.weight"] = torch.zeros(VOCAB + 1, HIDDEN)
-    with pytest.raises(CheckpointError, match="made for a target .* name the model that it was trained for"):
+    with pytest.raises(CheckpointError, match=r"made for a target .* name the model that it was trained for"):
         load_head(write(tmp_path, MEDUSA, tensors, "medusa_lm_head.pt"), TARGET)
     with pytest.raises(CheckpointError, match="no Medusa head"):
         load_head(write(tmp_path, MEDUSA, {"x": torch.zeros(1)}, "medusa_lm_head.pt"), TARGET)
