@@ -61,7 +61,7 @@ def free_bytes() -> int | None:
 
 
 def require_room(size: int, what: str, mend: str) -> None:
-    """See to it that ``size`` bytes can be had.
+    """Refuse what does not fit: ``size`` bytes must be free.
 
     Raises:
         ConfigError: they cannot; ``mend`` says what would help.

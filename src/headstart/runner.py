@@ -64,7 +64,7 @@ class ModelRunner:
 
     Args:
         backend: computes the passes.
-        cache_tokens: room for so many tokens, over all sequences; rounded up to whole blocks.
+        cache_tokens: tokens that the cache holds, over all sequences; rounded up to whole blocks.
         block_size: tokens of a cache block.
         prefixes: lets sequences share what they begin with; None: each computes its own.
     """
@@ -133,7 +133,7 @@ class ModelRunner:
 
 
 def _joined(parts: Sequence[IntArray]) -> IntArray:
-    """One behind the other; most passes have one sequence."""
+    """Concatenated; most passes have one sequence, which needs no copy."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

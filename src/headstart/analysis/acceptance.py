@@ -159,7 +159,7 @@ def measure_acceptance(
         bench: made for the model, for one sequence at a time.
         params: of every request; names a seed if it samples.
         on_turn: called after each turn with the tokens of its text.
-        result: empty, filled turn by turn, so that whoever cuts it short keeps the turns that were measured.
+        result: empty; filled turn by turn, so that a run that is cut short keeps the turns that were measured.
 
     Raises:
         ConfigError, CheckpointError: the drafter cannot be built, or no prompt fits.

@@ -64,7 +64,7 @@ def simulate(rule: Rule, p: FloatArray, q: FloatArray, checkpoints: list[int], s
 
 
 def chance_distance(p: FloatArray, trials: int) -> float:
-    """About the distance that chance alone leaves after so many draws from p (each count near normal)."""
+    """About the distance that chance alone leaves after this many draws from p (each count near normal)."""
     return float(np.sqrt(2.0 * p * (1.0 - p) / (np.pi * trials)).sum() / 2.0)
 
 

@@ -116,9 +116,9 @@ class RoundCost:
     """
 
     target: Callable[[int], float]
-    """Time of a target pass over so many rows; 1 row is plain decoding."""
+    """Time of a target pass over this many rows; 1 row is plain decoding."""
     draft: Callable[[int], float] = lambda depth: 0.0
-    """Time to draft so many levels; ``draft(0)`` is what it costs to propose nothing."""
+    """Time to draft this many levels; ``draft(0)`` is what it costs to propose nothing."""
     overhead: float = 0.0
     """Time of a round that is neither draft nor target pass."""
 

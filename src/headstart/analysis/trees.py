@@ -125,7 +125,7 @@ def best_size(reach: FloatArray, depths: IntArray, cost: RoundCost) -> SizedTree
 
 
 def sequoia_tokens(acceptances: Sequence[float] | FloatArray, nodes: int, depth: int) -> FloatArray:
-    """[depth + 1, nodes + 1] expected tokens of the best tree of at most so many levels and nodes.
+    """[depth + 1, nodes + 1] expected tokens of the best tree of at most this many levels and nodes.
 
     Sequoia's dynamic program (Chen et al. 2024, section 3): the best tree with up to b children splits into the
     best with b - 1 and one subtree below the b-th child, accepted with ``acceptances[b]`` at every node.

@@ -42,7 +42,7 @@ class Contender:
     """As the user wrote it, options included."""
     create: Callable[[DraftContext], Drafter]
     optional: bool = False
-    """Left out where it cannot be built, since nobody asked for it by name."""
+    """Left out where it cannot be built, since it was not asked for by name."""
 
     @classmethod
     def parse(cls, text: str, optional: bool = False) -> Contender:
@@ -81,7 +81,7 @@ Watch = Callable[[Span, int, Tensor], None]
 
 
 class WatchedRunner(ModelRunner):
-    """A runner that shows every full pass of the target to whoever watches."""
+    """A runner that shows every full pass of the target to those who watch."""
 
     _watch: Watch | None = None
 
@@ -207,7 +207,7 @@ class Workbench:
                 raise RequestError(sequence.error or "a sequence failed.")
 
     def fits(self, tokens: Sequence[int], max_tokens: int) -> bool:
-        """Whether there is room for a prompt and so many output tokens."""
+        """Whether there is room for a prompt and this many output tokens."""
         return len(tokens) + max_tokens <= self.limits.max_context
 
     def read(self, tokens: Sequence[int], first: int = 0) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ from headstart.errors import CacheError, OutOfBlocksError
 
 
 class BlockAllocator:
-    """Hands out block ids ``0 .. num_blocks - 1``; a block is free when nobody refers to it.
+    """Hands out block ids ``0 .. num_blocks - 1``; a block is free when nothing refers to it.
 
     Freed blocks are reused last-in first-out, so that a sequence that rolls back and grows again stays in warm
     memory. A free block whose contents may be asked for again is *kept*: it is handed out only when no other is

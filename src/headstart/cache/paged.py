@@ -121,7 +121,7 @@ class PagedCache:
         return self._table(sequence_id).length
 
     def blocks_needed(self, sequence_id: int, rows: int) -> int:
-        """How many free blocks ``reserve`` would take for so many rows."""
+        """How many free blocks ``reserve`` would take for this many rows."""
         table = self._table(sequence_id)
         grown = -(-(table.length + rows) // self.block_size) - len(table.blocks)
         return max(grown, 0) + (rows > 0 and self._tail_is_shared(table))

@@ -43,7 +43,7 @@ class Taker(Protocol):
     """Who is told what happens."""
 
     def begin(self, activity: str, samples: int) -> None:
-        """So many samples are going to be decoded."""
+        """``samples`` samples are going to be decoded."""
 
     def piece(self, piece: StreamPiece) -> None:
         """A piece of them."""

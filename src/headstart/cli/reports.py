@@ -71,7 +71,7 @@ class Report:
         self._plain_totals = Totals()
 
     def begin(self, activity: str, samples: int) -> None:
-        """Several samples are counted as they finish; one is not, since nobody knows how long it will be."""
+        """Several samples are counted as they finish; a single one is not, since its length is not known."""
         self._activity.show(activity, samples if samples > 1 else None)
 
     def piece(self, piece: StreamPiece) -> None:

@@ -91,7 +91,7 @@ def propose_chains(
 def draft_chains(model: Reader, chains: Sequence[ChainDraft]) -> None:
     """Grow every chain to its length, or to where it ends or the model finds no room.
 
-    The last token of a chain is not read: nobody needs the logits after it.
+    The last token of a chain is not read: the logits after it are not needed.
     """
     growing = {chain.sequence.id: chain for chain in chains if not chain.full}
     logits = model.catch_up([chain.sequence for chain in growing.values()]) if growing else {}

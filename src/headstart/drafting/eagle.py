@@ -40,7 +40,7 @@ from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPass
 
 _EAGER_ROWS = 64
-"""So many unread rows of a sequence are read when they come, which bounds the memory of long prompts; fewer wait until
+"""This many unread rows of a sequence are read as they come, which bounds the memory of long prompts; fewer wait until
 a draft needs them."""
 _ROWS_PER_PASS = 512
 
@@ -87,7 +87,7 @@ class HeadDrafter(ABC):
 
     @abstractmethod
     def new_trees(self, count: int) -> HeadTrees:
-        """Empty trees for so many sequences."""
+        """Empty trees for this many sequences."""
 
     @property
     @abstractmethod

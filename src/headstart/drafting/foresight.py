@@ -1,4 +1,4 @@
-"""What the target's own noise says of the tokens to come.
+"""What the target's own noise tells about the tokens to come.
 
 Guesses that are point masses are verified by a walk: at each position a request at temperature T > 0 says
 argmax(z + T g), z the target's logits and g the Gumbel noise of that position (methods-exact A5, A6). The noise is a

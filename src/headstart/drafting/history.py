@@ -24,8 +24,8 @@ State = TypeVar("State", bound=TokenState)
 class HistoryDrafter(ABC, Generic[State]):
     """Keeps one state for each sequence and shows it every prompt and committed token exactly once.
 
-    What a sequence said is learnt when guesses are wanted: nobody pays for a drafter that is not asked. A state never
-    sees a rejected token, so a sequence that was preempted goes on as if nothing had happened.
+    What a sequence said is learnt only when guesses are wanted: a drafter that is not asked costs nothing. A state
+    never sees a rejected token, so a sequence that was preempted goes on as if nothing had happened.
     """
 
     needs = TargetSignals()

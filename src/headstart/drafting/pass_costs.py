@@ -15,9 +15,9 @@ _MEMORY = 1024
 """Passes after which a step not taken is forgotten: the machine may have changed."""
 _HOPED_SHARE, _HOPED_SLOPE = 1 / 16, 1 / 2
 """What a row is believed to cost where larger passes are not known, of the average row and of the last ones known:
-little, so that whoever spends rows where they pay tries them and so knows."""
+little, so that a planner that spends rows where they pay tries them and finds out."""
 _FURTHER, _LEAST_FURTHER = 1 / 2, 4
-"""By so much of its rows, and at least by so many, the largest pass known may be exceeded."""
+"""A pass may exceed the largest one known by this share of its rows, and by at least this many rows."""
 _REDRAWN_EVERY = 8
 """Passes after which the curve is drawn anew."""
 _MEAN_MEMORY, _SLOPE_MEMORY = 64, 256
@@ -54,7 +54,7 @@ class PassCosts:
         return self._slope.value
 
     def add(self, rows: int, seconds: float, row_keys: float = 0.0) -> None:
-        """A pass of so many rows (at least 1) was timed."""
+        """A pass of ``rows`` rows (at least 1) was timed."""
         step = _step(rows)
         if self.stale(rows, _MEMORY):
             self._recent[step].clear()
@@ -144,11 +144,11 @@ class QuestionCosts:
         """[sequences] seconds."""
 
     def add(self, sequences: int, seconds: float) -> None:
-        """A question about so many sequences (at least 1) was timed."""
+        """A question about ``sequences`` sequences (at least 1) was timed."""
         self._recent.setdefault(sequences, Recent()).add(seconds)
 
     def seconds(self, sequences: int) -> float:
-        """Of a question about so many: what the next smaller number took, or else the next larger, half of it in
+        """Of a question about this many: what the next smaller number took, or else the next larger, half of it in
         proportion; 0: none was timed."""
         if sequences in self._recent:
             return self._recent[sequences].value

@@ -1,4 +1,4 @@
-"""What passes of the target cost before the first request: some are run and timed on cache blocks that nobody keeps."""
+"""Times some passes of the target before the first request, on scratch cache blocks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class SecondModel:
     way to others when blocks run out, those that were not used for longest first.
 
     Args:
-        runner: the model and its cache, used by nobody else.
+        runner: the model and its cache, not shared with anything else.
         vocab_size: of the target; logits are cut or padded to it.
         rows_per_pass: rows of a pass that reads prompts, at most.
     """
@@ -163,7 +163,7 @@ class SecondModel:
         return spans
 
     def _free(self, blocks: int, used: Container[int]) -> bool:
-        """Whether so many blocks are free, if need be at the cost of sequences that are not in use."""
+        """Whether this many blocks are free, if need be at the cost of sequences that are not in use."""
         allocator = self._cache.allocator
         idle = [sequence_id for sequence_id in self._tokens if sequence_id not in used]
         for sequence_id in idle if blocks <= allocator.num_blocks else ():

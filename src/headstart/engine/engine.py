@@ -122,7 +122,7 @@ class Engine:
         cache = self.runner.cache
         while self.waiting and len(self.running) < self.limits.max_sequences:
             sequence = self.waiting[0]
-            # Its tokens must fit beside those of the others, and a block more for each: else it would push them out.
+            # Its tokens must fit beside those of the others, with one more block for each, lest it push them out.
             needed = sum(1 + self._blocks_ahead(other) for other in self.running) + self._blocks_ahead(sequence)
             if self.running and needed > cache.allocator.num_free:
                 break
@@ -150,9 +150,9 @@ class Engine:
         return None
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
-        """Who may ride in the next pass: all but those whose next block somebody else is about to compute for them.
+        """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.
 
-        And who of the others waits for a leader's prompt, by the leader's id.
+        And those that wait for a leader to read their prompt, by the leader's id.
         """
         cache = self.runner.cache
         ready = []
@@ -165,7 +165,7 @@ class Engine:
                 continue
             if leader is not None:
                 self._take_over(leader, sequence)
-            # Whoever wants the target's logits over the prompt must see every row computed.
+            # A sequence that wants the target's logits over its prompt must have every row computed.
             if cache.prefixes is not None and sequence.params.prompt_logprobs is None and unread(sequence, cache):
                 sequence.stats.cached_tokens += cache.adopt(sequence.id, sequence.tokens[:-1])
                 block = cache.next_block(sequence.id, sequence.tokens[:-1])
@@ -176,12 +176,12 @@ class Engine:
         return ready, listening
 
     def _leader(self, sequence: Sequence) -> Sequence | None:
-        """Whoever reads, or has read, the prompt for this sequence; None: it has begun, or must read by itself."""
+        """The sequence that reads, or has read, the prompt for this one; None: it has begun, or must read by itself."""
         cache, leader = self.runner.cache, sequence.leader
         begun = sequence.num_output or (sequence.id in cache and cache.length(sequence.id))
         if leader is None or begun or leader not in self.running:
             return None
-        # After a preemption a leader reads its output, too, which is nothing for others to hear.
+        # After a preemption a leader reads its own output, too, which others must not take over.
         return leader if not leader.num_output or cache.length(leader.id) >= leader.prompt_length - 1 else None
 
     def _take_over(self, leader: Sequence, sequence: Sequence) -> None:

@@ -1,4 +1,4 @@
-"""Who rides in the next pass, and how many rows each may have. Sees row counts, never method names."""
+"""Which sequences share the next pass, and how many rows each may have. Sees row counts, never method names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Plan:
     decoding: list[tuple[Sequence, DraftBudget]]
     """Rounds: a sequence and what may be guessed for it."""
     listening: dict[int, list[Sequence]] = field(default_factory=dict)
-    """Who waits for the prompt that a sequence reads, by its id: their drafters hear of its chunks, too."""
+    """id of a sequence that reads a prompt -> those that wait for it; their drafters are shown its chunks, too."""
 
 
 def unread(sequence: Sequence, cache: PagedCache) -> int:
@@ -66,7 +66,7 @@ def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Pl
     rows = max(rows, bool(readers))
     reading = []
     for place, sequence in enumerate(readers):
-        # An even share of what is left: nobody waits for the end of somebody else's long prompt.
+        # An even share of what is left: no sequence waits for the end of another's long prompt.
         share = -(-rows // (len(readers) - place))
         count = _whole_blocks(sequence, cache, min(unread(sequence, cache), share))
         if count <= 0:

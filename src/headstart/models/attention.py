@@ -21,7 +21,7 @@ from headstart.models.backend import PassBatch
 Indices = NDArray[np.int64]
 
 FOLDED_ROWS = 64
-"""Up to so many rows the query heads that share a key-value head are laid side by side as rows of one product."""
+"""Up to this many rows, the query heads that share a key-value head become rows of one product."""
 _SHORT_CONTEXT = 256
 """Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
 

@@ -33,7 +33,7 @@ class RowInputs:
     """float32 [given, hidden], scaled as the family scales embeddings; learned positions are added to it."""
 
     def moved(self, distance: int) -> RowInputs:
-        """The same for rows that stand so much further on."""
+        """The same, for rows that lie ``distance`` rows further on."""
         return replace(self, rows=self.rows + np.int32(distance))
 
 

@@ -52,7 +52,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """A safetensors file that whoever may read its neighbours may read: the library makes it its owner's alone."""
+    """Write a safetensors file with the usual permissions (the library alone makes it readable by its owner only)."""
     from safetensors.torch import save_file
 
     save_file(dict(tensors), path, metadata={"format": "pt", **(metadata or {})})

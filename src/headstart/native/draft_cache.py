@@ -23,7 +23,7 @@ class NativeDraftCache(DraftCache):
         """int32 [page] in the order of their rows."""
 
     def reserve(self, rows: int) -> None:
-        """Room for so many rows in all."""
+        """Make room for this many rows in all."""
         missing = -(-rows // PAGE_KEYS) - len(self.pages)
         if missing > 0:
             self.pages = np.array([*self.pages, *self._pool.take(missing)], np.int32)
@@ -60,7 +60,7 @@ class PagePool:
         return self.storage.nbytes // (self.storage.num_blocks * PAGE_KEYS)
 
     def take(self, count: int) -> list[int]:
-        """Pages that nobody else has.
+        """Pages that belong to no other cache.
 
         Raises:
             ConfigError: memory is short.

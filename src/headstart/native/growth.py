@@ -73,7 +73,7 @@ class NativeGrowth:
         return grown
 
     def _reserve(self, count: int) -> None:
-        """Room for so many sequences."""
+        """Make room for this many sequences."""
         if count > len(self._drafted):
             self._drafted = (Drafted * count)()
             self._draft.drafted = self._drafted

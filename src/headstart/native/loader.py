@@ -203,7 +203,7 @@ def cache_directory() -> Path:
     """Where compiled libraries are kept.
 
     Raises:
-        OSError: nobody knows where this user's files are.
+        OSError: this user has no home folder.
     """
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headstart"

@@ -31,7 +31,7 @@ def as_int32(values: IntArray) -> IntArray:
 
 
 def address(array: NDArray[np.generic]) -> int:
-    """Of the first element; whoever passes it on keeps the array."""
+    """Of the first element. The caller keeps the array alive as long as the address is used."""
     return int(array.__array_interface__["data"][0])
 
 

@@ -1,6 +1,6 @@
 """Faster ways to the same draws: what compiled code may do for a row of logits, where there is any.
 
-Whoever has compiled code hands it in with ``use``; without it everything is done in NumPy. A draw never depends on
+Compiled code is handed in with ``use``; without it everything is done in NumPy. A draw never depends on
 which: noise words are integers, and a shortcut only narrows down what NumPy's arithmetic then decides.
 """
 

@@ -1,7 +1,7 @@
 """Files of prompts, one JSON object a line: the one reader of such lines. What is made of them is each command's own.
 
 A line asks in one of four forms: ``messages`` (a conversation, as the OpenAI API has them), ``turns`` (texts that a
-user says one after the other), ``prompt`` or ``question`` (a text). All other fields are left to whoever reads them.
+user says one after the other), ``prompt`` or ``question`` (a text). All other fields are left to the caller.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class TemplateLimitError(jinja2.TemplateError):
 
 @lru_cache(maxsize=16)
 def compile_template(source: str) -> jinja2.Template:
-    """A template that stays within bounds whoever wrote it.
+    """A template that stays within bounds, even an untrusted one.
 
     Raises:
         jinja2.TemplateError: it is not valid Jinja.

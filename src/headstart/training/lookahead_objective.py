@@ -24,7 +24,7 @@ from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch
 
 _SPACING = 2
-"""Places from one set of look-ahead rows to the next, in slots: so many text rows for each of them."""
+"""Text rows from one set of look-ahead rows to the next, as a multiple of the number of slots."""
 
 
 class LookaheadObjective:

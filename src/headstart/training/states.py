@@ -45,7 +45,7 @@ class Batch:
     """int64 the likeliest of all tokens after this one, by the target, where it says the next one; else -1."""
 
     def said_ahead(self, distance: int) -> Tensor:
-        """bool: whether the token so many places on is in the same document, and the target said it."""
+        """bool: whether the token this many places on is in the same document, and the target said it."""
         documents = shift(self.documents, distance, -2)
         return (documents == self.documents) & shift(self.answers, distance, False)
 
@@ -160,7 +160,7 @@ class TargetStates:
         for path in self._paths(pack):
             kept = load_file(path) if path.is_file() else {}
             if all(_name(tap) in kept for tap in self._wanted):
-                # A copy, lest it keep all of the mapped file in memory.
+                # A copy: a view would keep the whole mapped file in memory.
                 return torch.cat([kept[_name(tap)] for tap in self._wanted], dim=-1), kept[_FAVOURITES].clone()
         return None
 

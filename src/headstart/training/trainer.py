@@ -181,7 +181,7 @@ class Trainer:
         total = 0.0
         for part in parts:
             batch = self._states.batch(part)
-            # What an objective draws follows from the step alone, whoever computes it and however it is divided.
+            # What an objective draws follows from the step alone, whatever process computes it, however it is divided.
             torch.manual_seed(settings.seed + 1_000_003 * progress.step)
             with self._autocast():
                 loss = self._objective.loss(batch) * (len(part) / len(mine))

@@ -125,7 +125,7 @@ class EnumeratedNoise(SequenceNoise):
         return chosen if ids is None else int(ids[chosen])
 
     def contenders(self, position: int, row: NDArray[np.float32], temperature: float, floor: float) -> None:
-        """Nobody can tell before the branch is chosen."""
+        """Not known before the branch is chosen."""
 
     def position_exponentials(self, position: int, vocab_size: int, ids: Tensor | None = None) -> NoReturn:
         raise NotImplementedError("exponentials cannot be enumerated; draw instead")

@@ -147,7 +147,7 @@ def run_audit(
         contenders: plain decoding first: it is checked too, in a batch, and against its own law.
         prompts: their first turns are used.
         on_step: called after each of 2 * len(contenders) + 1 steps with the tokens decoded in it.
-        audit: just begun, filled as it goes, so that whoever cuts it short keeps what was found.
+        audit: just begun; filled as it goes, so that a run that is cut short keeps what was found.
 
     Raises:
         ConfigError, CheckpointError: a drafter that was asked for by name cannot be built.

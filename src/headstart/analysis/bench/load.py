@@ -23,7 +23,7 @@ _TIMEOUT = 900.0
 
 @dataclass(frozen=True)
 class Load:
-    """How requests arrive. Closed: so many users, each of whom asks again when answered. Open: at random moments."""
+    """How requests arrive. Closed: users, each of whom asks again when answered. Open: at random moments."""
 
     users: int | None = None
     rate: float | None = None

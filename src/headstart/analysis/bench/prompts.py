@@ -54,7 +54,7 @@ def read_prompts(path: Path | None = None) -> list[BenchPrompt]:
 
 
 def choose(prompts: Sequence[BenchPrompt], per_group: int | None) -> list[BenchPrompt]:
-    """So many prompts of each group, evenly spread over the group (so over its categories); None: all."""
+    """``per_group`` prompts of each group, evenly spread over it (and so over its categories); None: all."""
     if per_group is None:
         return list(prompts)
     chosen: set[str] = set()

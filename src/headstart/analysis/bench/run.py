@@ -170,7 +170,7 @@ class Sitting:
                     raise
                 self.results.skipped[contender.name] = str(error)
                 continue
-            # What only happens once is nobody's cost. The tokens belong to no prompt, so nothing is learnt from them.
+            # What happens only once is charged to no drafter. No prompt has these tokens, so they teach nothing.
             self._bench.decode(engine, self._bench.sequence([0, 1, 0, 1], _WARM_UP))
             _recorder(engine).take_depths()
         return engines

@@ -42,7 +42,7 @@ def _gemma(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
 
 
 def _from_hf(fields: Fields, family: str, pattern: int, default_theta: float) -> ModelConfig:
-    """``pattern``: one layer in so many has full attention, where ``layer_types`` does not say."""
+    """``pattern``: every ``pattern``-th layer has full attention, where ``layer_types`` does not say."""
     fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
     config = base_from_hf(fields, family, tied=True, default_theta=default_theta, default_head_dim=256)
     sliding = [(i + 1) % pattern != 0 for i in range(config.num_layers)]

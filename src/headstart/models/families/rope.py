@@ -25,7 +25,7 @@ def rope_from_hf(
         parameters = parameters.within(layer_type)
     older = fields.within("rope_scaling") if theta_key == "rope_theta" else None
     for place in (fields, parameters, older) if whole_heads else ():
-        # transformers leaves the entry aside or fails, vLLM follows it: nobody's numbers would be sure.
+        # transformers ignores the entry or fails, vLLM follows it: there are no numbers to agree with.
         if place is not None and place.number("partial_rotary_factor", 1.0) != 1:
             raise place.bad("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
     theta = fields.number(theta_key, default_theta)
