@@ -21,6 +21,8 @@ from headstart.text.bad_words import spellings
 from headstart.text.detokenizer import IncrementalDetokenizer
 
 _NO_LIMIT = 1 << 62
+_LONGEST_PREDICTION = 1 << 14
+"""Tokens of a predicted output that are learnt, from its beginning: some 10 microseconds each."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,9 @@ class Job:
         if params.bad_words:
             banned = params.banned_sequences + spellings(params.bad_words, model.tokenizer)
             params = replace(params, bad_words=(), banned_sequences=banned)
+        if isinstance(speculation.prediction, str):
+            expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False)
+            speculation = replace(speculation, prediction=tuple(expected[:_LONGEST_PREDICTION]))
         self.prompt = prompt
         self.prompt_index = prompt_index
         self.sample = sample

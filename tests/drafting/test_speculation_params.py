@@ -26,6 +26,8 @@ from headstart.verification.base import VerifyRule
         ("lenience", "0.5"),
         ("typical", 1),
         ("typical", "0.09"),
+        ("prediction", 5),
+        ("prediction", ["a"]),
     ],
 )
 def test_a_bad_wish_is_refused_by_name(field: str, value: Any) -> None:

@@ -8,10 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.base import DraftBudget, SequenceView, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.suffix import SuffixDrafter, SuffixOptions
+from headstart.engine.sequence import Sequence
 from headstart.errors import ConfigError
+from headstart.sampling.params import SamplingParams
+from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 BUDGET = DraftBudget(9, 9)
 
@@ -172,6 +175,36 @@ def test_the_sequence_itself_wins_ties_with_other_requests() -> None:
     drafter = SuffixDrafter(DraftContext(50), SuffixOptions(shared_tokens=100, tree_nodes=1))
     speak(drafter, 1, [11, 12, 13])
     assert propose(drafter, [11, 12, 14, 11, 12], number=2).tokens.tolist() == [14]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["suffix", "auto"])
+def test_a_predicted_output_is_guessed_from_and_changes_nothing_else(name: str, temperature: float) -> None:
+    # A model that never repeats itself, so that nothing else helps.
+    backend = ToyBackend(50, hashed_logits(50, seed=2))
+    params = SamplingParams(temperature=temperature, seed=3, max_tokens=40)
+
+    def decode(prediction: tuple[int, ...]) -> Sequence:
+        engine = toy_engine(backend, name)
+        wishes = SpeculationParams(prediction=prediction)
+        sequence = toy_sequence(engine, [1, 2, 3], params=params, speculation=wishes)
+        run_all(engine, [sequence])
+        return sequence
+
+    plain = decode(())
+    edited = [*plain.output[:20], 7, 7, 7, *plain.output[24:]]
+    for prediction, fewer in ((plain.output, 3), (edited, 2)):
+        predicted = decode(tuple(prediction))
+        assert predicted.output == plain.output
+        assert predicted.stats.rounds * fewer < plain.stats.rounds
+
+
+def test_no_guess_spans_prediction_and_prompt() -> None:
+    drafter = SuffixDrafter(DraftContext(50), SuffixOptions())
+    sequence = ToySequence(1, [5, 12])
+    sequence.speculation = SpeculationParams(prediction=(11, 12))
+    drafter.begin(sequence)
+    assert len(drafter.propose([sequence], [BUDGET])[0]) == 0
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,22 @@ def test_a_refusal_names_the_field(llm: LLM, path: str, fields: dict[str, Any], 
     assert assert_openai_error(reply, 404 if param == "model" else 400)["param"] == param
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_predicted_output_changes_the_time_alone(llm: LLM, whole: bool) -> None:
+    body = {"messages": CHAT, "temperature": 1, "seed": 4, "max_tokens": 40}
+    plain = post(llm, "/v1/chat/completions", body).json()
+    said = plain["choices"][0]["message"]["content"]
+    parts: Any = said if whole else [{"type": "text", "text": said[:15]}, {"type": "text", "text": said[15:]}]
+    prediction = {"type": "content", "content": parts}
+    predicted = post(llm, "/v1/chat/completions", body | {"prediction": prediction}).json()
+    assert predicted["choices"] == plain["choices"]
+    assert predicted["usage"]["speculation"]["rounds"] < 0.7 * plain["usage"]["speculation"]["rounds"]
+    details = predicted["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 0
+    reply = post(llm, "/v1/chat/completions", body | {"prediction": {"type": "content", "content": 5}})
+    assert str(assert_openai_error(reply, 400)["param"]).startswith("prediction")
+
+
 @pytest.mark.parametrize("drafter", ["none", "suffix"])
 def test_the_library_takes_the_same(model: Model, drafter: str) -> None:
     llm = LLM(model, drafter, prefix_caching=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -50,6 +51,9 @@ class SpeculationParams:
     typical: float | None = None
     """LOSSY opt-in (Medusa's typical acceptance): every guess stays that the target finds plausible; the epsilon of
     ``verification.typical``, the paper's is 0.09. Greedy requests lose nothing."""
+    prediction: str | tuple[int, ...] = ()
+    """What the output is expected to resemble, such as a text that is to be edited; changes nothing but the guesses of
+    drafters that look up what followed before (``suffix``, and ``auto`` with it). To drafters it is token ids."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.enabled, bool):
@@ -69,6 +73,11 @@ class SpeculationParams:
             value = getattr(self, name)
             if value is not None and not isinstance(value, (int, float)):
                 raise RequestError(f"{name} is {value!r}; it must be a number.")
+        if not isinstance(self.prediction, str):
+            try:
+                object.__setattr__(self, "prediction", tuple(map(operator.index, self.prediction)))
+            except TypeError:
+                raise RequestError(f"prediction is {self.prediction!r:.40}; give a text or token ids.") from None
         if self.lenience is not None and not 0 < self.lenience <= 1:
             raise RequestError(f"lenience is {self.lenience}; it must lie in (0, 1], where 1 is lossless.")
         if self.typical is not None and not 0 < self.typical < 1:

@@ -138,14 +138,22 @@ def grow_tree(
 
 
 class SuffixState:
-    """One sequence's automaton, and how many tokens the sequence had when it was begun."""
+    """One sequence's automaton, and how many tokens the sequence had when it was begun.
 
-    def __init__(self, max_depth: int, scope: Hashable, length: int) -> None:
+    ``prediction``: a text that the output is expected to resemble, learnt before the sequence's own.
+    """
+
+    def __init__(self, max_depth: int, scope: Hashable, length: int, prediction: Sequence[int] = ()) -> None:
         self.automaton = SuffixAutomaton(max_depth)
         self.scope = scope
         self.first_length = length
+        self._prediction = prediction
 
     def extend(self, tokens: Sequence[int]) -> None:
+        if self._prediction:
+            self.automaton.extend(self._prediction)
+            self.automaton.start_text()
+            self._prediction = ()
         self.automaton.extend(tokens)
 
 
@@ -180,7 +188,9 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         self._shared = ScopedMemory(lambda: RecentOutputs(options.shared_tokens, options.max_depth))
 
     def new_state(self, sequence: SequenceView) -> SuffixState:
-        return SuffixState(self._options.max_depth, self._scope_of(sequence), len(sequence.tokens))
+        prediction = sequence.speculation.prediction
+        ids = () if isinstance(prediction, str) else prediction
+        return SuffixState(self._options.max_depth, self._scope_of(sequence), len(sequence.tokens), ids)
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)

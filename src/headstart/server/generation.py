@@ -19,7 +19,7 @@ from headstart.request import Job
 from headstart.server.choices import Wish
 from headstart.server.doors import TENANT, error_body
 from headstart.server.engine_thread import Answer, EngineThread
-from headstart.server.protocol import ChatBody, CompletionBody, Generation, Speculation
+from headstart.server.protocol import ChatBody, CompletionBody, Generation
 from headstart.server.replies import Reply, event, speculation, usage
 from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolStream, plan_tools
@@ -75,7 +75,7 @@ class Generator:
         prompts = _prompts(body.prompt)
         if not 0 < len(prompts) <= self._settings.max_prompts:
             raise RequestError(f"{len(prompts)} prompts are given; give 1 to {self._settings.max_prompts}.", "prompt")
-        wishes = (body.speculation or Speculation()).params(self._llm.speculation)
+        wishes = body.wishes(self._llm.speculation)
         salt, special = _salt(body, request), body.add_special_tokens is not False
 
         def make_jobs() -> list[Job]:
@@ -103,7 +103,7 @@ class Generator:
                 )
             params = replace(params, structured_outputs=plan.structure)
         tools = None if body.tool_choice == "none" else body.shown_tools()
-        wishes = (body.speculation or Speculation()).params(self._llm.speculation)
+        wishes = body.wishes(self._llm.speculation)
         salt, variables = _salt(body, request), body.template_variables()
         jobs = await asyncio.to_thread(
             lambda: self._llm.jobs(

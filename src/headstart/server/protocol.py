@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
@@ -96,6 +97,22 @@ class StructuredOutputs(Body):
     choice: _Choices = None
 
 
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(Body):
+    """What most of the output is expected to be."""
+
+    type: Literal["content"]
+    content: Annotated[str | list[TextPart], _one_of("a text or a list of text parts")]
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
 class Generation(Body):
     """What both kinds of request share."""
 
@@ -135,6 +152,8 @@ class Generation(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: Speculation | None = None
+    prediction: Prediction | None = None
+    """Guessed from where the output is like it; changes the time alone."""
     cache_salt: str | None = Field(default=None, max_length=200)
     """Only requests of the same salt (and the same key) share what was computed for a common beginning."""
     response_format: ResponseFormat | None = None
@@ -146,6 +165,11 @@ class Generation(Body):
     @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    def wishes(self, otherwise: SpeculationParams) -> SpeculationParams:
+        """How this request is drafted; ``otherwise``: where it says nothing."""
+        wanted = (self.speculation or Speculation()).params(otherwise)
+        return wanted if self.prediction is None else replace(wanted, prediction=self.prediction.text)
 
     def own_name(self, field: str | None) -> str | None:
         """What this request calls a parameter that has other names, too."""
