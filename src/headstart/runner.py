@@ -24,7 +24,7 @@ Wanted = Literal["all", "last", "none", "best"]
 
 @dataclass(frozen=True)
 class Span:
-    """The rows of one sequence in one pass, written behind its cached tokens in row order."""
+    """The rows of one sequence in one pass, written after its cached tokens in row order."""
 
     sequence_id: int
     tokens: IntArray

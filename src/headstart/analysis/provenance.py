@@ -80,7 +80,7 @@ def _versions() -> dict[str, str]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this package runs from, "+" behind it where files differ; None: no source tree."""
+    """The commit of the source tree this package runs from, "+" after it where files differ; None: no source tree."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None

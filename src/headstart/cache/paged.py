@@ -2,7 +2,7 @@
 
 Bookkeeping only; the bytes are a ``KVStorage`` that the backend lays out and reads. A sequence's logical slot i
 lives in block ``table[i // block_size]`` at offset ``i % block_size``. A pass writes the root and the tree's
-nodes to the slots behind the committed tokens, in row order; ``commit`` moves the accepted rows down in place.
+nodes to the slots after the committed tokens, in row order; ``commit`` moves the accepted rows down in place.
 
 With a ``PrefixIndex``, full blocks of committed tokens are published and outlive their sequence until the memory is
 needed; a sequence adopts those that hold its next tokens instead of computing them.
@@ -128,7 +128,7 @@ class PagedCache:
 
     @contextmanager
     def reserve(self, rows: Mapping[int, int]) -> Iterator[None]:
-        """Room for ``rows[id]`` rows behind each sequence's tokens, while the context lasts.
+        """Room for ``rows[id]`` rows after each sequence's tokens, while the context lasts.
 
         What ``commit`` did not take is rolled back at the end, also when the pass fails.
 

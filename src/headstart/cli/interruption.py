@@ -26,7 +26,7 @@ class Interruption:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Measure in here: Ctrl-C goes on behind it, where there is something to report.
+        """Measure in here: Ctrl-C goes on after it, where there is something to report.
 
         Raises:
             KeyboardInterrupt: nothing was measured to its end; said in one sentence.
@@ -58,7 +58,7 @@ class Interruption:
         return f"Interrupted (Ctrl-C): this rests on {self._measured()} of {self._planned} {self._units}."
 
     def end(self) -> None:
-        """Behind the report: say so, and end as interrupted.
+        """After the report: say so, and end as interrupted.
 
         Raises:
             KeyboardInterrupt: it was.

@@ -91,7 +91,7 @@ Drafter = Annotated[
     typer.Option(
         "--drafter",
         "-d",
-        help="The drafter (`headstart drafters` lists them), with options behind its name, like ngram:max_order=2. "
+        help="The drafter (`headstart drafters` lists them), with options after its name, like ngram:max_order=2. "
         "none: no speculation.",
         rich_help_panel=SPECULATION,
         metavar="NAME",

@@ -1,4 +1,4 @@
-"""What becomes of the answers of a run: text or JSON on stdout, a summary or a comparison behind them."""
+"""What becomes of the answers of a run: text or JSON on stdout, a summary or a comparison after them."""
 
 from __future__ import annotations
 

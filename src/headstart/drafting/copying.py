@@ -64,7 +64,7 @@ class InputCopy:
                 self._next = self._behind_unique_match(position)
 
     def _behind_unique_match(self, position: int) -> int | None:
-        """The place behind the only match of an output suffix that ends at ``position``, if there is one."""
+        """The place after the only match of an output suffix that ends at ``position``, if there is one."""
         places = self._places.get(self._tokens[position])
         if places is None:
             return None

@@ -1,6 +1,6 @@
 """EAGLE (Li et al. 2024, arXiv:2401.15077), EAGLE-2 (arXiv:2406.16858) and EAGLE-3 (arXiv:2503.01840).
 
-The head's row i reads what the target saw at position i and the token behind it. Rows of committed tokens are made
+The head's row i reads what the target saw at position i and the token after it. Rows of committed tokens are made
 from the target's true states, which every pass brings; a draft goes on from the head's own. The rows of a draft are
 forgotten after it, so drafting always continues from what the target saw.
 """
@@ -154,8 +154,8 @@ class HeadDrafter(ABC):
             self._prefixes.resume(self._scope_of(sequence), sequence.tokens[:position], reading)
 
     def _read_on(self, waiting: list[tuple[SequenceView, Reading]]) -> None:
-        """Turn known states into rows, but the last of each sequence. The token behind a state is known by then, also
-        behind a prompt chunk."""
+        """Turn known states into rows, but the last of each sequence. The token after a state is known by then, also
+        after a prompt chunk."""
         waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
         while waiting:
             room = _ROWS_PER_PASS

@@ -29,7 +29,7 @@ class EarlyExitOptions(DraftLawOptions):
 class EarlyExitDrafter:
     """A chain from the first layers, the final norm and the head, in the target's own cache.
 
-    Below the exit the cache already holds what the draft needs. Rows of the draft are written behind the sequence's
+    Below the exit the cache already holds what the draft needs. Rows of the draft are written after the sequence's
     tokens and rolled back; the verification pass writes all layers of them anew.
     """
 

@@ -45,7 +45,7 @@ class Foresight:
         self._ids = ids.clamp(max=vocab_size - 1) if self.sampled else ids
 
     def scores(self, logits: Tensor, depth: int) -> Tensor:
-        """``logits`` [sequence, beam, column] of tokens ``depth`` places behind the root, as scores of that shape."""
+        """``logits`` [sequence, beam, column] of tokens ``depth`` places after the root, as scores of that shape."""
         if not self.sampled:
             return logits
         return torch.stack([self.of(place, rows, depth) for place, rows in enumerate(logits)])

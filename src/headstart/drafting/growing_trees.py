@@ -69,7 +69,7 @@ class GrowingTree(ABC):
         return DraftTree(*self.structure())
 
     def span(self) -> Span:
-        """All nodes as rows behind the root. The frontier's stand last."""
+        """All nodes as rows after the root. The frontier's stand last."""
         depths = [len(self.paths[node]) - 1 for node in range(len(self.tokens))]
         tokens, parents = self.structure()
         return Span(self.sequence.id, tokens, parents, np.asarray(depths, dtype=np.int32))

@@ -2,7 +2,7 @@
 
 A window of guessed tokens rides in every pass as probe rows, which are never committed: ``width`` columns, each a few
 levels deep. Each pass says what would follow every column (a step of Jacobi's iteration); the columns so completed are
-n-grams for a pool, and the window moves on a level. What the pool holds behind the root's token is guessed.
+n-grams for a pool, and the window moves on a level. What the pool holds after the root's token is guessed.
 
 Row (level, column) sees the columns of level 0 up to its own, and its own column above it: a tree, so the pass needs
 no other mask than trees have. Window rows that say what a guess says are one row with it.
@@ -110,7 +110,7 @@ class LookaheadDrafter:
         return draft
 
     def _advance(self, window: Window, root: int, found: list[int]) -> None:
-        """Take in what the pass says behind each column of the last level."""
+        """Take in what the pass says after each column of the last level."""
         options, levels = self._options, window.levels
         found = [root if token in self._ends else token for token in found]
         if len(levels) < options.levels:

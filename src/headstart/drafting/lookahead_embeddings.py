@@ -1,7 +1,7 @@
-"""PaSS (Monea et al. 2023, arXiv:2311.13581; seed 003, section 3): the target drafts for itself behind learnt inputs.
+"""PaSS (Monea et al. 2023, arXiv:2311.13581; seed 003, section 3): the target drafts for itself after learnt inputs.
 
-The paper runs the target twice, once behind its look-ahead tokens and once to verify. Here they ride in the pass that
-verifies: behind the root and behind every guess stand probe rows that read look-ahead embeddings, and those behind the
+The paper runs the target twice, once after its look-ahead tokens and once to verify. Here they ride in the pass that
+verifies: after the root and after every guess stand probe rows that read look-ahead embeddings, and those after the
 last accepted one say what comes after the next root. So a round is one pass, and the first of a sequence guesses
 nothing. Guesses are the favourites there, point masses, as passes return top ids and not laws.
 """
@@ -28,7 +28,7 @@ class PassOptions:
     model: str | None = None
     """Directory of the look-ahead embeddings, which must be named."""
     draft_tokens: int = 3
-    """Guesses of a draft, and look-ahead rows behind the root and each guess, at most."""
+    """Guesses of a draft, and look-ahead rows after the root and each guess, at most."""
     tree_nodes: int = 15
     """Guesses and look-ahead rows of a draft at most (three guesses with three rows each; with the root one tile)."""
 
@@ -43,7 +43,7 @@ class PassOptions:
 
 
 class PassDrafter:
-    """A chain of what the target expected behind its look-ahead tokens in the pass before."""
+    """A chain of what the target expected after its look-ahead tokens in the pass before."""
 
     Options = PassOptions
     needs = TargetSignals(top_ids=1)
@@ -54,7 +54,7 @@ class PassDrafter:
         self._slots = min(options.draft_tokens, head.slots)
         self._tree_nodes = options.tree_nodes
         self._expected: dict[int, tuple[int, list[int]]] = {}
-        """id -> position of the root, and the tokens expected behind it."""
+        """id -> position of the root, and the tokens expected after it."""
 
     def begin(self, sequence: SequenceView) -> None:
         pass
@@ -86,10 +86,10 @@ class PassDrafter:
         return self._tree(guesses[:count], slots)
 
     def _shape(self, known: int, nodes: int, depth: int) -> tuple[int, int]:
-        """How many guesses, and how many look-ahead rows behind the root and each of them."""
+        """How many guesses, and how many look-ahead rows after the root and each of them."""
         if not known:
             return 0, min(self._slots, nodes, depth)
-        # Guesses and the rows behind the last of them share the depth.
+        # Guesses and the rows after the last of them share the depth.
         slots = min(self._slots, max(depth // 2, 1))
         for guesses in range(min(known, depth - slots), 0, -1):
             if guesses + (guesses + 1) * slots <= nodes:
@@ -116,7 +116,7 @@ class PassDrafter:
 
 
 def _probes_behind(draft: DraftTree, node: int) -> list[int]:
-    """The chain of probe nodes behind a node."""
+    """The chain of probe nodes after a node."""
     if draft.probe is None:
         return []
     chain = []

@@ -33,7 +33,7 @@ class MedusaOptions(ConfidenceOptions):
             sensible = all(isinstance(rank, int) and rank >= 0 for rank in path)
             require(
                 sensible and path not in known and path[:-1] in known,
-                f"shape has {list(path)}, which is no new path of ranks behind its parent's.",
+                f"shape has {list(path)}, which is no new path of ranks after its parent's.",
             )
             known.add(path)
 

@@ -1,8 +1,8 @@
 """What a head has read of earlier texts, block by block, for sequences that begin like them.
 
 The target's cache finds the blocks of a prefix again; its states, from which a head makes its rows, are gone by then.
-So a head keeps its own rows of full blocks, under the same keys: a block's tokens behind those of the blocks before it.
-Row i reads the token behind position i. The rows kept with a block are those that read its tokens, from the one of the
+So a head keeps its own rows of full blocks, under the same keys: a block's tokens after those of the blocks before it.
+Row i reads the token after position i. The rows kept with a block are those that read its tokens, from the one of the
 position before it to that of its last position but one: no later token shows in them. What a sequence needs besides to
 go on are the features of its prefix's last position, whose row reads the first token of its own.
 """
@@ -54,7 +54,7 @@ class ReadPrefixes:
         return len(self._blocks)
 
     def resume(self, scope: Hashable, tokens: Sequence[int], reading: Reading) -> None:
-        """Let a reading begin behind these tokens, if all of them are kept; else it stays as it is."""
+        """Let a reading begin after these tokens, if all of them are kept; else it stays as it is."""
         blocks = self._find(scope, tokens)
         if blocks and len(blocks) * self._block_size == len(tokens):
             reading.resume([block.cache for block in blocks], blocks[-1].features)
@@ -71,7 +71,7 @@ class ReadPrefixes:
         Args:
             tokens: the sequence's.
             reading: has read all that it knows, but the last position; a block whose features it holds no more is not
-                kept, nor are those behind it.
+                kept, nor are those after it.
         """
         if reading.first:
             return

@@ -19,7 +19,7 @@ class Reading:
     """How far the head has read one sequence.
 
     Where states are missing (a prefix that was found in the target's cache brings none) it resumes from what is kept of
-    that prefix, or begins behind it, and guesses from what it has read since: positions are relative to each other. The
+    that prefix, or begins after it, and guesses from what it has read since: positions are relative to each other. The
     features of the last known position stay even when it was read, so that every draft begins with a true row.
     """
 
@@ -30,7 +30,7 @@ class Reading:
         self.known = 0
         """Positions from there on whose true states have come."""
         self._features = np.empty((0, 0), np.float32)
-        """[row, taps * hidden] of ``_held`` positions up to the last known one, with room behind them."""
+        """[row, taps * hidden] of ``_held`` positions up to the last known one, with room after them."""
         self._held = 0
 
     @property
@@ -40,7 +40,7 @@ class Reading:
 
     @property
     def end(self) -> int:
-        """The position behind the last known one."""
+        """The position after the last known one."""
         return self.first + self.known
 
     @property
@@ -65,10 +65,10 @@ class Reading:
         self._features[first : self._held] = features
 
     def resume(self, caches: Sequence[DraftCache], features: Features) -> None:
-        """Begin again with copies of these rows, one cache behind the other, from position 0 on.
+        """Begin again with copies of these rows, one cache after the other, from position 0 on.
 
         Args:
-            features: [taps * hidden] of the position behind them, which is known and unread.
+            features: [taps * hidden] of the position after them, which is known and unread.
         """
         self.cache.truncate(0)
         for cache in caches:
@@ -77,7 +77,7 @@ class Reading:
         self._features, self._held = features[None].copy(), 1
 
     def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
-        """The next rows for the head, all by default: the token behind each position, and its features."""
+        """The next rows for the head, all by default: the token after each position, and its features."""
         first = self.first + self.cache.rows
         count = self.num_unread if count is None else count
         place = self._held - self.num_unread

@@ -149,7 +149,7 @@ _BUILT_IN = {
         ),
         DrafterInfo(
             "pass",
-            "what the target itself expects behind trained look-ahead embeddings, in the pass that verifies",
+            "what the target itself expects after trained look-ahead embeddings, in the pass that verifies",
             "Monea et al. 2023, PaSS (arXiv:2311.13581)",
             f"{_HERE}.lookahead_embeddings:PassDrafter",
         ),
@@ -170,7 +170,7 @@ _BUILT_IN = {
 
 
 def available_drafters() -> dict[str, DrafterInfo]:
-    """Every drafter by name, those of other packages behind the built-in ones. Imports none of them."""
+    """Every drafter by name, those of other packages after the built-in ones. Imports none of them."""
     return {**_BUILT_IN, **{name: _info(point) for name, point in _entry_points().items()}}
 
 

@@ -185,7 +185,7 @@ class Engine:
         return leader if not leader.num_output or cache.length(leader.id) >= leader.prompt_length - 1 else None
 
     def _take_over(self, leader: Sequence, sequence: Sequence) -> None:
-        """Let a sequence begin behind the prompt that its leader has read."""
+        """Let a sequence begin after the prompt that its leader has read."""
         cache, length = self.runner.cache, sequence.prompt_length - 1
         cache.remove(sequence.id)
         cache.fork(leader.id, sequence.id)

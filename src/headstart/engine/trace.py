@@ -43,7 +43,7 @@ class RoundTrace:
     path: tuple[int, ...]
     """Accepted nodes, from the first level down."""
     answer: TracedNode
-    """The target's own token behind the path. Path and answer are the round's output, unless it ended on the way."""
+    """The target's own token after the path. Path and answer are the round's output, unless it ended on the way."""
     seconds: float
     """From the sequence's admission to this verdict, without what recording cost."""
 

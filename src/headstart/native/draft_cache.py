@@ -79,6 +79,6 @@ class PagePool:
         before = self.storage
         pages = max(2 * before.num_blocks, before.num_blocks + missing)
         self.storage = NativeStorage(self._library, self._model, pages, PAGE_KEYS)
-        # One layer: pages stand one behind the other, whatever their number.
+        # One layer: pages stand one after the other, whatever their number.
         self.storage.memory[: before.nbytes] = before.memory
         self._free += range(before.num_blocks, pages)

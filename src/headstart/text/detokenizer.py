@@ -28,7 +28,7 @@ class IncrementalDetokenizer:
     Held back are the bytes of an unfinished character and whatever may be the beginning of a stop string; special
     tokens are silent unless asked for, and so is a token that ends the sequence. All pieces, ``finish`` included, join
     to ``Tokenizer.decode`` of prompt and output less the prompt's own complete characters, cut before the first stop
-    string, or behind it and behind what ends the sequence where ``include_stop``. Costs one table look-up a token and
+    string, or after it and after what ends the sequence where ``include_stop``. Costs one table look-up a token and
     one a character, however long the output is.
     """
 

@@ -32,7 +32,7 @@ _FIELD = "structured_outputs"
 
 
 class Constraint:
-    """Implements ``engine.constraint.TokenConstraint`` with one matcher that stands behind the committed output."""
+    """Implements ``engine.constraint.TokenConstraint`` with one matcher that stands after the committed output."""
 
     def __init__(self, matcher: Any, vocab_size: int, end_tokens: frozenset[int]) -> None:
         self._matcher = matcher

@@ -9,7 +9,7 @@ class StopMatcher:
     """Finds the first stop string to be completed, and holds back what may yet become one.
 
     The stop that is completed first wins, the longest of those completed by the same character; the text is cut
-    before it, or behind it where it is ``kept``. So the outcome depends on the text alone, however it is cut into
+    before it, or after it where it is ``kept``. So the outcome depends on the text alone, however it is cut into
     tokens and tokens into rounds.
 
     It is the automaton of Aho and Corasick ("Efficient string matching", 1975): a state is the longest end of the

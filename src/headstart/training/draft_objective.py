@@ -66,7 +66,7 @@ class DraftModelObjective:
         self._loss = loss
 
     def loss(self, batch: Batch) -> Tensor:
-        # One depth stands for all: the state behind a token guesses the next one, whatever draft it would be part of.
+        # One depth stands for all: the state after a token guesses the next one, whatever draft it would be part of.
         losses = StepLosses(self._teacher, batch, self._loss, 1.0)
         places = losses.places(0)
         behind = _one_on(self._states(batch))

@@ -91,7 +91,7 @@ class EagleObjective:
 class _Unrolled:
     """Steps of the head over whole packs.
 
-    At step j, place i stands for the j-th row of a draft that begins behind the true rows up to i: it reads the token
+    At step j, place i stands for the j-th row of a draft that begins after the true rows up to i: it reads the token
     1 + j places on, at position i + j, beside the state that step j - 1 left at i; it sees the true rows up to i of
     its own document, and the earlier steps at i. The first step computes all rows, as all are seen; the others only
     ``places``, where a draft would begin: what stands in for them in the shorter packs is computed and left out.

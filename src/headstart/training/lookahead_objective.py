@@ -28,7 +28,7 @@ _SPACING = 2
 
 
 class LookaheadObjective:
-    """Look-ahead embeddings behind some places of the text; slot k is depth k.
+    """Look-ahead embeddings after some places of the text; slot k is depth k.
 
     Args:
         head: what is learnt.
@@ -102,14 +102,14 @@ class LookaheadObjective:
             return attend_masked(q, *together, sees[config.layers[index].window], config)
 
         inputs = self.head.embeddings.repeat(behind.index.shape[1], 1).expand(len(batch.tokens), -1, -1)
-        # Behind the end of the longest texts nothing is learnt, but learned positions must exist.
+        # After the end of the longest texts nothing is learnt, but learned positions must exist.
         states: Tensor = self._decoder(inputs, rows.positions.clamp(max=config.max_positions - 1), attend)
         return states.view(len(states), -1, slots, config.hidden_size)
 
 
 @dataclass(frozen=True)
 class _Behind:
-    """Places behind which look-ahead rows stand, as many in each pack: shorter lists are filled with other places."""
+    """Places after which look-ahead rows stand, as many in each pack: shorter lists are filled with other places."""
 
     index: Tensor
     """int64 [pack, place] positions in the pack, ascending, those wanted first."""
@@ -136,7 +136,7 @@ class _Behind:
 
 
 def _with_own(sees: Tensor, slots: int, window: int | None) -> Tensor:
-    """Look-ahead rows behind the text: each sees itself and those before it behind the same place."""
+    """Look-ahead rows after the text: each sees itself and those before it after the same place."""
     rows = torch.arange(sees.shape[1], device=sees.device)
     distance = rows[:, None] - rows
     own = (rows[:, None] // slots == rows // slots) & (distance >= 0)

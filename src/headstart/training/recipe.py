@@ -69,7 +69,7 @@ class HeadSettings:
     init: Path | None = None
     """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
     residual_blocks: int | None = None
-    """Of each of Medusa's slots, one behind the other; None: as many as the head that is begun from, or four."""
+    """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The EAGLE heads as one module: a decoder layer that guesses the target's next hidden state, and from it a token.
 
 EAGLE-1 and EAGLE-2 (Li et al. 2024, arXiv:2401.15077, 2406.16858) share one net: the target's state after its final
-norm and the embedding of the token behind it, fused, through a layer without input norm. EAGLE-3 (arXiv:2503.01840)
+norm and the embedding of the token after it, fused, through a layer without input norm. EAGLE-3 (arXiv:2503.01840)
 reads the inputs of several layers, attends over embedding and feature side by side, and has a head of its own over a
 reduced vocabulary. Parameters bear the names of the SafeAILab checkpoints (EAGLE-3's; ``midlayer`` is EAGLE-1's
 ``layers.0``).
@@ -220,7 +220,7 @@ class EagleHead(nn.Module):
         """One step: the layer's output [..., hidden], before any norm.
 
         Args:
-            embeddings: [..., hidden] of the tokens behind the features.
+            embeddings: [..., hidden] of the tokens after the features.
             features: [..., hidden], fused true ones or the state fed back.
             rotate: rotary embedding of [..., head, head_dim] at the rows' positions.
             attend: over the rows, and whatever stands before them.

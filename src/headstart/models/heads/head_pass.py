@@ -31,7 +31,7 @@ class DraftCache(ABC):
         """Append copies of ``count`` rows of another cache of the same head, from ``first`` on.
 
         Positions are counted from a cache's first row, and rows know theirs: true rows stay true where they come to
-        stand as far behind it as they stood.
+        stand as far after it as they stood.
         """
 
     @abstractmethod
@@ -41,7 +41,7 @@ class DraftCache(ABC):
 
 @dataclass(frozen=True)
 class DraftRows:
-    """The rows of one sequence in a step, behind those in its cache."""
+    """The rows of one sequence in a step, after those in its cache."""
 
     cache: DraftCache
     count: int
@@ -67,7 +67,7 @@ class DraftRoot(NamedTuple):
 
     cache: DraftCache
     tokens: IntArray
-    """int32 [row] behind each of the true rows that the cache lacks, at least one."""
+    """int32 [row] after each of the true rows that the cache lacks, at least one."""
     features: NDArray[np.float32]
     """[row, taps * target hidden] the target's states there."""
     nodes: int
@@ -124,7 +124,7 @@ class HeadPass(Protocol):
         """True rows: keys and values go to their caches.
 
         Args:
-            tokens: [row] the token behind each feature.
+            tokens: [row] the token after each feature.
             features: [row, taps * target hidden] the target's states.
 
         Returns:

@@ -1,6 +1,6 @@
 """PaSS (Monea, Joulin and Grave 2023, arXiv:2311.13581): look-ahead tokens, of which only the embeddings are learnt.
 
-Behind the token at position m they stand at positions m + 1, m + 2, ...; the k-th sees the text up to m and those
+After the token at position m they stand at positions m + 1, m + 2, ...; the k-th sees the text up to m and those
 before it, and the target, as it is, says there what it expects at position m + k + 1.
 """
 

@@ -48,7 +48,7 @@ class ParallelConfig:
     own_heads: bool = False
     """Each slot ends in a head of its own (Medusa's files), not in the target's."""
     output_maps: bool = False
-    """Each slot ends in the target's head behind a matrix of its own: an own head that a state's size suffices for
+    """Each slot ends in the target's head after a matrix of its own: an own head that a state's size suffices for
     (Medusa)."""
 
     @property

@@ -118,7 +118,7 @@ def describe_medusa(heads: ParallelHeads, base: str) -> dict[str, Any]:
 
 
 def medusa_tensors(heads: ParallelHeads, target_head: Tensor) -> dict[str, Tensor]:
-    """Tensors by Medusa's names, an output head in each slot: ``target_head`` [vocab, hidden], behind the slot's
+    """Tensors by Medusa's names, an output head in each slot: ``target_head`` [vocab, hidden], after the slot's
     own matrix if it has one, or its own.
 
     Raises:
