@@ -109,7 +109,7 @@ def test_ctrl_c_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.output == ""
 
 
-@pytest.mark.parametrize("words", [["drafters", "--json"], ["drafters"], ["theory", "table1"]])
+@pytest.mark.parametrize("words", [["drafters", "--json"], ["drafters"], ["theory", "table1"], ["--help"], []])
 def test_a_closed_pipe_is_silent(words: list[str]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -118,6 +118,11 @@ def test_a_closed_pipe_is_silent(words: list[str]) -> None:
     os.close(writing)
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+def test_closed_streams_are_no_fault() -> None:
+    command = f"{sys.executable} -c 'from headstart.cli.main import main; main()' drafters >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
 
 
 def test_the_manual_names_only_options_that_exist() -> None:

@@ -53,11 +53,6 @@ class Commands(TyperGroup):
             # What is still buffered has nowhere to go: the interpreter must not try it again at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from error
-        except SystemExit as error:
-            # Rich has seen to a closed pipe itself, and leaves with a status of its own.
-            if isinstance(error.__context__, BrokenPipeError):
-                raise typer.Exit(PIPE_CLOSED) from error
-            raise
 
     def _status(self, *args: Any, **kwargs: Any) -> int:
         try:
@@ -69,6 +64,11 @@ class Commands(TyperGroup):
             return _fail(_usage_sentence(error), MISUSED)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
+        except SystemExit as error:
+            # Rich, or Typer where it shows help, has seen to a closed pipe itself, and leaves with a status of its own.
+            if isinstance(error.__context__, BrokenPipeError):
+                return PIPE_CLOSED
+            raise
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
@@ -137,6 +137,9 @@ def headstart(
 def main() -> None:
     """Entry point of the ``headstart`` script."""
     warnings.showwarning = _show_warning
+    # A stream that the caller has closed is None, which nothing can be written to.
+    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character shows a question mark.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
