@@ -6,15 +6,25 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
+from headstart.engine.outputs import TokenLogprobs
 from headstart.verification.base import Verdict
 
-if TYPE_CHECKING:
-    from headstart.engine.law import TargetLaw
+
+class TraceableLaw(Protocol):
+    """What a trace reads of the target's law at the nodes of a draft (``engine.law.TargetLaw``)."""
+
+    def probs(self, node: int) -> Tensor:
+        """float64 [vocab]: the law of the token after ``node``."""
+        ...
+
+    def logprobs(self, node: int, token: int, count: int) -> TokenLogprobs:
+        """Log-probabilities of ``token`` and of the ``count`` best after ``node``, before any transform."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Trace:
     cost: float = 0.0
     """Seconds spent on recording: the law of every node that has children, where a round visits one path."""
 
-    def record(self, root: int, draft: DraftTree, verdict: Verdict, law: TargetLaw, started: float) -> None:
+    def record(self, root: int, draft: DraftTree, verdict: Verdict, law: TraceableLaw, started: float) -> None:
         """Add a round. Called before anything of it is committed, since laws read the history.
 
         ``started`` is the clock at the sequence's admission.
@@ -80,7 +90,7 @@ class Trace:
 class _NodeProbs:
     """The target's probabilities after nodes, each node's law computed once."""
 
-    def __init__(self, law: TargetLaw) -> None:
+    def __init__(self, law: TraceableLaw) -> None:
         self._law = law
         self._laws: dict[int, Tensor] = {}
 
