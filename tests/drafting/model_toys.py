@@ -14,11 +14,13 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Sequence
 from headstart.drafting.context import DraftContext, LoadedModel
 from headstart.drafting.registry import create_drafter
 from headstart.engine.engine import Engine
+from headstart.engine.outputs import SequenceStats
 from headstart.engine.schedule import Limits
 from headstart.models.backend import PassBatch, PassOutput
 from headstart.models.config import LayerConfig
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
+from headstart.verification.base import VerifyRule
 from toys import Context, LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_sequence
 
 
@@ -128,6 +130,23 @@ def greedy_texts(
         for i, prompt in enumerate(prompts)
     ]
     return run_all(engine, sequences)
+
+
+def coupled_texts(
+    engine: Engine, prompts: Sequence[Sequence[int]], **params: object
+) -> tuple[list[list[int]], list[SequenceStats]]:
+    """What an engine samples under the coupled rule, 25 tokens for each prompt with its own seed, and the counts."""
+    sequences = [
+        toy_sequence(
+            engine,
+            prompt,
+            sequence_id=i,
+            params=replace(SamplingParams(max_tokens=25, seed=i), **params),
+            speculation=SpeculationParams(verify=VerifyRule.COUPLED),
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+    return run_all(engine, sequences), [sequence.stats for sequence in sequences]
 
 
 def contract_context(vocab_size: int) -> DraftContext:

@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 from drafting_toys import ToySequence
-from model_toys import LayeredToy, ToyTokenizer, blurred, greedy_texts, memoised, model_context, model_engine
+from model_toys import (
+    LayeredToy,
+    ToyTokenizer,
+    blurred,
+    coupled_texts,
+    greedy_texts,
+    memoised,
+    model_context,
+    model_engine,
+)
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
 
 from headstart.analysis.theory import expected_tokens
@@ -72,23 +81,10 @@ def test_greedy_texts_are_those_of_plain_decoding(
 def test_coupled_texts_do_not_depend_on_the_draft(changes: dict[str, object]) -> None:
     logits_of = hashed_logits(VOCAB, 5, order=3)
     target, small = ToyBackend(VOCAB, logits_of), ToyBackend(VOCAB, blurred(logits_of, 5, 1.0))
-    texts, accepted = [], 0
-    for name, options in (("none", {}), ("draft-model", SMALL)):
-        engine = model_engine(target, name, {"small": small}, **options)
-        sequences = [
-            toy_sequence(
-                engine,
-                prompt,
-                sequence_id=i,
-                params=replace(SamplingParams(max_tokens=25, seed=i), **changes),
-                speculation=SpeculationParams(verify=VerifyRule.COUPLED),
-            )
-            for i, prompt in enumerate(PROMPTS)
-        ]
-        texts.append(run_all(engine, sequences))
-        accepted = sum(sequence.stats.accepted for sequence in sequences)
-    assert texts[0] == texts[1]
-    assert accepted > 60
+    plain, _ = coupled_texts(model_engine(target, "none"), PROMPTS, **changes)
+    texts, stats = coupled_texts(model_engine(target, "draft-model", {"small": small}, **SMALL), PROMPTS, **changes)
+    assert texts == plain
+    assert sum(each.accepted for each in stats) > 60
 
 
 LAW_CASES: dict[str, tuple[dict[str, object], VerifyRule]] = {

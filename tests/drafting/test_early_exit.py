@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from model_toys import LayeredToy, blurred, greedy_texts, model_context, model_engine
+from model_toys import LayeredToy, blurred, coupled_texts, greedy_texts, model_context, model_engine
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
 
 from headstart.drafting.base import DraftBudget, SpeculationParams
@@ -12,9 +10,7 @@ from headstart.drafting.registry import create_drafter
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.runner import ModelRunner, Span
-from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
-from toys import ToyBackend, hashed_logits, run_all, table_logits, toy_sequence
+from toys import ToyBackend, hashed_logits, table_logits, toy_sequence
 
 VOCAB = 10
 PROMPTS = [np.random.default_rng(i).integers(0, VOCAB, size=1 + 9 * i % 31).tolist() for i in range(9)]
@@ -43,23 +39,10 @@ def test_greedy_texts_are_those_of_plain_decoding(seed: int, limits: Limits, tar
 @pytest.mark.parametrize("changes", [{}, {"top_p": 0.8, "repetition_penalty": 1.3}])
 def test_coupled_texts_do_not_depend_on_the_draft(changes: dict[str, object]) -> None:
     target = layered(7)
-    texts, accepted = [], 0
-    for name in ("none", "early-exit"):
-        engine = model_engine(target, name)
-        sequences = [
-            toy_sequence(
-                engine,
-                prompt,
-                sequence_id=i,
-                params=replace(SamplingParams(max_tokens=25, seed=i), **changes),
-                speculation=SpeculationParams(verify=VerifyRule.COUPLED),
-            )
-            for i, prompt in enumerate(PROMPTS)
-        ]
-        texts.append(run_all(engine, sequences))
-        accepted = sum(sequence.stats.accepted for sequence in sequences)
-    assert texts[0] == texts[1]
-    assert accepted > 60
+    plain, _ = coupled_texts(model_engine(target, "none"), PROMPTS, **changes)
+    texts, stats = coupled_texts(model_engine(target, "early-exit"), PROMPTS, **changes)
+    assert texts == plain
+    assert sum(each.accepted for each in stats) > 60
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(20_000, marks=pytest.mark.slow)])

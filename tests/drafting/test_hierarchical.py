@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drafting_toys import ToySequence
-from model_toys import LayeredToy, blurred, greedy_texts, memoised, model_context, model_engine
+from model_toys import LayeredToy, blurred, coupled_texts, greedy_texts, memoised, model_context, model_engine
 from text_laws import CROWD, START, opposed_tables, p_value, random_table, sample_texts
 
 from headstart.draft_tree import DraftTree, TreeLaw
@@ -96,18 +96,9 @@ def test_coupled_texts_do_not_depend_on_the_draft(inner: str) -> None:
         ("hierarchical", {"model": "small"} | INNER[inner]),
     ):
         engine = model_engine(target, name, drafts, **options)
-        sequences = [
-            toy_sequence(
-                engine,
-                prompt,
-                sequence_id=i,
-                params=SamplingParams(max_tokens=25, seed=i, temperature=0.9, presence_penalty=0.4),
-                speculation=SpeculationParams(verify=VerifyRule.COUPLED),
-            )
-            for i, prompt in enumerate(PROMPTS)
-        ]
-        texts.append(run_all(engine, sequences))
-        accepted.append([sequence.stats.accepted_per_position for sequence in sequences])
+        said, stats = coupled_texts(engine, PROMPTS, temperature=0.9, presence_penalty=0.4)
+        texts.append(said)
+        accepted.append([each.accepted_per_position for each in stats])
     assert texts[0] == texts[1] == texts[2]
     assert accepted[1] == accepted[2]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from drafting_toys import ToySequence, check_tree
-from model_toys import LayeredToy, blurred, greedy_texts, memoised, model_context, model_engine
+from model_toys import LayeredToy, blurred, coupled_texts, greedy_texts, memoised, model_context, model_engine
 from text_laws import CROWD, opposed_tables, p_value, sample_texts
 
 from headstart.analysis.theory import draws_acceptance, draws_without_replacement_acceptance
@@ -87,23 +87,12 @@ def test_greedy_texts_are_those_of_plain_decoding(
 def test_coupled_texts_do_not_depend_on_the_draft(kind: str) -> None:
     logits_of = hashed_logits(VOCAB, 5, order=3)
     target = ToyBackend(VOCAB, logits_of)
-    texts, accepted = [], []
-    for name, options in (("none", {}), ("multi-draft", KINDS[kind])):
-        engine = model_engine(target, name, drafts_of(logits_of), **options)
-        sequences = [
-            toy_sequence(
-                engine,
-                prompt,
-                sequence_id=i,
-                params=SamplingParams(max_tokens=25, seed=i, temperature=0.9, presence_penalty=0.4),
-                speculation=SpeculationParams(verify=VerifyRule.COUPLED),
-            )
-            for i, prompt in enumerate(PROMPTS)
-        ]
-        texts.append(run_all(engine, sequences))
-        accepted.append(sum(sequence.stats.accepted for sequence in sequences))
-    assert texts[0] == texts[1]
-    assert accepted[1] > 60
+    params = {"temperature": 0.9, "presence_penalty": 0.4}
+    engine = model_engine(target, "multi-draft", drafts_of(logits_of), **KINDS[kind])
+    plain, _ = coupled_texts(model_engine(target, "none"), PROMPTS, **params)
+    texts, stats = coupled_texts(engine, PROMPTS, **params)
+    assert texts == plain
+    assert sum(each.accepted for each in stats) > 60
 
 
 @kinds
