@@ -52,6 +52,11 @@ class TestCommand:
         assert table["plain"][-2:] == ["1.00", "–"]
         assert "Speed-up: " in result.stdout
 
+    def test_a_narrow_terminal_cuts_nothing_off(self, tiny_model_dir: Path) -> None:
+        result = headstart("generate", PROMPT, "-m", tiny_model_dir, "--max-tokens", 4, "--compare", COLUMNS="40")
+        assert result.exit_code == 0
+        assert "…" not in result.stdout
+
     def test_coupled_verification_keeps_sampled_tokens(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-t", 1, "-d", "random", "--drafter-option", "sample=true", "--json"]
         (row,) = rows(compare(tiny_model_dir, *arguments, "--verify", "coupled"))

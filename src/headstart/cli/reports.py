@@ -183,9 +183,9 @@ class TextReport(Report):
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
-        table.add_column("")
+        table.add_column("", overflow="fold")
         for column in ("tokens", "prefill s", "decoding s", "tokens/s", "tokens a round", "acceptance"):
-            table.add_column(column, justify="right")
+            table.add_column(column, justify="right", overflow="fold")
         speeds = []
         for name, totals, seconds in (
             (self._llm.drafter_name, self._totals, clock.speculative),
