@@ -258,6 +258,11 @@ def test_a_text_is_read_without_special_tokens_where_asked_for(llm: LLM) -> None
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "strin"}}}},
             "response_format",
         ),
+        (
+            "chat/completions",
+            {"tool_choice": "required", "tools": [{"function": {"name": "f", "parameters": {"type": "strin"}}}]},
+            "tools",
+        ),
         ("chat/completions", {"model": "other"}, "model"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else None,

@@ -340,7 +340,11 @@ class ChatBody(Templated, Generation):
         """As for every request; and what a chat has in place of a prompt."""
         if field == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
-        return "messages" if field == "prompt" else super().own_name(field)
+        own = super().own_name(field)
+        if own == "structured_outputs" and self.structured_outputs is None:
+            # What else asks for a structure is a call that is forced.
+            return "tools"
+        return "messages" if own == "prompt" else own
 
 
 class TokenizeBody(Templated):
