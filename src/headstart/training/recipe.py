@@ -173,7 +173,7 @@ def train_head(
 
 
 def _require_own(out: Path) -> None:
-    """See to it that no model or head of others is written over.
+    """Refuse to write over a model or head that was not trained here.
 
     Raises:
         ConfigError: ``out`` holds one.
@@ -183,7 +183,7 @@ def _require_own(out: Path) -> None:
 
 
 def _require_fitting(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
-    """Refuse settings that this kind of head has not, or this target.
+    """Refuse settings that this kind of head, or this target, does not have.
 
     Raises:
         ConfigError, CheckpointError: which, and why.
@@ -220,53 +220,71 @@ def _objective(
     tables: TargetTables,
     known: KnownHead | None,
 ) -> Objective:
-    config, device = target.config, tables.head.device
+    """What is trained, at its first step. ``ids``: tokens that the head can say."""
+    config, ids = target.config, ids.to(tables.head.device)
     if name == "draft-model":
         with_ends = replace(config, eos_token_ids=target.eos_token_ids)
         small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
-        return DraftModelObjective(small, its_weights, tables, ids.to(device), target.checkpoint, loss=settings.loss)
+        return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
     if name == "pass":
-        lookahead = LookaheadEmbeddings(settings.slots, config.hidden_size).to(device)
+        lookahead = LookaheadEmbeddings(settings.slots, config.hidden_size).to(ids.device)
         lookahead.begin_like(tables.embedding, config.embedding_scale)
-        frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=device)
-        return LookaheadObjective(lookahead, frozen, tables, ids.to(device), loss=settings.loss, decay=settings.decay)
+        frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=ids.device)
+        return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=settings.decay)
     if name in ("medusa", "blockwise"):
-        begun = known.config if isinstance(known, ParallelHeads) else None
-        heads = ParallelHeads(
-            ParallelConfig(
-                kind="medusa" if name == "medusa" else "blockwise",
-                hidden_size=config.hidden_size,
-                vocab_size=config.vocab_size,
-                draft_vocab_size=len(ids),
-                slots=settings.slots,
-                num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
-                output_maps=name == "medusa" if begun is None else begun.output_maps,
-            )
-        )
-        if heads.config.reduced:
-            heads.d2t.copy_(ids - torch.arange(len(ids)))
-        return ParallelObjective(heads.to(device), tables, ids.to(device), loss=settings.loss, decay=settings.decay)
-    fused = name == "eagle3"
-    eagle = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids)))
-    if fused:
-        with torch.no_grad():
-            # What the target's own head makes of its own final norm is the best guess there is.
-            eagle.lm_head.weight.copy_(weights.head.weight[ids])
-            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
-            # (docs/experiments.md).
-            eagle.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
-    if eagle.config.reduced:
-        eagle.d2t.copy_(ids - torch.arange(len(ids)))
-    unroll = (4 if fused else 1) if settings.unroll is None else settings.unroll
+        heads = _parallel_heads(name, config, len(ids), settings, known)
+        _name_tokens(heads, ids)
+        return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
+    eagle = _eagle_head(name, config, weights, ids)
+    _name_tokens(eagle, ids)
+    steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
     return EagleObjective(
-        eagle.to(device),
+        eagle.to(ids.device),
         tables,
-        ids.to(device),
+        ids,
         loss=settings.loss,
-        steps=unroll,
+        steps=steps,
         decay=settings.decay,
         dropout=settings.dropout or 0.0,
     )
+
+
+def _parallel_heads(
+    name: HeadName, config: ModelConfig, draft_vocab_size: int, settings: HeadSettings, known: KnownHead | None
+) -> ParallelHeads:
+    """New Medusa or blockwise heads, of the shape of the ``known`` ones if they are to begin from these."""
+    begun = known.config if isinstance(known, ParallelHeads) else None
+    return ParallelHeads(
+        ParallelConfig(
+            kind="medusa" if name == "medusa" else "blockwise",
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            draft_vocab_size=draft_vocab_size,
+            slots=settings.slots,
+            num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
+            output_maps=name == "medusa" if begun is None else begun.output_maps,
+        )
+    )
+
+
+def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor) -> EagleHead:
+    """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own."""
+    fused = name == "eagle3"
+    head = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids)))
+    if fused:
+        with torch.no_grad():
+            # What the target's own head makes of its own final norm is the best guess there is.
+            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
+            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
+            # (docs/experiments.md).
+            head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
+    return head
+
+
+def _name_tokens(head: EagleHead | ParallelHeads, ids: Tensor) -> None:
+    """Let a head of a reduced vocabulary know which tokens it can say."""
+    if head.config.reduced:
+        head.d2t.copy_(ids.cpu() - torch.arange(len(ids)))
 
 
 def _place(device: str | None) -> torch.device:

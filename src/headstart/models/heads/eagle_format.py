@@ -104,6 +104,13 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
             },
             **flags,
         }
+    return _describe_for_speculators(config, layer, flags, verifier)
+
+
+def _describe_for_speculators(
+    config: EagleConfig, layer: Mapping[str, Any], flags: Mapping[str, bool], verifier: str
+) -> dict[str, Any]:
+    """``layer``: the head's one layer as a Llama configuration; ``flags``: of EAGLE-3."""
     proposal = {
         "proposal_type": "greedy",
         "speculative_tokens": 5,
