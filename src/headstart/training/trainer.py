@@ -108,7 +108,9 @@ class Trainer:
         if settings.batch % self._team.size:
             raise ConfigError(f"batch is {settings.batch}; it must be a multiple of the {self._team.size} processes.")
         if not packs:
-            raise ConfigError("there is no text to train on: no answer begins within the length of a pack; make it longer.")
+            raise ConfigError(
+                "there is no text to train on: no answer begins within the length of a pack; make it longer."
+            )
         self._objective, self._states = objective, states
         self._packs, self._held_out = packs, held_out
         self._settings, self._out = settings, out
