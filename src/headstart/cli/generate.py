@@ -83,7 +83,7 @@ def generate(
         bool,
         typer.Option(
             "--show-drafts",
-            help="Colour the text: green guessed and accepted, red guessed and refused, blue the model's own token "
+            help="Colour the text: green guessed and accepted, red guessed and rejected, blue the model's own token "
             "after a guess.",
             rich_help_panel=OUTPUT,
         ),

@@ -50,7 +50,7 @@ class PlainText:
 
 
 class DraftText:
-    """Text with its drafts: accepted guesses, refused ones, and what the target said instead (paper, figure 1).
+    """Text with its drafts: accepted guesses, rejected ones, and what the target said instead (paper, figure 1).
 
     In colour where the terminal has it and NO_COLOR does not forbid it, else between marks.
     """
@@ -64,8 +64,8 @@ class DraftText:
     @property
     def legend(self) -> str:
         if self._colours:
-            return "green: guessed and accepted, red: guessed and refused, blue: the model's own token after a guess"
-        return "{=guessed and accepted=} [-guessed and refused-] {+the model's own token after a guess+}"
+            return "green: guessed and accepted, red: guessed and rejected, blue: the model's own token after a guess"
+        return "{=guessed and accepted=} [-guessed and rejected-] {+the model's own token after a guess+}"
 
     def show(self, piece: StreamPiece) -> None:
         for place, (token, origin, rejected) in enumerate(

@@ -17,7 +17,7 @@ _MEASURED_WEIGHT, _UNKNOWN_WEIGHT = 8.0, 1.0
 class GuessRates:
     """How often a drafter's guesses were accepted, given that those above them were, by grade.
 
-    A guess counts only where its parent was on the target's path: acceptance is censored beyond the first refusal.
+    A guess counts only where its parent was on the target's path: acceptance is censored beyond the first rejection.
 
     Args:
         prior: where the rates start from: those of all sequences, for one sequence; or rates by grade.

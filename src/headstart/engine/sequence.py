@@ -66,7 +66,7 @@ class Sequence:
     origins: list[TokenOrigin] = field(default_factory=list)
     """[output token]."""
     rejected: list[int | None] = field(default_factory=list)
-    """[output token] the drafter's first guess in its place, where that was refused."""
+    """[output token] the drafter's first guess in its place, where that was rejected."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     """[output token], where asked for."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)

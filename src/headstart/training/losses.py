@@ -19,7 +19,7 @@ def soft_cross_entropy(logits: Tensor, target_probs: Tensor) -> Tensor:
 
 
 def total_variation(logits: Tensor, target_probs: Tensor) -> Tensor:
-    """1 - sum min(p, q): the rate at which a sampled draft is refused (Leviathan et al. 2023, section 3.2)."""
+    """1 - sum min(p, q): the rate at which a sampled draft is rejected (Leviathan et al. 2023, section 3.2)."""
     accepted: Tensor = torch.minimum(logits.softmax(-1), target_probs).sum(-1)
     return 1 - accepted
 

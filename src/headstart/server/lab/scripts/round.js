@@ -22,7 +22,7 @@ const EXAMPLE = {
 const STATES = {
   root: "the token before",
   accepted: "guessed and kept",
-  refused: "guessed and refused",
+  rejected: "guessed and rejected",
   unreached: "never reached",
   corrected: "the model’s correction",
   bonus: "the model’s bonus",

@@ -10,13 +10,13 @@ const RULES = {
     kind: "exact",
     name: "Exact",
     short: "exact",
-    told: "A refused guess is replaced by a draw from what the draft left of the model’s law, norm(max(p − q, 0)).",
+    told: "A rejected guess is replaced by a draw from what the draft left of the model’s law, norm(max(p − q, 0)).",
   },
   "resample-target": {
     kind: "corrected",
     name: "Resample from p",
     short: "from p",
-    told: "A refused guess is replaced by a draw from p itself. What the draft likes is then said too often.",
+    told: "A rejected guess is replaced by a draw from p itself. What the draft likes is then said too often.",
   },
   "shared-noise": {
     kind: "other",

@@ -24,7 +24,7 @@ export function layout(round) {
     node.up = parent;
     node.depth = parent.depth + 1;
     const looked = (parent === root || parent.state === "accepted") && node.parent !== end;
-    node.state = kept.has(place) ? "accepted" : looked ? "refused" : "unreached";
+    node.state = kept.has(place) ? "accepted" : looked ? "rejected" : "unreached";
     parent.children.push(node);
   });
   const nodes = [root, ...guesses];
