@@ -202,6 +202,9 @@ def test_the_report_holds_every_figure(model):
     assert math.isclose(first["alpha"], results[0].alpha)
     assert [each["lenience"] for each in first["alpha_by_lenience"]] == list(LENIENCES)
     assert sum(row["positions"] for row in first["lost"]["turn"]) == first["positions"]
+    for rows in first["lost"].values():
+        assert math.isclose(sum(row["share"] for row in rows), 1)
+        assert math.isclose(sum(row["share_of_lost"] for row in rows), 1)
     shown = exhibits(results, record)
     tables = [item for item in shown if isinstance(item, Table)]
     assert tables[0].rows[0][0] == "tiny, draft-model:layers=2"

@@ -12,7 +12,7 @@ from headstart.analysis.plots import Curve, Figure
 from headstart.analysis.provenance import flat
 from headstart.analysis.token_kinds import TokenKind
 
-FORMAT = "headstart-acceptance/1"
+FORMAT = "headstart-acceptance/2"
 _KINDS = list(TokenKind)
 Key = Callable[[Position], str]
 
@@ -121,26 +121,42 @@ def by_draft_position(results: Sequence[Acceptance]) -> Table:
     )
 
 
-def lost(result: Acceptance, bucket: str) -> Table:
-    """Where a drafter's acceptance is lost, by one of BUCKETS."""
+def where_lost(result: Acceptance, bucket: str) -> list[dict[str, Any]]:
+    """Where a drafter's acceptance is lost, by one of BUCKETS, as JSON values: all but the name are numbers."""
     members: dict[str, list[Position]] = {}
     for position in result.positions:
         members.setdefault(BUCKETS[bucket](position), []).append(position)
     total, everything = len(result.positions), sum(position.lost for position in result.positions)
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     for name in _ordered(members, bucket):
         here = members[name]
         chances = [position.guess.accepted for position in here if position.guess.accepted is not None]
         rows.append(
-            (
-                name,
-                len(here),
-                f"{len(here) / total:.0%}",
-                f"{len(chances) / len(here):.0%}",
-                fmean(chances) if chances else None,
-                f"{sum(position.lost for position in here) / everything:.0%}" if everything else None,
-            )
+            {
+                "name": name,
+                "positions": len(here),
+                "share": len(here) / total,
+                "coverage": len(chances) / len(here),
+                "alpha": fmean(chances) if chances else None,
+                "share_of_lost": sum(position.lost for position in here) / everything if everything else None,
+            }
         )
+    return rows
+
+
+def lost(result: Acceptance, bucket: str) -> Table:
+    """Where a drafter's acceptance is lost, by one of BUCKETS."""
+    rows: list[tuple[Cell, ...]] = [
+        (
+            row["name"],
+            row["positions"],
+            f"{row['share']:.0%}",
+            f"{row['coverage']:.0%}",
+            row["alpha"],
+            None if row["share_of_lost"] is None else f"{row['share_of_lost']:.0%}",
+        )
+        for row in where_lost(result, bucket)
+    ]
     return Table(
         f"{result.drafter} at T = {result.temperature:g}, by {bucket}",
         (bucket, "positions", "of all", "guessed", "α", "of what is lost"),
@@ -187,11 +203,7 @@ def _result(result: Acceptance) -> dict[str, Any]:
         "rounds": result.rounds,
         "drafted_per_position": result.drafted_per_position,
         "accepted_per_position": result.accepted_per_position,
-        "lost": {
-            bucket: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-            for bucket in BUCKETS
-            for table in (lost(result, bucket),)
-        },
+        "lost": {bucket: where_lost(result, bucket) for bucket in BUCKETS},
     }
 
 
