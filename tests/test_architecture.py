@@ -53,3 +53,8 @@ def test_dependencies_point_down(path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_the_free_modules_import_nothing_of_ours(name: str) -> None:
     assert imported(SOURCE / f"{name.replace('.', '/')}.py") <= FREE | {"errors"}
+
+
+@pytest.mark.parametrize("path", [SOURCE / "__init__.py", *MODULES], ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_file_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

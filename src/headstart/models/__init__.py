@@ -1,0 +1,1 @@
+"""Models: configurations, families, checkpoints, the torch decoder, and the contract of a backend."""

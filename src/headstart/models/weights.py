@@ -34,6 +34,8 @@ class TensorSource(Protocol):
 
 @dataclass(frozen=True)
 class NormWeights:
+    """An RMS or layer norm."""
+
     weight: Tensor
     """[hidden] (or [head_dim] for q/k norms)."""
     bias: Tensor | None = None
@@ -42,6 +44,8 @@ class NormWeights:
 
 @dataclass(frozen=True)
 class LinearWeights:
+    """A matrix and its bias."""
+
     weight: Tensor
     """[out, in]."""
     bias: Tensor | None = None
@@ -50,6 +54,8 @@ class LinearWeights:
 
 @dataclass(frozen=True)
 class LayerWeights:
+    """One decoder layer; norms that the family does not have are None."""
+
     attention_norm: NormWeights
     qkv: LinearWeights
     """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then as many of v."""
@@ -66,6 +72,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class DecoderWeights:
+    """A whole model, as backends read it."""
+
     embedding: Tensor
     """[vocab, hidden]."""
     layers: tuple[LayerWeights, ...]

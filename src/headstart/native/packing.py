@@ -27,6 +27,7 @@ FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 
 
 def as_int32(values: IntArray) -> IntArray:
+    """The same shape as contiguous int32; a copy only where needed."""
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
@@ -36,6 +37,7 @@ def address(array: NDArray[np.generic]) -> int:
 
 
 def as_float32(tensor: Tensor) -> Tensor:
+    """The same shape as contiguous float32 on the CPU, without gradients."""
     return tensor.detach().to("cpu", torch.float32).contiguous()
 
 

@@ -1,0 +1,1 @@
+"""Text outside, token ids inside: tokenizers, chat templates, grammars, text that grows token by token."""

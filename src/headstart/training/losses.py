@@ -14,18 +14,18 @@ RowLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def soft_cross_entropy(logits: Tensor, target_probs: Tensor) -> Tensor:
-    """-sum p log q: least where q = p; for drafts of best guesses."""
+    """[row] -sum p log q: least where q = p; for drafts of best guesses."""
     return -(target_probs * logits.log_softmax(-1)).sum(-1)
 
 
 def total_variation(logits: Tensor, target_probs: Tensor) -> Tensor:
-    """1 - sum min(p, q): the rate at which a sampled draft is rejected (Leviathan et al. 2023, section 3.2)."""
+    """[row] 1 - sum min(p, q): the rate at which a sampled draft is rejected (Leviathan et al. 2023, section 3.2)."""
     accepted: Tensor = torch.minimum(logits.softmax(-1), target_probs).sum(-1)
     return 1 - accepted
 
 
 def kl_then_acceptance(logits: Tensor, target_probs: Tensor) -> Tensor:
-    """w KL(p, q) + (1 - w) (1 - acceptance) with w = exp(-3 acceptance), held fixed.
+    """[row] w KL(p, q) + (1 - w) (1 - acceptance) with w = exp(-3 acceptance), held fixed.
 
     Total variation alone has next to no gradient where a draft knows nothing yet; KL carries it to where acceptance
     counts (methods-trained, section 5).
@@ -33,9 +33,9 @@ def kl_then_acceptance(logits: Tensor, target_probs: Tensor) -> Tensor:
     log_q = logits.log_softmax(-1)
     entropy = torch.special.entr(target_probs).sum(-1)
     kl = -(target_probs * log_q).sum(-1) - entropy
-    refused = 1 - torch.minimum(log_q.exp(), target_probs).sum(-1)
-    weight = torch.exp(-3 * (1 - refused)).detach()
-    loss: Tensor = weight * kl + (1 - weight) * refused
+    rejected = 1 - torch.minimum(log_q.exp(), target_probs).sum(-1)
+    weight = torch.exp(-3 * (1 - rejected)).detach()
+    loss: Tensor = weight * kl + (1 - weight) * rejected
     return loss
 
 

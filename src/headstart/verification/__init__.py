@@ -1,0 +1,1 @@
+"""Verification rules as pure functions, and the oracle that enumerates their law."""

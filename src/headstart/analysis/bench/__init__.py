@@ -1,0 +1,1 @@
+"""Speed and acceptance of drafters beside plain decoding, one by one and in a server under load."""

@@ -1,0 +1,1 @@
+"""What a precision costs in perplexity, divergence and answers."""

@@ -30,6 +30,11 @@ _NOPE_INTERVAL = 4
 
 
 def activation(fields: Fields, key: str, default: str) -> Activation:
+    """The MLP's activation by its name in a configuration.
+
+    Raises:
+        CheckpointError: it is not supported.
+    """
     name = fields.text(key, default)
     if name not in ACTIVATIONS:
         raise fields.bad(key, name, f"one of {', '.join(ACTIVATIONS)}")
@@ -165,6 +170,11 @@ def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0,
 
 
 def vocab_size_from_gguf(fields: Fields) -> int:
+    """The entry ``vocab_size`` where there is one, else the number of the tokenizer's tokens.
+
+    Raises:
+        CheckpointError: there is neither.
+    """
     size = fields.optional_integer("vocab_size")
     if size is not None:
         return size

@@ -119,6 +119,7 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., size] -> the same, in the dtype of ``x``."""
         return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
 
 
@@ -136,6 +137,8 @@ class EagleAttention(nn.Module):
 
 
 class EagleMlp(nn.Module):
+    """SiLU-gated, as Llama's."""
+
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.mlp_size, bias=False)
@@ -143,11 +146,14 @@ class EagleMlp(nn.Module):
         self.down_proj = nn.Linear(config.mlp_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> [..., hidden]."""
         changed: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return changed
 
 
 class EagleLayer(nn.Module):
+    """The parts of a head's one layer; ``EagleHead`` puts them together."""
+
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
         norm_of = (config.hidden_size, config.norm_eps)

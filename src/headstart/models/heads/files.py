@@ -83,6 +83,7 @@ def write_head(
 
 
 def write_description(directory: Path, description: Mapping[str, Any]) -> None:
+    """Write a head's ``config.json``."""
     (directory / CONFIG_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
 
 
