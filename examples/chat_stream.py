@@ -10,7 +10,7 @@ def main() -> None:
         messages.append({"role": "user", "content": question})
         answer = ""
         print("model: ", end="")
-        for piece in llm.stream(messages=messages, params=SamplingParams(temperature=0, max_tokens=256)):
+        for piece in llm.stream(messages=messages, sampling_params=SamplingParams(temperature=0, max_tokens=256)):
             print(piece, end="", flush=True)
             answer += piece.text
         print()

@@ -103,7 +103,7 @@ def test_chats_go_through_the_template(llm: LLM) -> None:
     assert out.prompt != "hello there"
     two = llm.chat([CHAT, CHAT], GREEDY)
     assert [each.token_ids for each in two] == [out.token_ids] * 2
-    assert "".join(map(str, llm.stream(messages=CHAT, params=GREEDY))) == out.text
+    assert "".join(map(str, llm.stream(messages=CHAT, sampling_params=GREEDY))) == out.text
 
 
 @pytest.mark.parametrize("messages", [None, 5, "hello", {"role": "user", "content": "hello"}, [5]])
@@ -186,9 +186,7 @@ def test_token_ids_may_be_arrays(llm: LLM) -> None:
     assert (first.prompt_token_ids, second.prompt_token_ids) == ([70, 71], [71, 70])
 
 
-@pytest.mark.parametrize(
-    "prompt", [None, 5, b"Once", [1.5], [b"Once"], {"prompt": "Once"}, [{"prompt": "Once"}], [["Once"]]]
-)
+@pytest.mark.parametrize("prompt", [None, 5, b"Once", [1.5], [b"Once"], [{"prompt": 5}], [["Once"]]])
 def test_what_is_no_prompt_is_refused_in_a_sentence(llm: LLM, prompt: Any) -> None:
     with pytest.raises(RequestError, match="give a text, a list of token ids, or what encode returns"):
         llm.generate(prompt, GREEDY)
@@ -257,6 +255,17 @@ def test_exact_numerics_are_had_or_the_model_is_refused(
     for given in (by_torch, tiny_model_dir):
         with pytest.raises(ConfigError, match="numerics is 'exact', which needs the native pass"):
             LLM(given, "none", numerics="exact")
+
+
+def test_prompts_may_be_vllms_dictionaries(llm: LLM) -> None:
+    ids = llm.encode("Once").token_ids
+    forms = ["Once", {"prompt": "Once"}, {"prompt_token_ids": ids}, {"prompt": "ignored", "prompt_token_ids": ids}]
+    outputs = llm.generate(forms, sampling_params=GREEDY)
+    assert len({tuple(out.token_ids) for out in outputs}) == 1
+    assert [out.token_ids for out in llm.generate({"prompt_token_ids": ids}, GREEDY)] == [outputs[0].token_ids]
+    for prompt, held in (({"prompt": "Once", "multi_modal_data": {}}, "prompt, multi_modal_data"), ({}, "nothing")):
+        with pytest.raises(RequestError, match=f"a prompt holds {held}; give it as prompt or as prompt_token_ids"):
+            llm.generate(prompt, GREEDY)
 
 
 def test_a_start_does_not_import_what_only_compilers_need(tiny_model_dir: Path) -> None:

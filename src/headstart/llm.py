@@ -25,7 +25,7 @@ from headstart.lending import draft_context
 from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, Prompt, StreamPiece, listed, token_ids
+from headstart.request import EncodedPrompt, Job, Prompt, StreamPiece, bare, listed, token_ids
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
@@ -140,7 +140,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         speculation: SpeculationParams | None = None,
         on_commit: OnCommit | None = None,
@@ -149,8 +149,8 @@ class LLM:
         """Decode prompts together.
 
         Args:
-            prompts: texts, lists of token ids, or what ``encode`` returns; one or several.
-            params: for all prompts, or one for each.
+            prompts: texts, lists of token ids, vLLM's dictionaries, or what ``encode`` returns; one or several.
+            sampling_params: for all prompts, or one for each.
             speculation: overrides the engine's for this call.
             on_commit: called with each piece as it is committed.
             strict: False: a prompt that cannot be served has finish reason "error" and stops no other.
@@ -163,12 +163,12 @@ class LLM:
                 before anything is decoded.
         """
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
-        return self._run(encoded, params, speculation, on_commit, strict)
+        return self._run(encoded, sampling_params, speculation, on_commit, strict)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
@@ -185,12 +185,12 @@ class LLM:
             self.encode_chat(conversation, tools, chat_template_kwargs)  # type: ignore[arg-type]
             for conversation in conversations
         ]
-        return self._run(encoded, params, speculation, on_commit, strict)
+        return self._run(encoded, sampling_params, speculation, on_commit, strict)
 
     def stream(
         self,
         prompt: Prompt | None = None,
-        params: SamplingParams | None = None,
+        sampling_params: SamplingParams | None = None,
         *,
         messages: Sequence[Message] | None = None,
         speculation: SpeculationParams | None = None,
@@ -208,7 +208,7 @@ class LLM:
             request = self.encode(prompt)
         else:
             raise RequestError("give either a prompt or messages.", "prompt")
-        jobs = self._jobs([request], params, speculation)
+        jobs = self._jobs([request], sampling_params, speculation)
         try:
             with self._lock:
                 for job in jobs:
@@ -227,6 +227,7 @@ class LLM:
         Raises:
             RequestError: the text has no UTF-8 form, or it is neither a text nor token ids.
         """
+        prompt = bare(prompt)
         if isinstance(prompt, EncodedPrompt):
             return prompt
         tokenizer = self.model.tokenizer
@@ -273,7 +274,9 @@ class LLM:
             RequestError: a parameter does not fit the model.
         """
         if not isinstance(params, SamplingParams):
-            raise RequestError(f"params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "params")
+            raise RequestError(
+                f"sampling_params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "sampling_params"
+            )
         prompt = prompt.cut(params, self.engine.limits.max_context)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs

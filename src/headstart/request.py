@@ -214,8 +214,10 @@ class Job:
         return self._text.text
 
 
-Prompt = str | abc.Sequence[int] | EncodedPrompt
-"""What may be gone on from."""
+Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
+"""What may be gone on from: a text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and
+``{"prompt_token_ids": ids}``."""
+_PROMPT_KEYS = ("prompt_token_ids", "prompt")
 
 
 def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
@@ -226,6 +228,22 @@ def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
         return [cast(Prompt, prompts)]
     items = list(prompts)
     return [cast(Prompt, items)] if items and all(map(_is_id, items)) else cast(abc.Sequence[Prompt], items)
+
+
+def bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
+    """What a dictionary holds, token ids rather than their text; all else as it is.
+
+    Raises:
+        RequestError: it holds something else.
+    """
+    if not isinstance(prompt, abc.Mapping):
+        return prompt
+    if prompt.keys() <= set(_PROMPT_KEYS):
+        for held in map(prompt.get, _PROMPT_KEYS):
+            if held is not None:
+                return cast(str | abc.Sequence[int], held)
+    names = ", ".join(map(str, prompt)) or "nothing"
+    raise RequestError(f"a prompt holds {names}; give it as prompt or as prompt_token_ids.", "prompt")
 
 
 def token_ids(prompt: abc.Sequence[int]) -> list[int]:
