@@ -22,7 +22,7 @@ from headstart.text.detokenizer import IncrementalDetokenizer
 
 _NO_LIMIT = 1 << 62
 _LONGEST_PREDICTION = 1 << 14
-"""Tokens of a predicted output that are learnt, from its beginning: some 10 microseconds each."""
+"""Most tokens of a predicted output that are learnt, from its beginning: each takes about 10 microseconds."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class EncodedPrompt:
         """What ``truncate_prompt_tokens`` leaves of the token ids; the text stays.
 
         Raises:
-            RequestError: it is -1, and ``max_tokens`` leaves no room in a context of ``max_context`` tokens.
+            RequestError: ``truncate_prompt_tokens`` is -1, and ``max_tokens`` leaves no room in the context.
         """
         kept = params.truncate_prompt_tokens
         if kept == -1:
@@ -60,15 +60,15 @@ class StreamPiece:
     origins: list[TokenOrigin]
     """[token] how each came to be."""
     rejected: list[int | None]
-    """[token] the drafter's first guess in its place, where that was refused."""
+    """[token] the drafter's first guess in its place, if that was rejected."""
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """[token] where asked for."""
+    """[token] if requested."""
     text_offsets: list[int] = field(default_factory=list)
     """[token] where its text begins in the whole output, in characters."""
     rounds: list[RoundTrace] = field(default_factory=list)
-    """The rounds that said these tokens, where asked for."""
+    """The rounds that produced these tokens, if requested."""
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    """As ``RequestOutput`` has them; in a sample's first piece, where asked for."""
+    """As in ``RequestOutput``; in a sample's first piece, if requested."""
     prompt_index: int = 0
     sample: int = 0
     finish_reason: FinishReason | None = None
@@ -91,7 +91,7 @@ class Job:
         seed: in [0, 2**64), resolved.
         cache_salt: only requests of the same salt share cached prefixes.
         trace: record what each round looked like.
-        constraint: what the output may be, this job's own; None: anything.
+        constraint: limits what the output may be, and is not shared with other jobs; None: no limits.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -151,7 +151,7 @@ class Job:
         self._closed = False
 
     def next_piece(self) -> StreamPiece | None:
-        """What came since the last piece, None where nothing did. The last piece names the finish reason."""
+        """What has come since the last piece; None if nothing has. The last piece names the finish reason."""
         sequence = self.sequence
         if self._closed or (self._shown_tokens == sequence.num_output and not sequence.finished):
             return None
@@ -184,7 +184,7 @@ class Job:
 
     @property
     def prompt_logprobs(self) -> list[TokenLogprobs | None] | None:
-        """As ``RequestOutput`` has them, as far as the prompt has been read."""
+        """As in ``RequestOutput``, as far as the prompt has been read."""
         wanted = self.sequence.params.prompt_logprobs is not None
         return [None, *self.sequence.prompt_logprobs] if wanted else None
 
@@ -205,7 +205,7 @@ class Job:
         )
 
     def output(self) -> RequestOutput:
-        """Of this sample's prompt, still without samples."""
+        """The output for this sample's prompt, still without samples."""
         return RequestOutput(self.prompt.text, self.prompt.token_ids, [], self.prompt_logprobs)
 
     def _final_text(self) -> str:
@@ -215,13 +215,12 @@ class Job:
 
 
 Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
-"""What may be gone on from: a text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and
-``{"prompt_token_ids": ids}``."""
+"""A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``."""
 _PROMPT_KEYS = ("prompt_token_ids", "prompt")
 
 
 def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
-    """One prompt, or several, as several; what is neither is left for ``encode`` to refuse."""
+    """One or several prompts as a list; anything else is left for ``encode`` to refuse."""
     if isinstance(prompts, (str, bytes, bytearray, EncodedPrompt, abc.Mapping)) or not isinstance(
         prompts, abc.Iterable
     ):
@@ -231,10 +230,10 @@ def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
 
 
 def bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
-    """What a dictionary holds, token ids rather than their text; all else as it is.
+    """The prompt inside a dictionary (token ids, if it has both them and a text); any other prompt as it is.
 
     Raises:
-        RequestError: it holds something else.
+        RequestError: the dictionary holds something else.
     """
     if not isinstance(prompt, abc.Mapping):
         return prompt
@@ -247,10 +246,10 @@ def bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
 
 
 def token_ids(prompt: abc.Sequence[int]) -> list[int]:
-    """Token ids as plain integers, of a list or an array.
+    """Token ids of a list or an array, as plain integers.
 
     Raises:
-        RequestError: they are none.
+        RequestError: they are not integers.
     """
     try:
         if isinstance(prompt, (bytes, bytearray)):

@@ -20,7 +20,7 @@ _TOKEN_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids")
 _TEXT_LISTS = ("stop", "bad_words")
 
 _MAX_SAMPLES = 1 << 14
-"""Of one prompt: each is set up before the first one decodes."""
+"""Per prompt: all samples are set up before the first one decodes."""
 
 
 def _check(ok: bool, name: str, complaint: str) -> None:
@@ -38,7 +38,7 @@ def _integer(name: str, value: Any) -> int:
 
 
 def _is_listed(value: object) -> bool:
-    """Several things, and neither a text nor a table."""
+    """A collection, but neither a text nor a mapping."""
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
 
 
@@ -76,44 +76,44 @@ def _texts(name: str, texts: Any) -> tuple[str, ...]:
 class SamplingParams:
     """How the next token is drawn from the target's logits, and when to stop.
 
-    Every field acts on the target's law before verification, so speculation changes none of it. The order of
-    the transforms is vLLM's: structured outputs; allowed and banned tokens, banned sequences, min_tokens, logit bias;
+    Every field acts on the target's law before verification, so speculation changes nothing. The order of the
+    transforms is vLLM's: structured outputs; allowed and banned tokens, banned sequences, min_tokens, logit bias;
     then repetition, frequency and presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
     """
 
     temperature: float = 1.0
-    """0 is greedy: the highest logit, the lowest id among equals."""
+    """0 is greedy: the highest logit, and the lowest id among equals."""
     top_k: int = 0
-    """Keep the k highest logits (ties with the k-th stay); 0, or -1 as vLLM has it, keeps all."""
+    """Keep the k highest logits (ties with the k-th stay); 0, or -1 as in vLLM, keeps all."""
     top_p: float = 1.0
-    """Keep the smallest set of most probable tokens whose mass reaches top_p."""
+    """Keep the smallest set of most probable tokens whose total probability reaches top_p."""
     min_p: float = 0.0
-    """Keep tokens with probability at least min_p times the highest."""
+    """Keep tokens whose probability is at least min_p times the highest."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens in prompt or output."""
+    """Divides the positive and multiplies the negative logits of tokens in the prompt or the output."""
     presence_penalty: float = 0.0
-    """Subtracted once for each token in the output."""
+    """Subtracted from the logit of each token that the output contains, once."""
     frequency_penalty: float = 0.0
-    """Subtracted for each occurrence of a token in the output."""
+    """Subtracted from a token's logit for each time it occurs in the output."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to a token's logit; -inf bans it."""
     allowed_token_ids: tuple[int, ...] | None = None
     """Only these may be drawn; None allows all."""
     banned_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
-    """Texts that are not said, whether a text begins with them or a space stands before; as vLLM has it, no token may
-    complete the tokens that such a text is cut into. Of other ways to spell it nothing is said."""
+    """Words that must not appear, at the beginning of the text or after a space. As in vLLM, no token may complete the
+    tokens into which a word is cut; other ways to spell the word are not banned."""
     banned_sequences: tuple[tuple[int, ...], ...] = ()
-    """The same as token ids: none may be completed in the output (the prompt does not count). ``bad_words`` become
+    """Token sequences that the output must not complete (the prompt does not count). ``bad_words`` are turned into
     these."""
     min_tokens: int = 0
-    """No end-of-sequence or stop token before so many output tokens."""
+    """Output tokens before which no end-of-sequence or stop token may come."""
     max_tokens: int | None = 128
-    """Output tokens at most; None: as far as the context reaches."""
+    """Most output tokens; None: as many as fit into the context."""
     stop: tuple[str, ...] = ()
     """Stop strings: the text ends before the first of them."""
     include_stop_str_in_output: bool = False
-    """The text ends behind the stop string instead; a stop token's own text belongs to it, too."""
+    """End the text after the stop string instead, and keep the text of a stop token."""
     stop_token_ids: tuple[int, ...] = ()
     """End the sequence like an end-of-sequence token does."""
     ignore_eos: bool = False
@@ -122,20 +122,20 @@ class SamplingParams:
     n: int = 1
     """Independent samples of the same prompt."""
     logprobs: int | None = None
-    """Log-probabilities of the chosen and so many best tokens, of the law before any transform; None: none."""
+    """Number of best tokens whose log-probabilities are returned beside the chosen token's, before any transform;
+    None: no log-probabilities."""
     prompt_logprobs: int | None = None
-    """Log-probabilities of each prompt token and of so many best tokens in its place; None: none. All of the prompt is
-    computed for it, whatever the prefix cache holds."""
+    """The same for each prompt token; None: none. The whole prompt is then computed, whatever is cached."""
     truncate_prompt_tokens: int | None = None
-    """Only so many last tokens of the prompt are read; -1: as many as leave room for max_tokens. None: all."""
+    """Number of tokens to keep from the end of the prompt; -1: as many as leave room for max_tokens. None: all."""
     skip_special_tokens: bool = True
-    """Leave the spelling of special tokens out of the text."""
+    """Leave special tokens out of the text."""
     structured_outputs: StructuredOutputsParams | None = None
-    """What the whole output must be; acts on the logits before every other transform."""
+    """What form the whole output must have; applied to the logits before every other transform."""
 
     def __post_init__(self) -> None:
         for name in ("banned_token_ids", "banned_sequences", "stop_token_ids", *_TEXT_LISTS, "logit_bias"):
-            # Other libraries have None for nothing.
+            # Other libraries use None for "nothing".
             if getattr(self, name) is None:
                 object.__setattr__(self, name, {} if name == "logit_bias" else ())
         self._convert()
@@ -183,7 +183,7 @@ class SamplingParams:
             )
 
     def _convert(self) -> None:
-        """Bring every field to its own type, or refuse it."""
+        """Convert every field to its declared type, or refuse it."""
         for name in _TOKEN_LISTS:
             tokens = getattr(self, name)
             if tokens is not None:
@@ -226,7 +226,7 @@ class SamplingParams:
         """Refuse token ids outside ``[0, vocab_size)``, before they can touch a logit.
 
         Raises:
-            RequestError: naming the field and the id.
+            RequestError: names the field and the id.
         """
         named: dict[str, Iterable[int]] = {name: getattr(self, name) or () for name in (*_TOKEN_LISTS, "logit_bias")}
         named["banned_sequences"] = chain.from_iterable(self.banned_sequences)

@@ -1,4 +1,4 @@
-"""The bodies of requests, as the OpenAI API has them, and what they mean here."""
+"""The bodies of requests in the OpenAI API's form, and their meaning for the engine."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _SAME = (
     *("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words"),
     *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
 )
-"""Fields of a request that are those of ``SamplingParams``."""
+"""Fields of a request that have the same name and meaning in ``SamplingParams``."""
 _STRUCTURES = ("structured_outputs", "response_format", "guided_json", "guided_regex", "guided_choice")
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
-# What the document says of these, a sentence of our own refuses: the library's would not say the mend.
+# Only documented here, and checked in the code: pydantic's messages would not say what to do instead.
 _Some = Field(json_schema_extra={"minItems": 1})
 _Choices = Annotated[list[Annotated[str, Field(json_schema_extra={"minLength": 1})]] | None, _Some]
 _TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 
 
 def _one_of(forms: str) -> WrapValidator:
-    """Of a value that has none of several forms, say what they are instead of why it has not the first of them."""
+    """Name all allowed forms when a value has none of them, instead of complaining about the first one."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -43,13 +43,13 @@ def _one_of(forms: str) -> WrapValidator:
 
 
 class Body(BaseModel):
-    """Fields that no model knows are ignored, as OpenAI's clients expect. Values must have the type that is named."""
+    """Unknown fields are ignored, as OpenAI's clients expect. Values must have the declared type."""
 
     model_config = ConfigDict(extra="ignore", strict=True, protected_namespaces=(), use_attribute_docstrings=True)
 
 
 class Speculation(Body):
-    """How this request is drafted and verified; what is left out is the server's choice."""
+    """How this request is drafted and verified; the server chooses what is left out."""
 
     drafter: str | None = Field(default=None, max_length=100)
     draft_tokens: Count | None = None
@@ -58,7 +58,7 @@ class Speculation(Body):
     off: bool = False
 
     def params(self, otherwise: SpeculationParams) -> SpeculationParams:
-        """The request's wishes, ``otherwise`` where it has none."""
+        """The request's wishes; ``otherwise`` holds the defaults."""
         return SpeculationParams(
             enabled=otherwise.enabled and not self.off,
             drafter=otherwise.drafter if self.drafter is None else self.drafter,
@@ -75,7 +75,7 @@ class StreamOptions(Body):
 
 
 class JsonSchemaFormat(Body):
-    """A schema, as ``response_format`` names it."""
+    """A schema in ``response_format``."""
 
     name: str | None = None
     json_schema: dict[str, Any] | bool | None = Field(default=None, alias="schema")
@@ -89,7 +89,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's way to ask for one; exactly one field is given."""
+    """vLLM's way to ask for a structured output; exactly one field must be given."""
 
     json_schema: dict[str, Any] | bool | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
@@ -103,7 +103,7 @@ class TextPart(Body):
 
 
 class Prediction(Body):
-    """What most of the output is expected to be."""
+    """A text that the output is expected to resemble."""
 
     type: Literal["content"]
     content: Annotated[str | list[TextPart], _one_of("a text or a list of text parts")]
@@ -133,19 +133,19 @@ class Generation(Body):
     stop_token_ids: list[int] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
-    """Words that are not said, at the beginning of a text or behind a space."""
+    """Words that must not appear, at the beginning of the text or after a space."""
     include_stop_str_in_output: bool | None = None
-    """The text ends behind its stop string instead of before it."""
+    """true: the text ends after its stop string instead of before it."""
     skip_special_tokens: bool | None = None
-    """false: special tokens show in the text."""
+    """false: special tokens are shown in the text."""
     truncate_prompt_tokens: int | None = None
-    """Only so many last tokens of the prompt are read; -1: as many as leave room for max_tokens."""
+    """Number of tokens to keep from the end of the prompt; -1: as many as leave room for max_tokens."""
     prompt_logprobs: int | None = None
-    """Log-probabilities of each prompt token and of so many best tokens in its place."""
+    """Number of best tokens whose log-probabilities are returned beside each prompt token's own."""
     return_token_ids: bool | None = None
-    """Each choice has its ``token_ids`` and ``prompt_token_ids``."""
+    """true: the reply also has ``token_ids`` and ``prompt_token_ids``."""
     return_tokens_as_token_ids: bool | None = None
-    """Log-probabilities name tokens as ``token_id:ID``."""
+    """true: log-probabilities name tokens as ``token_id:ID``."""
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     n: int | None = None
@@ -153,9 +153,9 @@ class Generation(Body):
     stream_options: StreamOptions | None = None
     speculation: Speculation | None = None
     prediction: Prediction | None = None
-    """Guessed from where the output is like it; changes the time alone."""
+    """Helps drafters to guess; changes only the speed, not the output."""
     cache_salt: str | None = Field(default=None, max_length=200)
-    """Only requests of the same salt (and the same key) share what was computed for a common beginning."""
+    """Only requests with the same salt (and the same key) share what was computed for a common prefix."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | bool | str | None = None
@@ -167,21 +167,21 @@ class Generation(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def wishes(self, otherwise: SpeculationParams) -> SpeculationParams:
-        """How this request is drafted; ``otherwise``: where it says nothing."""
+        """How this request is drafted; ``otherwise`` holds the defaults."""
         wanted = (self.speculation or Speculation()).params(otherwise)
         return wanted if self.prediction is None else replace(wanted, prediction=self.prediction.text)
 
     def own_name(self, field: str | None) -> str | None:
-        """What this request calls a parameter that has other names, too."""
+        """The name that this request uses for a parameter with several names."""
         if field == "structured_outputs":
             return next((name for name in _STRUCTURES if getattr(self, name) is not None), field)
         return field
 
     def sampling(self, settings: ServerSettings, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """The parameters of the engine.
+        """The engine's sampling parameters.
 
         Raises:
-            RequestError: a value is beyond what the engine or this server allows.
+            RequestError: a value is outside what the engine or this server allows.
         """
         refuse_foreign(self.model_extra or {})
         if self.prompt_logprobs is not None and self.stream:
@@ -210,10 +210,10 @@ class Generation(Body):
         )
 
     def structure(self, settings: ServerSettings) -> StructuredOutputsParams | None:
-        """What the output must be, whichever field says so.
+        """What form the output must have, whichever field asks for it.
 
         Raises:
-            RequestError: several fields say so, or what they say is wrong or too long.
+            RequestError: several fields ask for one, or the wish is wrong or too long.
         """
         wanted: dict[str, Any] = {"json": self.guided_json, "regex": self.guided_regex, "choice": self.guided_choice}
         asked = [wanted] if any(value is not None for value in wanted.values()) else []
@@ -237,7 +237,7 @@ class Generation(Body):
 
 
 class Function(Body):
-    """A function that the model may call; what else is given goes to the template."""
+    """A function that the model may call; unknown fields go to the chat template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -257,7 +257,7 @@ class FunctionName(Body):
 
 
 class NamedTool(Body):
-    """``tool_choice`` of one function."""
+    """A ``tool_choice`` that names one function."""
 
     type: Literal["function"] = "function"
     function: FunctionName
@@ -269,31 +269,31 @@ class ToolSubset(Body):
 
 
 class AllowedTools(Body):
-    """``tool_choice`` among some of the tools: the others are shown to the model, and not called."""
+    """A ``tool_choice`` that allows some of the tools: the model sees the others, but they are not called."""
 
     type: Literal["allowed_tools"]
     allowed_tools: ToolSubset
 
 
 class Templated(Body):
-    """What shapes a conversation's prompt beside its messages."""
+    """What shapes a conversation's prompt besides its messages."""
 
     tools: list[Tool] | None = None
     add_generation_prompt: bool | None = None
-    """false: the prompt ends with the last message, not with what begins an answer."""
+    """false: the prompt ends with the last message; nothing is added to begin an answer."""
     continue_final_message: bool | None = None
-    """The prompt ends where the last message's text ends, so that the answer goes on with it."""
+    """true: the prompt ends where the last message's text ends, so that the answer continues it."""
     documents: list[dict[str, Any]] | None = None
-    """For templates that show documents."""
+    """For chat templates that use documents."""
     chat_template_kwargs: dict[str, Any] | None = None
-    """What else the model's template knows, like ``enable_thinking``."""
+    """Further variables of the chat template, like ``enable_thinking``."""
 
     def shown_tools(self) -> list[dict[str, Any]] | None:
-        """The tools as the template reads them."""
+        """The tools in the form that the template reads."""
         return None if self.tools is None else [tool.model_dump(exclude_unset=True) for tool in self.tools]
 
     def template_variables(self) -> dict[str, Any]:
-        """What the template is told besides messages and tools."""
+        """The template's variables besides messages and tools."""
         named = ("add_generation_prompt", "continue_final_message", "documents")
         given = {name: value for name in named if (value := getattr(self, name)) is not None}
         return {**(self.chat_template_kwargs or {}), **given}
@@ -308,7 +308,7 @@ class CompletionBody(Generation):
     ]
     echo: bool | None = None
     add_special_tokens: bool | None = None
-    """false: a text is read without the special tokens that the tokenizer puts around it."""
+    """false: a text is read without the special tokens that the tokenizer adds."""
     logprobs: int | None = None
     suffix: str | None = None
     best_of: int | None = None
@@ -321,7 +321,7 @@ class ChatBody(Templated, Generation):
 
     messages: Annotated[list[dict[str, Any]], _Some]
     echo: bool | None = None
-    """The answer begins with the message that it continues (``continue_final_message``)."""
+    """true: the answer begins with the message that it continues (``continue_final_message``)."""
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
@@ -332,23 +332,23 @@ class ChatBody(Templated, Generation):
     parallel_tool_calls: bool | None = None
 
     def echoed(self) -> str:
-        """What of the last message stands before the answer."""
+        """The part of the last message that is repeated before the answer."""
         content = self.messages[-1].get("content") if self.echo and self.continue_final_message else None
         return content if isinstance(content, str) else ""
 
     def own_name(self, field: str | None) -> str | None:
-        """As for every request; and what a chat has in place of a prompt."""
+        """As for every request, with a chat's own names."""
         if field == "max_tokens" and self.max_completion_tokens is not None:
             return "max_completion_tokens"
         own = super().own_name(field)
         if own == "structured_outputs" and self.structured_outputs is None:
-            # What else asks for a structure is a call that is forced.
+            # Nothing else asks for a structure but a forced call.
             return "tools"
         return "messages" if own == "prompt" else own
 
 
 class TokenizeBody(Templated):
-    """``POST /tokenize``: a text, or a conversation as the model reads it."""
+    """``POST /tokenize``: a text, or a conversation, which goes through the chat template."""
 
     prompt: str | None = None
     messages: Annotated[list[dict[str, Any]] | None, _Some] = None

@@ -1,4 +1,4 @@
-"""Tool calls: asked of the model where a call is forced, found in its text where it may choose."""
+"""Tool calls: enforced if the request demands one, else found in the model's text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TAGGED = re.compile(rf"{_OPEN}(.*?)(?:{_CLOSE}|\Z)", re.DOTALL)
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call, its arguments as JSON text."""
+    """One call, with its arguments as JSON text."""
 
     name: str
     arguments: str
 
     def as_openai(self) -> dict[str, Any]:
-        """The call as the API has it, with an id of its own."""
+        """The call in OpenAI's form, with a fresh id."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": "call_" + secrets.token_hex(12), "type": "function", "function": function}
 
@@ -37,14 +37,14 @@ class ToolPlan:
 
     names: frozenset[str]
     structure: StructuredOutputsParams | None = None
-    """What the output must be where a call is forced; None: the model chooses."""
+    """What form the output must have if a call is forced; None: the model chooses."""
     named: str | None = None
-    """The one function whose arguments alone the output is."""
+    """The function that must be called: the output is nothing but its arguments."""
     parallel: bool = True
-    """False: of several calls that the model writes the first one counts."""
+    """False: if the model writes several calls, only the first one counts."""
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """A whole output as what is said beside the calls, and the calls."""
+        """Split a whole output into the text beside the calls, and the calls."""
         if self.named is not None:
             return "", [ToolCall(self.named, text)]
         found = list(_TAGGED.finditer(text))
@@ -58,7 +58,7 @@ class ToolPlan:
         return calls if self.parallel else calls[:1]
 
     def _calls(self, text: str) -> list[ToolCall]:
-        """One call or a list of them in JSON; none where the text is anything else."""
+        """The calls in a JSON object or list; none if the text is anything else."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ class ToolPlan:
 
 
 class ToolStream:
-    """The text of a sample as it grows, less what is, or may become, a call."""
+    """The text of a sample as it grows, without what is, or may become, a call."""
 
     def __init__(self, plan: ToolPlan) -> None:
         self._plan = plan
@@ -82,7 +82,7 @@ class ToolStream:
         self._shown = 0
 
     def feed(self, piece: str) -> str:
-        """Take more text; what of the whole can be shown already and was not."""
+        """Take more text; return what can be shown now and was not shown before."""
         self._text += piece
         if self._plan.structure is not None or self._text.lstrip()[:1] in ("", "["):
             return ""
@@ -93,7 +93,7 @@ class ToolStream:
         return self._show(end)
 
     def finish(self) -> tuple[str, list[ToolCall]]:
-        """The rest of what is said, and the calls."""
+        """The rest of the text, and the calls."""
         said, calls = self._plan.read(self._text)
         self._text = said
         return self._show(len(said)), calls
@@ -104,10 +104,10 @@ class ToolStream:
 
 
 def plan_tools(body: ChatBody, template_knows_tools: bool, max_tools: int) -> ToolPlan | None:
-    """How a request wants its tools used; None: its output is text and nothing else.
+    """How a request wants its tools used; None: the output is nothing but text.
 
     Raises:
-        RequestError: the choice does not fit the tools, or is not alone in asking for a structure.
+        RequestError: there are too many tools, or ``tool_choice`` does not fit them.
     """
     tools = body.tools or []
     if len(tools) > max_tools:
