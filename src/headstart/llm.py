@@ -49,17 +49,17 @@ class LLM:
         draft_model: another model for the drafter, named as ``model`` is.
         draft_tokens: depth of the draft; None: the drafter's default.
         drafter_options: further options of the drafter.
-        speculation: how requests are drafted and verified unless they say otherwise.
-        precision: of the target (``loading.Precision``).
+        speculation: how requests are drafted and verified, unless they choose otherwise.
+        precision: the target's (``loading.Precision``).
         draft_precision: of the draft model; None: the target's.
-        numerics: "exact" refuses a target whose rows have other bits from pass to pass (``loading.Numerics``).
-        max_context: prompt and output tokens of a sequence; None: what the model was made for, at most 8192.
+        numerics: "exact" refuses a target whose results may differ in bits from pass to pass (``loading.Numerics``).
+        max_context: most tokens of a sequence, prompt and output together; None: the model's own limit, at most 8192.
         max_batch_size: sequences that decode together.
-        cache_tokens: room of the key-value cache; None: about 1 GiB, but at least one whole context.
+        cache_tokens: tokens that the key-value cache holds; None: about 1 GiB, but at least one whole context.
         more_drafters: names of further drafters, with their default options, for requests that name one.
-        prefix_caching: keep what was computed, for requests that begin alike.
-        max_rows: rows of a pass at most, decoding and prompt chunks together; None: 512.
-        tolerant: an exception of a drafter turns its requests to plain decoding and is logged, instead of raised.
+        prefix_caching: keep what was computed, for later requests that begin with the same tokens.
+        max_rows: most rows of a pass, decoding and prompt chunks together; None: 512.
+        tolerant: if a drafter raises an exception, log it and decode its requests plainly instead of raising it.
         revision: branch, tag or commit of a hub model.
 
     Raises:
@@ -129,11 +129,12 @@ class LLM:
         self.engine = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
         self._lock = Lock()
-        """Calls of several threads, and streams that were left for other calls, share the engine pass by pass."""
+        """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
+        pass."""
 
     @property
     def memory(self) -> MemoryUse:
-        """What the weights and caches of target and drafters take."""
+        """Memory of the weights and caches of target and drafters."""
         runner, pool = self.engine.runner, self.engine.drafters
         return MemoryUse(self.model.backend.nbytes, runner.cache.storage.nbytes, pool.nbytes)
 
@@ -153,14 +154,14 @@ class LLM:
             sampling_params: for all prompts, or one for each.
             speculation: overrides the engine's for this call.
             on_commit: called with each piece as it is committed.
-            strict: False: a prompt that cannot be served has finish reason "error" and stops no other.
+            strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
 
         Returns:
-            One output a prompt, in their order. A prompt that fails while it decodes has finish reason "error".
+            One output for each prompt, in order. A prompt that fails while it decodes gets finish reason "error".
 
         Raises:
-            RequestError: a prompt cannot be served (where strict), or a parameter does not fit the model; raised
-                before anything is decoded.
+            RequestError: a prompt cannot be served (if strict), or a parameter does not fit the model; raised before
+                anything is decoded.
         """
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict)
@@ -176,7 +177,7 @@ class LLM:
         on_commit: OnCommit | None = None,
         strict: bool = True,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or several together, through the model's chat template; else as ``generate``.
+        """Answer one conversation, or several together, through the model's chat template; otherwise as ``generate``.
 
         ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else ``ChatTemplate.render`` takes.
         """
@@ -222,10 +223,10 @@ class LLM:
             self._abort(jobs)
 
     def encode(self, prompt: Prompt, add_special_tokens: bool = True) -> EncodedPrompt:
-        """A prompt as the target reads it, with the special tokens that the tokenizer puts around a text or without.
+        """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text.
 
         Raises:
-            RequestError: the text has no UTF-8 form, or it is neither a text nor token ids.
+            RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
         """
         prompt = bare(prompt)
         if isinstance(prompt, EncodedPrompt):
@@ -236,7 +237,7 @@ class LLM:
             return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
         ids = tokenizer.encode(prompt, add_special_tokens)
         if not ids and tokenizer.bos_token_id is not None:
-            # Nothing said yet: the text starts from the begin-of-sequence token, as transformers does.
+            # An empty prompt becomes the begin-of-sequence token, as in transformers.
             ids = [tokenizer.bos_token_id]
         return EncodedPrompt(prompt, ids)
 
@@ -246,7 +247,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> EncodedPrompt:
-        """A conversation as the target reads it, through its chat template.
+        """A conversation's token ids, through the target's chat template.
 
         Raises:
             RequestError: the model has no chat template, or the template cannot render these messages.
@@ -353,9 +354,9 @@ class LLM:
         return jobs
 
     def _rounds(self, jobs: Sequence[Job], wanted: bool) -> Iterator[list[StreamPiece]]:
-        """Run the engine until these samples have finished; what each pass, or one that another call ran, brought.
+        """Run the engine until these samples have finished, and yield their new pieces after each pass.
 
-        Where ``wanted`` is False nobody asks for the pieces.
+        Passes that other calls run count, too. If ``wanted`` is False, no pieces are made.
         """
         finished = False
         while not finished:
@@ -373,13 +374,13 @@ class LLM:
 
 
 def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
-    # What is no list of conversations is left for the template to refuse.
+    # Anything that is not a list of conversations is left for the template to refuse.
     return not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
 
 
 def _cache_salt(sequence: SequenceView) -> str:
-    """Tenants apart: what one taught a drafter would show in the timing of another."""
-    # A drafter inside of another one sees a sequence of that one's making, which names the request's own.
+    """Keeps tenants apart: what a drafter learnt from one would show in the timing of another."""
+    # A drafter inside another one sees a sequence that the outer one made, which refers to the request's own.
     while (outer := getattr(sequence, "outer", None)) is not None:
         sequence = outer
     return getattr(sequence, "cache_salt", "")
@@ -391,7 +392,7 @@ def _cache_bytes_per_token(model: Model) -> int:
 
 @contextmanager
 def _named(index: int, prompts: int) -> Iterator[None]:
-    """Say which of several prompts a refusal is about."""
+    """Let a refusal say which of several prompts it is about."""
     try:
         yield
     except RequestError as error:

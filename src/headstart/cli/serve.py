@@ -22,7 +22,7 @@ from headstart.models.aliases import DEFAULT_MODEL
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
 FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
-"""They need no second model and cost nothing until a request names them."""
+"""Drafters that need no second model and cost nothing until a request names them."""
 
 
 def serve(
@@ -36,7 +36,7 @@ def serve(
         typer.Option(
             "--also",
             help=f"A further drafter that requests may name; may be repeated. If left out: {', '.join(FREE_DRAFTERS)}, "
-            "and those with a trained head that comes with Headstart.",
+            "and the trained heads that come with Headstart for this model.",
             rich_help_panel=options.SPECULATION,
             metavar="NAME",
         ),
@@ -48,7 +48,7 @@ def serve(
     cache_tokens: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Room of the key-value cache; about 1 GiB if left out.", rich_help_panel=options.MODEL
+            min=2, help="Tokens that the key-value cache holds; about 1 GiB if left out.", rich_help_panel=options.MODEL
         ),
     ] = None,
     max_rows: Annotated[
@@ -56,19 +56,21 @@ def serve(
         typer.Option(
             "--max-rows-per-pass",
             min=1,
-            help="Rows of a pass: decoding first, prompt chunks share the rest.",
+            help="Most rows of a pass: decoding comes first, chunks of prompts share the rest.",
             rich_help_panel=options.MODEL,
         ),
     ] = 512,
     prefix_caching: Annotated[
-        bool, typer.Option(help="Keep what was computed for requests that begin alike.", rich_help_panel=options.MODEL)
+        bool,
+        typer.Option(help="Keep what was computed, for requests that begin alike.", rich_help_panel=options.MODEL),
     ] = True,
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.", rich_help_panel=SERVER)] = 8000,
     api_key_file: Annotated[
         Path | None,
         typer.Option(
-            help=f"API keys, one a line; without it those in {KEY_VARIABLE}, by commas.", rich_help_panel=SERVER
+            help=f"A file of API keys, one per line. If left out: those in {KEY_VARIABLE}, separated by commas.",
+            rich_help_panel=SERVER,
         ),
     ] = None,
     served_name: Annotated[
@@ -77,23 +79,23 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            help="A host name that requests may be addressed to, * for any; may be repeated. On a loopback address "
-            "only its own names, if left out.",
+            help="A host name that requests may be addressed to, * for any; may be repeated. If left out: on a "
+            "loopback address only its own names, else any.",
             rich_help_panel=SERVER,
         ),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="An origin whose web pages may ask; may be repeated.", rich_help_panel=SERVER),
+        typer.Option(help="An origin whose web pages may send requests; may be repeated.", rich_help_panel=SERVER),
     ] = None,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Samples that may wait; further ones get status 429.", rich_help_panel=SERVER)
     ] = 64,
     max_seconds: Annotated[
-        float, typer.Option(min=0.001, help="Wall time of a request.", rich_help_panel=SERVER)
+        float, typer.Option(min=0.001, help="Longest wall time of a request.", rich_help_panel=SERVER)
     ] = 600.0,
 ) -> None:
-    """Serve a model over the OpenAI API, with speculation, and a page at / on which it can be watched.
+    """Serve a model over the OpenAI API, with speculation and a page at / that shows it at work.
 
     Examples:
 
@@ -150,13 +152,13 @@ def serve(
     )
     typer.echo(llm.memory.sentence(), err=True)
     if host not in LOOPBACK and not keys:
-        typer.echo("Warning: without API keys, everybody who reaches this address is served.", err=True)
+        typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
     app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)
-    # SIGTERM and Ctrl-C: no new connections, what is under way is finished, then the engine ends. Uvicorn raises the
-    # signal again after that, which is then no failure.
+    # On SIGTERM and Ctrl-C, uvicorn finishes the requests in progress and the engine ends. Then it raises the signal
+    # again, which must not look like a failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, lifespan="on", server_header=False, ws="none"))
-    # A second Ctrl-C cuts off what is under way; that it was cut off is no fault to be traced.
+    # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
     logging.getLogger("uvicorn.error").addFilter(lambda record: not (server.force_exit and record.levelname == "ERROR"))
     try:
         server.run()
@@ -168,7 +170,7 @@ def serve(
 
 
 def _check_address(host: str, port: int) -> None:
-    """Find out that an address cannot be had before anything slow is done."""
+    """Fail on an address that cannot be used before anything slow is done."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 def create_app(
     llm: LLM, settings: ServerSettings, *, max_waiting: int = 64, max_seconds: float | None = None
 ) -> ASGIApp:
-    """The server as an ASGI application; its life cycle starts and ends the engine's thread.
+    """The server as an ASGI application; it starts and ends the engine's thread when it starts and ends itself.
 
     Args:
-        llm: used by nobody else while the application lives.
-        settings: bounds and doors.
-        max_waiting: samples that may wait beside those that decode.
-        max_seconds: wall time of a request; None: as long as it takes.
+        llm: must not be used by anything else while the application runs.
+        settings: whom the server lets in, and its limits.
+        max_waiting: samples that may wait besides those that are being decoded.
+        max_seconds: longest wall time of a request; None: no limit.
     """
     engine = EngineThread(llm, max_waiting, max_seconds)
 
@@ -49,18 +49,18 @@ def create_app(
         yield
         await asyncio.to_thread(engine.close)
 
-    # The pages of FastAPI's documentation load scripts from elsewhere; the document itself stays.
+    # FastAPI's documentation pages load scripts from other servers; the OpenAPI document itself stays.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.served = Served(llm, engine, Generator(engine, settings), settings)
     app.include_router(router)
-    # Made when first asked for, and kept.
+    # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
     add_page(app)
     add_lab(app, engine, settings)
     doors: ASGIApp = Doors(app, settings, {"/health", *page_files()})
     if settings.cors_origins:
-        # Outside of the doors, so that a browser can ask beforehand without a key.
+        # Outside the doors, because browsers send preflight requests without a key.
         doors = CORSMiddleware(
             doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
         )
@@ -99,7 +99,7 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
 
 
 def _sentence(error: HTTPException, what: str) -> str:
-    """What the frameworks below refuse, in words of ours."""
+    """The frameworks' own errors, in our words."""
     match error.status_code:
         case 400:
             return "the body is not JSON that can be read: it is nested too deeply, or holds too long a number."
@@ -111,7 +111,7 @@ def _sentence(error: HTTPException, what: str) -> str:
 
 
 def _complaint(error: Mapping[str, Any]) -> tuple[str, str | None]:
-    """What is wrong with a body, as a sentence, and the field where it is."""
+    """What is wrong with a body, as a sentence, and in which field."""
     field = ".".join(str(part) for part in error["loc"] if part != "body")
     if error["type"] == "json_invalid":
         return f"the body is not JSON ({error['ctx']['error']} at character {field}).", None

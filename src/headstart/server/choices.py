@@ -1,4 +1,4 @@
-"""What a request is told of each of its samples, whole or piece by piece."""
+"""How a reply shows each sample of a request, whole or piece by piece."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headstart.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Wish:
-    """One request, understood."""
+    """One request, checked and ready to decode."""
 
     body: Generation
     jobs: list[Job]
@@ -32,13 +32,13 @@ class Wish:
     logprobs: int | None
     echo: bool = False
     prefix: str = ""
-    """What of the conversation stands before a chat's answer."""
+    """The part of the conversation that is repeated before a chat's answer."""
     tools: ToolPlan | None = None
     prompt_alone: bool = False
-    """Nothing but the echo is wanted: the one token that the engine says is left out."""
+    """Only the echo is wanted: the one token that the engine has to decode is left out."""
 
     def choice(self, job: Job, place: int) -> dict[str, Any]:
-        """A finished sample as the API has it."""
+        """A finished sample in OpenAI's form."""
         done = job.completion()
         if self.prompt_alone:
             nothing: list[TokenLogprobs] | None = None if done.logprobs is None else []
@@ -55,7 +55,7 @@ class Wish:
         }
 
     def about_prompt(self, job: Job) -> dict[str, Any]:
-        """What is told of a prompt beside its echo, where asked for."""
+        """What the reply says about a prompt besides its echo, if requested."""
         told: dict[str, Any] = {}
         if self.body.return_token_ids:
             told["prompt_token_ids"] = job.prompt.token_ids
@@ -65,7 +65,10 @@ class Wish:
         return told
 
     def beginning(self, job: Job) -> dict[str, Any]:
-        """What the first chunk of a streamed sample has beside the role or the echo; its prompt has been read."""
+        """The first chunk of a streamed sample: the role or the echo, and what is said about the prompt.
+
+        For a completion, the prompt must have been read.
+        """
         if self.chat:
             return {"delta": {"role": "assistant", "content": self.prefix}}
         part: dict[str, Any] = {"text": self._prompt_text(job) if self.echo else "", **self.about_prompt(job)}
@@ -74,7 +77,7 @@ class Wish:
         return part
 
     def part(self, job: Job, piece: StreamPiece, calls: ToolStream | None) -> dict[str, Any]:
-        """What a chunk of a streamed sample has of one piece."""
+        """One piece of a streamed sample, as its chunk shows it."""
         if self.prompt_alone:
             return {"text": ""}
         part: dict[str, Any] = {"text": piece.text}
@@ -91,7 +94,7 @@ class Wish:
         return part
 
     def tells(self, part: dict[str, Any], piece: StreamPiece) -> bool:
-        """Whether a part is worth a chunk."""
+        """Whether a part holds anything worth sending."""
         if piece.finish_reason is not None:
             return True
         if self.prompt_alone:
@@ -100,7 +103,7 @@ class Wish:
         return asked or bool(part.get("text") or any(part.get("delta", {}).values()))
 
     def chunk(self, place: int, part: dict[str, Any], piece: StreamPiece | None = None) -> dict[str, Any]:
-        """The choice of one chunk; ``piece``: where it came from."""
+        """The choice of one chunk; ``piece`` is where it came from."""
         chunk = {"index": place, "logprobs": None, **part, "finish_reason": None}
         if piece is not None and piece.finish_reason is not None:
             reason = FinishReason.LENGTH if self.prompt_alone else piece.finish_reason
@@ -115,7 +118,7 @@ class Wish:
         )
 
     def _message(self, done: Completion) -> tuple[dict[str, Any], list[ToolCall]]:
-        """What a chat's sample says, and its calls."""
+        """The message of a chat's sample, and its calls."""
         text, called = (done.text, list[ToolCall]()) if self.tools is None else self.tools.read(done.text)
         text = self.prefix + text
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
@@ -126,7 +129,7 @@ class Wish:
         return {"message": message, "logprobs": logprobs}, called
 
     def _continuation(self, job: Job, done: Completion) -> dict[str, Any]:
-        """What a completion's sample says, behind its prompt where that is echoed."""
+        """The text of a completion's sample, after its prompt if that is echoed."""
         prompt, logprobs = self._prompt_text(job) if self.echo else "", None
         if done.logprobs is not None and self.echo:
             logprobs = self._echo_logprobs(job, done.logprobs, done.token_ids, job.text_offsets)
@@ -137,7 +140,7 @@ class Wish:
     def _echo_logprobs(
         self, job: Job, entries: list[TokenLogprobs], token_ids: list[int], offsets: list[int]
     ) -> dict[str, Any]:
-        """Log-probabilities of a prompt and, behind it, of what was said."""
+        """Log-probabilities of a prompt and then of its output."""
         prompt_ids = job.prompt.token_ids
         echoed = IncrementalDetokenizer(self.tokenizer, skip_special_tokens=False)
         echoed.extend(prompt_ids)
@@ -165,7 +168,7 @@ def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
 
 
 def _finish_reason(reason: FinishReason, tools: ToolPlan | None, called: bool) -> str:
-    """OpenAI's word for it: "tool_calls" where the model chose to call, "stop" where it had to call this function."""
+    """OpenAI's word for it: "tool_calls" after a call, but "stop" if ``tool_choice`` named the function."""
     if called and reason is FinishReason.STOP and (tools is None or tools.named is None):
         return "tool_calls"
     return str(reason)

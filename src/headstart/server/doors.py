@@ -13,11 +13,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headstart.server.settings import ServerSettings
 
 TENANT = "headstart.tenant"
-"""Where a request's scope names who asks."""
+"""The key in a request's scope that tells who asks."""
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """An error as OpenAI's API words it."""
+    """An error in OpenAI's form."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -27,7 +27,7 @@ class Doors:
     Args:
         app: what lies behind.
         settings: keys and bounds.
-        open_paths: exactly these need no key.
+        open_paths: the only paths that need no key.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, open_paths: Collection[str]) -> None:
@@ -38,7 +38,7 @@ class Doors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            # There are no web sockets here; the rest is the server's own life cycle.
+            # Web sockets are not served.
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
@@ -57,7 +57,7 @@ class Doors:
             await self._bounded(scope, receive, send)
 
     def _tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """Who asks: a name for the key that was given, "" where none is needed, None where it is wrong."""
+        """Who asks: a name derived from the key; "" if no key is needed, None if it is wrong or missing."""
         if not self._keys:
             return ""
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -66,7 +66,7 @@ class Doors:
         return digest.hex() if scheme.lower() == b"bearer" and any(matches) else None
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A body of unknown length is read here, up to the limit, and handed on."""
+        """Read the body up to the limit and hand it on, because its announced length may be missing or wrong."""
         chunks, size, more = [], 0, True
         message: Message = {"type": "http.disconnect"}
         while more:

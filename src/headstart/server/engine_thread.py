@@ -29,19 +29,19 @@ class ClosedError(HeadstartError):
 
 
 class Answer:
-    """The samples of one request on their way; iterate over it once for its pieces, as rounds commit them."""
+    """The samples of one request; iterate once to get its pieces, as rounds commit them."""
 
     def __init__(self, jobs: Sequence[Job], loop: asyncio.AbstractEventLoop, drafter: str | None) -> None:
         self.jobs = list(jobs)
         self.drafter = drafter
         self.submitted = time.perf_counter()
         self.last_pieces = [self.submitted] * len(self.jobs)
-        """[job] when it said something last."""
+        """[job] when its last piece came."""
         self.deadline: float | None = None
         self.expired = False
-        """It took longer than it may."""
+        """Whether the request took longer than allowed."""
         self.counted: set[int] = set()
-        """Places of jobs that have left the engine and were counted."""
+        """Indices of jobs that have left the engine and are in the metrics."""
         self._loop = loop
         self._pieces: asyncio.Queue[StreamPiece] = asyncio.Queue()
         self._accepted: asyncio.Future[None] = loop.create_future()
@@ -50,7 +50,7 @@ class Answer:
         """Wait until the engine has taken the request.
 
         Raises:
-            RequestError: it can never be served.
+            RequestError: the request can never be served.
         """
         await self._accepted
 
@@ -62,11 +62,11 @@ class Answer:
             yield piece
 
     def accept(self) -> None:
-        """The engine has taken the request. As what follows: called on the engine's thread."""
+        """The engine has taken the request. This and the following methods are called on the engine's thread."""
         self._call(lambda: self._settle(None))
 
     def refuse(self, error: RequestError) -> None:
-        """It never will."""
+        """The engine cannot take the request."""
         self._call(lambda: self._settle(error))
 
     def put(self, piece: StreamPiece) -> None:
@@ -74,7 +74,7 @@ class Answer:
         self._call(lambda: self._pieces.put_nowait(piece))
 
     def _settle(self, error: RequestError | None) -> None:
-        if self._accepted.done():  # the reader gave up meanwhile
+        if self._accepted.done():  # the reader has given up
             return
         if error is None:
             self._accepted.set_result(None)
@@ -84,17 +84,17 @@ class Answer:
     def _call(self, action: Callable[[], object]) -> None:
         try:
             self._loop.call_soon_threadsafe(action)
-        except RuntimeError:  # the loop is closed: nobody listens any more
+        except RuntimeError:  # the loop is closed: nobody is listening
             _log.debug("a piece had no reader left.")
 
 
 class EngineThread:
-    """Runs the engine of ``llm`` as long as there is work; nobody else may touch that engine meanwhile.
+    """Runs the engine of ``llm`` while there is work; nothing else may touch that engine meanwhile.
 
     Args:
         llm: the model and its engine.
-        max_waiting: samples that may wait beside those that decode.
-        max_seconds: wall time of a request, waiting included; None: as long as it takes.
+        max_waiting: samples that may wait besides those that are being decoded.
+        max_seconds: longest wall time of a request, waiting included; None: no limit.
     """
 
     def __init__(self, llm: LLM, max_waiting: int = 64, max_seconds: float | None = None) -> None:
@@ -118,7 +118,7 @@ class EngineThread:
         """Queue the samples of a request and wait until the engine has looked at it.
 
         Raises:
-            BusyError: too many wait already.
+            BusyError: too many samples are waiting already.
             ClosedError: the server is shutting down.
             RequestError: the request can never be served.
         """
@@ -141,12 +141,12 @@ class EngineThread:
         return answer
 
     def cancel(self, answer: Answer) -> None:
-        """End a request, wherever it stands. Finished ones are left as they are."""
+        """End a request, however far it is. Finished ones stay as they are."""
         self._commands.put(lambda: self._abort(answer, None))
 
     @asynccontextmanager
     async def watched(self, answer: Answer, request: Request) -> AsyncIterator[None]:
-        """End ``answer`` when its reader is gone, however that shows."""
+        """End ``answer`` when its reader is gone: disconnected, or no longer inside this context."""
 
         async def watch() -> None:
             while (await request.receive())["type"] != "http.disconnect":
@@ -161,7 +161,7 @@ class EngineThread:
             self.cancel(answer)
 
     def close(self) -> None:
-        """Take no more requests, finish those that are there, end the thread."""
+        """Take no more requests, finish those in progress, end the thread."""
         with self._lock:
             self._closing = True
         self._commands.put(lambda: None)
@@ -177,7 +177,7 @@ class EngineThread:
         return self._thread.is_alive()
 
     def gauges(self) -> dict[str, float]:
-        """The state of this moment."""
+        """The current state."""
         allocator = self._engine.runner.cache.allocator
         running, waiting = len(self._engine.running), len(self._engine.waiting)
         return {
@@ -200,7 +200,7 @@ class EngineThread:
             self._fail_all("the engine has stopped.")
 
     def _take_commands(self) -> None:
-        """Without work, sleep until there is some."""
+        """If there is no work, sleep until there is."""
         if self._engine.idle and not self._closing:
             self._commands.get()()
         while not self._commands.empty():
@@ -210,7 +210,7 @@ class EngineThread:
         try:
             self._engine.step()
         except Exception:
-            # Whose fault it was is not known: what was under way ends, what comes later is served again.
+            # It is not known which request caused it, so all that were decoding end; later ones are served again.
             _log.exception("a pass failed; the requests that were decoding end with an error.")
             self._fail_all("the pass that computed this request failed.", only_running=True)
 

@@ -1,4 +1,4 @@
-"""Fields of other servers without which the answer would be a wrong one."""
+"""Fields of other servers that are refused, because ignoring them would give a wrong answer."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _INSTEAD = {
 """Field -> what to do instead."""
 
 _IDLE = {"typical_p": 1, "repeat_penalty": 1, "tfs_z": 1, "top_n_sigma": -1, "n_predict": -1}
-"""Values, besides null, false, 0 and the empty ones, that ask for nothing; many clients send all they know."""
+"""Values, besides null, false, 0 and empty ones, that ask for nothing: many clients send every field they know."""
 
 
 def refuse_foreign(given: Mapping[str, Any]) -> None:
-    """Refuse what would be ignored and must not be; ``given``: the fields of a request that no model knows.
+    """Refuse fields that must not be ignored; ``given`` holds a request's unknown fields.
 
     Raises:
-        RequestError: naming the field and the mend.
+        RequestError: names the field and what to do instead.
     """
     for name, value in given.items():
         if name in _INSTEAD and value and value != _IDLE.get(name):

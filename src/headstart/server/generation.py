@@ -25,11 +25,11 @@ from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolStream, plan_tools
 
 _DEFAULT_TOKENS = 16
-"""Output tokens of a completion that names no number, as OpenAI has it."""
+"""OpenAI's default for a completion's ``max_tokens``."""
 
 
 class Generator:
-    """Answers generation requests with one engine."""
+    """Answers completion and chat requests with one engine."""
 
     def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
         self._engine = engine
@@ -48,10 +48,10 @@ class Generator:
             return await self._reply(await self._chat_wish(body, request), request)
 
     def check_model(self, name: str | None) -> None:
-        """Refuse a name that is not the model's.
+        """Refuse a name that is not the model's; None is any model.
 
         Raises:
-            UnknownModelError: it is not.
+            UnknownModelError: it is another name.
         """
         if name is not None and name != self._settings.served_name:
             raise UnknownModelError(
@@ -166,7 +166,7 @@ class UnknownModelError(RequestError):
 
 
 def _failure(wish: Wish, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
-    """What to say of a sample that ended with an error, and the status of a reply that has not begun."""
+    """The error body for a sample that failed, and the status if the reply has not begun."""
     message = str(job.sequence.error)
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
@@ -181,13 +181,13 @@ def _usage(wish: Wish, answer: Answer) -> dict[str, Any]:
 
 
 def _of_chat(wish: Wish) -> dict[str, Any]:
-    """What a chat is told of its one prompt, beside the choices."""
+    """What a chat's reply says about its prompt, beside the choices."""
     return wish.about_prompt(wish.jobs[0]) if wish.chat else {}
 
 
 @contextmanager
 def _blaming(body: Generation) -> Iterator[None]:
-    """Let a refusal name the field that this request has, where it is called otherwise inside."""
+    """Let a refusal name the field as this request does, where the engine has another name for it."""
     try:
         yield
     except RequestError as error:
@@ -196,7 +196,7 @@ def _blaming(body: Generation) -> Iterator[None]:
 
 
 def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
-    """One text, one list of token ids, or several of either, as several."""
+    """One text, one list of token ids, or several of either, as a list."""
     if isinstance(prompt, str):
         return [prompt]
     if prompt and all(isinstance(token, int) for token in prompt):
@@ -205,7 +205,7 @@ def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
 
 
 def _salt(body: Generation, request: Request) -> str:
-    """Requests of different keys share nothing."""
+    """A salt that keeps requests of different keys apart: they share nothing."""
     return f"{request.scope.get(TENANT, '')}/{body.cache_salt or ''}"
 
 

@@ -17,7 +17,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 HEADERS = {
-    # Nothing of the page comes from elsewhere, and nothing in a model's text can become a script or a style.
+    # The page loads nothing from other servers, and nothing in a model's text can become a script or a style.
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -27,14 +27,14 @@ HEADERS = {
 
 @cache
 def page_files() -> Mapping[str, Path]:
-    """URL path -> file. These need no key: the page has a field for it, and everything it shows asks for one."""
+    """URL path -> file. These need no key: the page itself asks for it and sends it with every request for data."""
     files = (path for path in _FOLDER.rglob("*") if path.suffix in _MEDIA_TYPES)
     found = {f"/lab/{path.relative_to(_FOLDER).as_posix()}": path for path in files}
     return MappingProxyType({"/": found.pop("/lab/index.html"), **found})
 
 
 def add_page(app: FastAPI) -> None:
-    """Serve the page's files, read once."""
+    """Serve the page's files, which are read only once."""
     for url, path in page_files().items():
         _add_file(app, url, path.read_bytes(), _MEDIA_TYPES[path.suffix])
 

@@ -1,4 +1,4 @@
-"""What the lab page draws: a conversation with every round as it was verified, the paper's curves, biased rules."""
+"""The lab page's data: a conversation with each round as it was verified, the paper's curves, and biased rules."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ Seed = Annotated[int, Query(ge=0, lt=2**32)]
 _WORDS = ("practise", "read", "ask", "teach", "fail", "listen")
 _TARGET = np.array([0.34, 0.22, 0.16, 0.12, 0.10, 0.06])
 _STRANGER = np.array([0.05, 0.12, 0.08, 0.35, 0.10, 0.30])
-"""What a draft that knows nothing of the target says instead."""
+"""The law of a draft that knows nothing about the target."""
 _CHECKPOINTS = 48
 
 
 class RunBody(Generation):
-    """``POST /lab/run``: as for ``/v1/chat/completions``, without tools."""
+    """``POST /lab/run``: like ``/v1/chat/completions``, but without tools."""
 
     messages: list[dict[str, Any]]
 
 
 def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> None:
-    """The page's routes, below ``/lab/``; all of them ask for a key where the server has keys."""
+    """Add the page's routes under ``/lab/``; all of them need a key if the server has keys."""
     llm = engine.llm
 
     @app.get("/lab/state", include_in_schema=False)
@@ -63,7 +63,7 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
         params = body.sampling(settings, body.max_tokens, None)
         prompt = await asyncio.to_thread(llm.encode_chat, body.messages)
         wishes = (body.speculation or Speculation()).params(llm.speculation)
-        # A salt of its own: neither cached prefixes nor what drafters learnt from another run may flatter this one.
+        # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.
         salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"
         jobs = llm.jobs(prompt, params, wishes, cache_salt=salt, trace=True)
         answer = await engine.submit(jobs)
@@ -112,18 +112,18 @@ async def _events(engine: EngineThread, answer: Answer, request: Request) -> Asy
 
 
 class _Told:
-    """Rounds in the page's words."""
+    """Rounds in the form that the page reads."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
         self._tokenizer = tokenizer
         self._text = IncrementalDetokenizer(tokenizer, prompt)
 
     def rounds(self, piece: StreamPiece) -> list[dict[str, Any]]:
-        """What a piece brought, round by round: its tokens and its tree."""
+        """The rounds of a piece, each with its tokens and its tree."""
         told = []
         start = 0
         for seen in piece.rounds:
-            # The last round may have ended on its way.
+            # The sequence may have ended within the last round.
             end = min(start + len(seen.path) + 1, len(piece.token_ids))
             tokens = [self._token(piece, place) for place in range(start, end)]
             if piece.finish_reason is not None and end == len(piece.token_ids) and tokens:
@@ -161,7 +161,7 @@ class _Told:
 
 
 def _biased_rules(likeness: float, trials: int, seed: int) -> dict[str, Any]:
-    """Each rule's histograms and their distance from the target as trials go by, on a toy of six words."""
+    """Each rule's histograms and their distance from the target as trials add up, on a toy law over six words."""
     target, draft = _TARGET, likeness * _TARGET + (1 - likeness) * _STRANGER
     checkpoints = np.unique(np.geomspace(10, trials, _CHECKPOINTS).astype(int)).tolist()
     rules = []

@@ -1,4 +1,4 @@
-"""Counts of the server, in Prometheus' text format; where vLLM has a metric of this meaning, under its name."""
+"""The server's counts in Prometheus' text format, under vLLM's names where vLLM has the same metric."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Histogram:
-    """Observations in seconds, by upper bound."""
+    """Observations in seconds, counted in buckets with upper bounds."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_SECONDS) + 1)
@@ -35,7 +35,7 @@ class Histogram:
 
 
 class Metrics:
-    """What has happened since the start. Written by the engine's thread, read by others."""
+    """Counts since the start. The engine's thread writes them, others read them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ class Metrics:
             self._observe(name, seconds)
 
     def finished(self, sequence: Sequence, drafter: str | None) -> None:
-        """Add up a sequence that has left the engine, all of it at once: no reader sees half of it."""
+        """Count a sequence that has left the engine, all at once, so that no reader sees half of it."""
         stats = sequence.stats
         with self._lock:
             self._count("vllm:request_success_total", finished_reason=str(sequence.finish_reason))

@@ -12,8 +12,8 @@ from fastapi.openapi.utils import get_openapi
 from headstart.server.routes import router
 
 _DESCRIPTION = (
-    "The OpenAI API over one model, with lossless speculative decoding. Fields of a request that are not known are "
-    "ignored. Errors have OpenAI's shape. Keys, where the server has any, are bearer tokens."
+    "The OpenAI API for one model, with lossless speculative decoding. Unknown fields of a request are ignored, unless "
+    "that would give a wrong answer. Errors have OpenAI's form. API keys, if the server has any, are bearer tokens."
 )
 
 
@@ -32,7 +32,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas.pop(name, None)
     for operations in document["paths"].values():
         for operation in operations.values():
-            # What does not validate is answered with 400 here, in OpenAI's shape.
+            # Bodies that do not validate get status 400 in OpenAI's form, not FastAPI's 422.
             operation["responses"].pop("422", None)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     document["security"] = [{"key": []}, {}]
@@ -41,7 +41,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _with_integers(value: Any) -> Any:
-    """Bounds that FastAPI makes floats as the integers they are: 2**64 has more digits than a float shows."""
+    """Turn bounds that FastAPI made floats back into integers: 2**64 has more digits than a float shows."""
     if isinstance(value, dict):
         return {key: _with_integers(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -50,7 +50,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def document() -> dict[str, Any]:
-    """The document of every server, whatever it serves."""
+    """The document; it is the same whatever a server serves."""
     app = FastAPI()
     app.include_router(router)
     return describe(app)

@@ -1,4 +1,4 @@
-"""Results in the shape of OpenAI's API."""
+"""Results in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headstart.text.tokenizer import Tokenizer
 
 
 class Reply(JSONResponse):
-    """JSON in ASCII, so that half of a surrogate pair in a message does no harm."""
+    """JSON in ASCII, so that a lone surrogate in a message does no harm."""
 
     def render(self, content: Any) -> bytes:
         return to_json(content).encode()
@@ -32,9 +32,9 @@ def event(content: Any) -> str:
 
 
 def usage(jobs: Sequence[Job], drafter: str | None) -> dict[str, Any]:
-    """Tokens of a request, each prompt counted once, and what speculation made of them."""
+    """Token counts of a request, with each prompt counted once, and what speculation contributed."""
     each = [job.sequence.stats for job in jobs]
-    # What the other samples of a prompt take over from the first was not there before.
+    # What a prompt's other samples take over from its first was not in the cache before this request.
     prompts = {job.prompt_index: job.sequence.stats for job in jobs if job.sample == 0}
     prompt_tokens = sum(stats.prompt_tokens for stats in prompts.values())
     tokens = sum(stats.tokens for stats in each)
@@ -68,7 +68,7 @@ def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str,
 
 
 Spell = Callable[[int], str]
-"""What a token is called in a reply."""
+"""How a reply spells a token."""
 
 
 def completion_logprobs(
@@ -77,7 +77,7 @@ def completion_logprobs(
     token_ids: Sequence[int],
     text_offsets: Sequence[int],
 ) -> dict[str, Any]:
-    """``logprobs`` of a completion; None: a token that nothing comes before."""
+    """``logprobs`` of a completion; the entry of a first token, which nothing precedes, is None."""
     return {
         "tokens": [spell(token) for token in token_ids],
         "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
@@ -104,7 +104,7 @@ def chat_logprobs(tokenizer: Tokenizer, spell: Spell, entries: Sequence[TokenLog
 
 
 def prompt_logprobs(spell: Spell, entries: Sequence[TokenLogprobs | None], count: int) -> list[dict[str, Any] | None]:
-    """``prompt_logprobs`` as vLLM has them: each prompt token and the ``count`` best in its place, by id."""
+    """``prompt_logprobs`` in vLLM's form: each prompt token and the ``count`` best in its place, by id."""
 
     def shown(token: int, logprob: float, rank: int) -> dict[str, Any]:
         return {str(token): {"logprob": _finite(logprob), "rank": rank, "decoded_token": spell(token)}}
@@ -122,7 +122,7 @@ def prompt_logprobs(spell: Spell, entries: Sequence[TokenLogprobs | None], count
 
 
 def fewer(entries: Sequence[TokenLogprobs | None], count: int) -> list[TokenLogprobs | None]:
-    """The same with no more than ``count`` of the best tokens."""
+    """The same entries with at most ``count`` of the best tokens."""
     return [None if entry is None else replace(entry, top=dict(islice(entry.top.items(), count))) for entry in entries]
 
 
@@ -132,7 +132,7 @@ def stop_reason(completion: Completion | None) -> int | str | None:
 
 
 def _top(spell: Spell, entry: TokenLogprobs) -> dict[str, float]:
-    """Best first; of tokens that are spelt alike the best one. The token itself is always among them."""
+    """Best first; of tokens with the same spelling, the best one. The token itself is always included."""
     top: dict[str, float] = {}
     for token, logprob in [*entry.top.items(), (entry.token_id, entry.logprob)]:
         top.setdefault(spell(token), _finite(logprob))
@@ -140,7 +140,7 @@ def _top(spell: Spell, entry: TokenLogprobs) -> dict[str, float]:
 
 
 def _finite(logprob: float) -> float:
-    """JSON knows no infinity; -9999 stands for it, as in other servers."""
+    """JSON has no infinity; -9999 stands for it, as in other servers."""
     return max(logprob, -9999.0)
 
 

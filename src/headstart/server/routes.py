@@ -1,4 +1,4 @@
-"""The public routes. They find the engine in the application's state, so that they can be described without one."""
+"""The public routes. They look up the engine in the application's state, so they can be described without one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headstart.server.settings import ServerSettings
 
 @dataclass(frozen=True)
 class Served:
-    """What one application serves, under ``app.state.served``."""
+    """What an application serves; kept in ``app.state.served``."""
 
     llm: LLM
     engine: EngineThread
@@ -41,19 +41,19 @@ Here = Annotated[Served, Depends(_served)]
 Answers = dict[int | str, dict[str, Any]]
 
 _ERRORS = {
-    400: "The request is wrong, or asks for what cannot be.",
-    401: "A key is asked for, and none or a wrong one was given.",
+    400: "The request is wrong, or asks for something impossible.",
+    401: "The API key is missing or wrong.",
     404: "Another model is served here.",
     413: "The body is too long.",
     429: "The queue is full; Retry-After says when to ask again.",
     500: "The model or the server failed.",
     503: "The server is shutting down.",
-    504: "The request took longer than it may.",
+    504: "The request took longer than allowed.",
 }
 
 
 def _answers(model: type | None, description: str, *errors: int, stream: bool = False) -> Answers:
-    """What a route may answer; 401 is added, since every route but one asks for a key where there are keys."""
+    """What a route may answer; 401 is added, since every route but one needs a key if the server has keys."""
     good: dict[str, Any] = {"description": description}
     if model is not None:
         good["model"] = model
@@ -108,7 +108,7 @@ async def chat_completions(body: ChatBody, request: Request, here: Here) -> Resp
     responses=_answers(schemas.TokensReply, "The token ids.", 400, 413),
 )
 async def tokenize(body: TokenizeBody, here: Here) -> Response:
-    """Token ids of a text, or of a conversation as the model reads it."""
+    """Token ids of a text, or of a conversation in the model's chat template."""
     llm = here.llm
     if (body.prompt is None) == (body.messages is None):
         raise RequestError("give either prompt or messages.", "prompt")
@@ -177,7 +177,7 @@ def _model(here: Served) -> dict[str, Any]:
     openapi_extra={"security": []},
 )
 async def health(here: Here) -> Response:
-    """Whether requests are served; asks for no key."""
+    """Whether requests are served; needs no key."""
     serving = here.engine.alive and not here.engine.closing
     return Reply({"status": "ok" if serving else "closing"}, 200 if serving else 503)
 

@@ -1,4 +1,4 @@
-"""What replies look like, for the OpenAPI document; ``replies.py`` and ``generation.py`` make them."""
+"""The form of replies, for the OpenAPI document; ``replies.py``, ``choices.py`` and ``generation.py`` build them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorReply(BaseModel):
-    """Every error, in OpenAI's shape."""
+    """Every error, in OpenAI's form."""
 
     error: ErrorDetail
 
 
 class SpeculationCounts(BaseModel):
-    """What became of guesses; position 0 is the first guess after the root."""
+    """Counts of guesses; position 0 is the first guess after the root."""
 
     drafter: str | None
     rounds: int
@@ -178,5 +178,5 @@ class StatsReply(BaseModel):
     default_drafter: str
     max_context: int
     max_sequences: int
-    now: dict[str, float] = Field(description="Gauges of this moment, by Prometheus name.")
+    now: dict[str, float] = Field(description="Current gauges, by Prometheus name.")
     totals: dict[str, Any] = Field(description="Counters since the start, by Prometheus name and labels.")
