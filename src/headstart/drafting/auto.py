@@ -1,13 +1,12 @@
-"""The planner at work: several drafters in one tree, as many rows as pay, none where speculation would lose.
+"""The planner at work: merges several drafters' guesses into one tree and verifies as many rows as pay, if any.
 
-A round costs draft + target(rows) + overhead and yields one token and the guesses that are accepted. All three
-costs are measured while decoding; acceptance is learned by drafter, grade and sequence. Each round the nodes of all
-sequences compete in one list, the likeliest first, which is cut where expected tokens per time are highest: the tree
-form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (methods-exact C). A drafter whose guesses, beyond
-those of cheaper ones, are worth less than its time and their rows rests, sequence by sequence, and is tried again now
-and then.
+A round costs draft + target(rows) + overhead and yields one token plus the guesses that are accepted. All three costs
+are measured while decoding; acceptance is learnt by drafter, grade and sequence. Each round, the nodes of all sequences
+compete in one list, the likeliest first. It is cut where the expected tokens per unit of time are highest: the tree
+form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (methods-exact C). A drafter rests for a sequence if its
+guesses, beyond those of cheaper drafters, are worth less than its time and their rows; it is tried again now and then.
 
-How many rows pay depends on clocks, so trees differ from run to run. What is said does not: all guesses are point
+How many rows pay depends on measured times, so trees differ from run to run. The tokens do not: all guesses are point
 masses (drafters that draw are asked to share the target's noise), so the target alone decides each token.
 """
 
@@ -39,10 +38,10 @@ from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
 
 _STRANGERS = 2
-"""Sequences at most for which a drafter is asked for the first time in one round: it may have a prompt to learn."""
+"""Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
 _FEW = 4
-"""Sequences at most for which drafters that read the target's states are kept: to read along costs them time for every
-sequence, asked or not, and beside other sequences' rows less is won (docs/experiments.md)."""
+"""Most sequences with which drafters that read the target's states are used: reading along costs time for every
+sequence, asked or not, and in larger batches their guesses gain less (docs/experiments.md)."""
 _FREE = "suffix"
 _HEAD = "eagle3"
 
@@ -50,14 +49,14 @@ _HEAD = "eagle3"
 @dataclass(frozen=True)
 class AutoOptions:
     drafters: str | None = None
-    """Who guesses, by name with + between them; with a single one, the planner chooses how many of its guesses are
-    verified. None: one that copies from the text, and the head that comes with Headstart, if there is one for the
-    target. The head guesses where few sequences are decoded at once."""
+    """Names of the drafters, with + between them. With a single name, the planner chooses how many of its guesses are
+    verified. None: a drafter that copies from the text and, if one comes with Headstart for the target, a trained head,
+    which guesses while few sequences are decoded at once."""
     model: str | None = None
-    """Directory of a head, or name of a model, for those of them that run one; with ``drafters`` left out, an EAGLE-3
-    head in place of the one that comes with Headstart."""
+    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an EAGLE-3
+    head to use instead of the one that comes with Headstart."""
     drafter_options: dict[str, object] = field(default_factory=dict)
-    """Options of theirs, a dictionary for each name."""
+    """Name of a drafter -> dictionary of its options."""
 
     def __post_init__(self) -> None:
         names = self.names or [_FREE, _HEAD]
@@ -72,7 +71,7 @@ class AutoOptions:
 
     @property
     def names(self) -> list[str]:
-        """Empty: not chosen."""
+        """The names in ``drafters``; empty if it is None."""
         return [] if self.drafters is None else [name.strip() for name in self.drafters.split("+")]
 
     def of(self, name: str) -> dict[str, object]:
@@ -86,7 +85,7 @@ class AutoOptions:
         return ({"model": self.model} if runs_one else {}) | dict(options)
 
     def check_files(self) -> None:
-        """As ``options.check_files`` has it."""
+        """Check that the files which the drafters' options name exist, as ``options.check_files`` does."""
         from headstart.drafting.registry import drafter_options
 
         for name in self.names or [_FREE, _HEAD]:
@@ -95,7 +94,7 @@ class AutoOptions:
 
 @dataclass
 class CoupledSequence:
-    """A sequence as the drafters see it: asked to share the target's noise, so that they guess point masses."""
+    """A sequence as the drafters see it: it asks them to share the target's noise, so that they guess point masses."""
 
     outer: SequenceView
     id: int
@@ -128,7 +127,7 @@ class _Followed:
     standings: list[Standing]
     """[member]"""
     guesses: list[tuple[int, Guesses]] = field(default_factory=list)
-    """As last proposed, with the member's place; empty: nobody was asked."""
+    """[(place of the member, its latest guesses)]; empty: no drafter was asked."""
     merged: MergedGuesses = NOTHING
 
 
@@ -138,30 +137,30 @@ class _Asking:
 
     member: Member
     rested: bool
-    """It rests for some sequence."""
+    """Whether it rests for some sequence."""
     known: int
-    """Sequences that it was asked about and knew."""
+    """Sequences that it was asked about and had been asked about before."""
     seconds: float = 0.0
-    """To ask it about those."""
+    """Time to ask it about the known sequences."""
     first_seconds: float = 0.0
-    """To ask it about a sequence that it did not know."""
+    """Time to ask it about one new sequence."""
     probe_seconds: float = 0.0
-    """To ask it for one for which it rests."""
+    """Time to ask it about one sequence for which it rests."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """What a proposal is judged by when its outcome is known."""
+    """What is kept of a proposal until its outcome is known."""
 
     askings: list[_Asking] = field(default_factory=list)
     asked: int = 0
-    """Questions, over all drafters and sequences."""
+    """Questions, counted over all drafters and sequences."""
     brought: list[tuple[Member, Standing, float]] = field(default_factory=list)
-    """What a drafter brought to a sequence that nobody cheaper did, in seconds."""
+    """What each drafter brought to each sequence beyond cheaper drafters, in seconds."""
     size: TreeSize | None = None
-    """What was chosen to be verified; None: costs were not weighed."""
+    """The tree sizes that were chosen; None: costs were not weighed."""
     own_seconds: float = 0.0
-    """Of the planner itself."""
+    """Time of the planner itself."""
 
 
 class AutoDrafter:
@@ -190,10 +189,10 @@ class AutoDrafter:
             TargetSignals(taps, top_ids) for top_ids in range(max((need.top_ids for need in needs), default=0) + 1)
         ]
         self.needs = self._all_needs[-1]
-        """Best ids only in rounds for which somebody was asked who wants them."""
+        """Best ids are included only in rounds in which a drafter that wants them was asked."""
         self._followed: dict[int, _Followed] = {}
         self.costs = RoundCosts()
-        """What rounds were seen to cost."""
+        """Measured costs of rounds."""
         for rows, seconds in [] if context.runner is None else try_passes(context.runner):
             self.costs.passes.add(rows, seconds)
         self._merits = credits_of(self._members)
@@ -258,11 +257,11 @@ class AutoDrafter:
                 member.drafter.end(sequence_id)
 
     def _keeps(self, member: Member) -> bool:
-        """Whether it follows what is decoded. Whoever missed rounds of a sequence begins to read behind them."""
+        """Whether the drafter follows what is decoded. One that missed rounds of a sequence reads on after them."""
         return len(self._followed) <= _FEW or not member.drafter.needs.taps
 
     def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
-        """Let one drafter guess for the sequences where it pays, and for one more where a probe is due."""
+        """Let one drafter guess for the sequences where it pays, and for one more if a probe is due."""
         known: list[int] = []
         new: list[int] = []
         resting: list[int] = []
@@ -281,7 +280,7 @@ class AutoDrafter:
             asking.seconds = self._question(place, known, followed, budgets)
         if new:
             asking.first_seconds = self._question(place, new, followed, budgets) / len(new)
-        # Beside prompts nobody is judged, so that nothing would come of a probe.
+        # Passes that read prompts judge no drafter, so a probe would tell nothing.
         if resting and member.probe_is_due and not budgets[0].prompt_rows:
             probed = resting[member.probes % len(resting)]
             member.probes += 1
@@ -295,7 +294,7 @@ class AutoDrafter:
     def _question(
         self, place: int, asked: Sequence[int], followed: Sequence[_Followed], budgets: Sequence[DraftBudget]
     ) -> float:
-        """Let one drafter guess for some of the sequences; the seconds that it took."""
+        """Let one drafter guess for some of the sequences; returns the seconds that it took."""
         start = time.perf_counter()
         drafter = self._members[place].drafter
         trees = drafter.propose([followed[i].view for i in asked], [budgets[i] for i in asked])
@@ -307,7 +306,7 @@ class AutoDrafter:
         return seconds
 
     def _cut(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        """As many nodes as pay, the likeliest of all sequences together."""
+        """Trees of as many nodes as pay, the likeliest of all sequences."""
         ranked: list[tuple[float, int, int]] = []
         for i, each in enumerate(followed):
             each.merged = merged = merge(
@@ -315,7 +314,7 @@ class AutoDrafter:
             )
             ranked += [(-merged.reach[node], i, node) for node in merged.ranked(budgets[i].nodes)]
         if len(followed) > 1:
-            # Stable, and reach falls along every path: a parent stays before its child.
+            # The sort is stable and reach falls along every path, so a parent stays before its child.
             ranked.sort(key=itemgetter(0))
         share = BESIDE_PROMPTS if budgets[0].prompt_rows else 1.0
         reach = [-negative * share for negative, _, _ in ranked]
@@ -333,7 +332,7 @@ class AutoDrafter:
         return [each.merged.tree(nodes) for each, nodes in zip(followed, chosen, strict=True)]
 
     def _credit(self, followed: Sequence[_Followed], chosen: Sequence[list[int]], size: TreeSize) -> None:
-        """Every verified guess is the merit of the cheapest drafter that made it."""
+        """Credit every verified guess to the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
             gains, rows = [0.0] * len(members), [0] * len(members)
@@ -352,7 +351,7 @@ class AutoDrafter:
         own = now.own_seconds / now.asked if now.asked else 0.0
         for asking in now.askings:
             member = asking.member
-            # To verify a tree takes about as long again as to plan it.
+            # Verifying a tree takes about as long again as planning it.
             beside = 2 * own + (first.signal_seconds / len(outcomes) if member.drafter.needs.top_ids else 0.0)
             if asking.known:
                 member.cost.add(asking.known, asking.seconds + asking.known * beside)

@@ -1,4 +1,4 @@
-"""What asking each of several drafters costs and brings, by sequence: who is asked next."""
+"""What asking each of several drafters costs and brings for each sequence, which decides who is asked next."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _SHARED_MEMORY = 1000.0
 OWN_WEIGHT, OWN_MEMORY = 4.0, 40.0
 _STEADY, _PROBE, _USUAL = 1 / 16, 1 / 2, 1 / 64
 """Weight of the latest round in a standing: of a drafter that is always asked, of one that rests, and over all
-sequences. Worth differs much from round to round: a head brings four tokens, then none."""
+sequences. Worth varies a lot from round to round: a head brings four tokens, then none."""
 _MOST = 24.0
-"""What a round is worth at most, in costs: one great success must not pay for a hundred failures. A drafter that costs
-little is rarely right and then saves much: at 8, batches of 4 gained 2.5 % instead of 6 %."""
+"""Most that a round is worth, as a multiple of its cost: one great success must not pay for a hundred failures. A cheap
+drafter is rarely right but then saves much: with 8, batches of 4 gained 2.5 % instead of 6 %."""
 _USUAL_ROUNDS = 6
-"""Rounds of its own that outweigh, for a sequence, what a drafter is usually worth."""
+"""Rounds after which a sequence's own experience outweighs what a drafter is usually worth."""
 _FIRST_ROUNDS = 6
-"""For which nobody rests: what guesses of each grade are worth shows only then, and the first questions take longer,
-since there may be a prompt to learn."""
+"""Rounds before a drafter may rest: only they show what guesses of each grade are worth, and the first questions take
+longer, because there may be a prompt to learn."""
 _USUAL_KNOWN = 64
-"""Rounds after which new sequences may rest from the beginning. Answers begin with what nobody can guess from the
-text, so that a few rounds of a few answers say too little."""
+"""Rounds after which a drafter may rest for new sequences from the beginning. Answers begin with what cannot be guessed
+from the text, so a few rounds of a few answers say too little."""
 _PROBE_SHARE = 1 / 200
-"""Share of the time that goes into asking a resting drafter again."""
+"""Share of the time that is spent on asking resting drafters again."""
 _ANSWER = 64
-"""Rounds over which the first question about a sequence, for which its prompt is read, is paid for: a short answer."""
+"""Rounds over which the cost of the first question, for which the prompt is read, is spread: a short answer."""
 
 
 @dataclass(slots=True)
@@ -37,17 +37,17 @@ class Standing:
     """What one drafter lately brought to one sequence, in rounds in which it was asked."""
 
     worth: float = 0.0
-    """Seconds a round that its guesses saved, those that no drafter cheaper than it made, less those of their rows."""
+    """Seconds that its guesses saved in a round, less those of their rows; only guesses beyond cheaper drafters'."""
     rounds: int = 0
-    """Judged; 0: ``worth`` says nothing yet."""
+    """Rounds in which it was judged; 0: ``worth`` says nothing yet."""
     size: int = 0
-    """Of the batches in which it was judged, as in ``Member.usual``: among fewer sequences a guess is worth more."""
+    """Size of the batches in which it was judged, as in ``Member.usual``: in smaller batches a guess is worth more."""
     asked: bool = False
     """Whether the drafter has read the sequence's prompt."""
 
     def update(self, worth: float, weight: float, begun: int = 0) -> None:
-        """One more round, which counts for so much of the past; the first few evenly, beside ``begun`` others that the
-        standing began with."""
+        """Add a round with this weight. The first few count evenly, along with ``begun`` rounds that the standing
+        started with."""
         self.rounds += 1
         self.worth += (worth - self.worth) * max(weight, 1 / (begun + self.rounds))
 
@@ -58,14 +58,14 @@ class Member:
 
     drafter: Drafter
     bit: int
-    """Marks the guesses that are its own."""
+    """Marks its own guesses."""
     rates: ScopedMemory[GuessRates] = field(init=False)
     cost: QuestionCosts = field(default_factory=QuestionCosts)
-    """Seconds to ask it, with what it has the target's pass do for it."""
+    """Seconds to ask it, including the extra work that it asks of the target's pass."""
     first_cost: Recent = field(default_factory=Recent)
-    """Seconds to ask it for a sequence for the first time."""
+    """Seconds to ask it about a sequence for the first time."""
     probes: int = 0
-    """So far."""
+    """Probes so far."""
     debt: float = 0.0
     """Seconds of its last probes that are not paid for yet."""
     _usual: dict[int, Standing] = field(default_factory=dict)
@@ -74,35 +74,35 @@ class Member:
         self.rates = ScopedMemory(lambda: first_rates(self.drafter, _SHARED_MEMORY))
 
     def usual(self, roots: int) -> Standing:
-        """Over all sequences of batches of about this size: what it is worth to new ones, until they know better."""
+        """Its standing over all sequences of batches of about this size, from which new sequences start."""
         return self._usual.setdefault(_size(roots), Standing())
 
     @property
     def probe_is_due(self) -> bool:
-        """Whether the last probe is paid for, by a small share of the time since."""
+        """Whether a small share of the time since the last probe has paid for it."""
         return self.debt <= 0.0
 
     def seconds(self, sequences: int) -> float:
-        """To ask it for so many; 0: never asked."""
+        """Expected seconds to ask it about this many sequences; 0: it was never asked."""
         return self.cost.seconds(sequences) + sequences * self.first_cost.value / _ANSWER
 
     def rests(self, standing: Standing, roots: int) -> bool:
-        """Whether it is not asked for a sequence, unless to see if that is still right: what it brings is less than the
-        sequence's part of a question about the whole batch."""
+        """Whether it is asked about a sequence only as a probe, because it brings less than the sequence's share of the
+        cost of asking about the whole batch."""
         enough = _FIRST_ROUNDS if _is_judged(standing, roots) else _USUAL_KNOWN
         return self.usual(roots).rounds >= enough and self._worth(standing, roots) < self.seconds(roots) / roots
 
     def loses(self, asked: Sequence[Standing], roots: int) -> bool:
-        """Whether it is not worth its time for all of these together, none of which rests."""
+        """Whether it is not worth its time for all of these sequences together, though it rests for none of them."""
         worth = sum([self._worth(standing, roots) for standing in asked])
         return self.usual(roots).rounds >= _USUAL_KNOWN and worth < self.seconds(len(asked))
 
     def rested(self, probe_seconds: float, round_seconds: float) -> None:
-        """In a round it rested for some sequences; to be asked for one of them nevertheless took so long."""
+        """A round in which it rested for some sequences is over; a probe in it took ``probe_seconds`` (0: none)."""
         self.debt = max(self.debt + probe_seconds - _PROBE_SHARE * round_seconds, 0.0)
 
     def judge(self, standing: Standing, worth: float, roots: int) -> None:
-        """A sequence for which it was asked has its tree; what its guesses are worth is in seconds."""
+        """Learn what its guesses in a sequence's tree are worth, in seconds."""
         worth, usual = min(worth, _MOST * self.seconds(roots) / roots), self.usual(roots)
         rested = _is_judged(standing, roots) and self.rests(standing, roots)
         if not _is_judged(standing, roots):
@@ -125,7 +125,7 @@ def _is_judged(standing: Standing, roots: int) -> bool:
 
 
 def credits_of(members: Sequence[Member]) -> list[int]:
-    """[bits of who guessed a node] the place of the member whose merit it is: the cheapest of them."""
+    """[bits of the members that guessed a node] place of the member that gets the credit: the cheapest of them."""
     by_cost = sorted(range(len(members)), key=lambda place: members[place].seconds(1))
     merits = [-1] * (1 << len(members))
     for bits in range(1, len(merits)):
