@@ -1,7 +1,7 @@
-"""What speculation will bring for a model on a machine: costs and acceptance measured, tokens per second predicted.
+"""What speculation will bring for a model on a machine: measures costs and acceptance, predicts tokens per second.
 
 Theorem 3.8 (Leviathan et al. 2023) in its tree form: a round yields 1 + the accepted guesses and costs draft + target
-pass + the rest, all of them as measured instead of assumed (methods-exact C).
+pass + the rest; all of these are measured instead of assumed (methods-exact C).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 
 TREE_SIZES = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 31)
-"""Sizes that are compared; 0 is plain decoding."""
+"""Tree sizes that are compared; 0 is plain decoding."""
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 23, 31)
-"""Draft lengths that are compared, as far as a drafter goes."""
+"""Draft lengths that are compared, up to the longest that a drafter drafts."""
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _CHECK_REPEATS = 3
 _MODEL_ID = -1
@@ -36,7 +36,7 @@ _MODEL_ID = -1
 
 @dataclass(frozen=True)
 class PassTimes:
-    """Seconds of a target pass: the medians of passes measured in turn."""
+    """Seconds of a target pass: medians of passes that were timed in turn."""
 
     context: int
     """Tokens that each sequence had in the cache."""
@@ -44,7 +44,7 @@ class PassTimes:
     """batch -> rows of each sequence -> seconds."""
 
     def of(self, batch: int, rows: FloatArray) -> FloatArray:
-        """[...] seconds for so many rows of each sequence, straight lines between those measured."""
+        """[...] seconds for these numbers of rows of each sequence, interpolated linearly between measured ones."""
         curve = self.seconds[batch]
         return np.asarray(np.interp(rows, list(curve), list(curve.values())))
 
@@ -57,10 +57,10 @@ def measure_passes(
     params: SamplingParams,
     most_rows: int = ROWS[-1],
 ) -> PassTimes:
-    """Time passes for each batch, interleaved, so that a disturbance hits all alike: ``ROWS`` rows of each sequence,
-    until ``most_rows`` are covered.
+    """Time passes for each batch, with each number of ``ROWS`` for each sequence until ``most_rows`` are covered.
 
-    Where no more than a row's best token decides such requests, the passes are asked for no more.
+    The passes are interleaved, so that a disturbance hits all alike. If requests with these ``params`` need only the
+    best token of a row, the passes are asked only for that.
     """
     only_best = Transforms(params, bench.backend.config.vocab_size, bench.eos_token_ids).only_best
     wanted: Wanted = "best" if only_best and bench.backend.finds_best else "all"
@@ -94,32 +94,32 @@ def measure_passes(
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a drafter is expected to do at one draft length, tree size and batch."""
+    """What a drafter is expected to achieve with one draft length, tree size and batch."""
 
     drafter: str
     batch: int
     length: int
-    """Levels of a draft at most."""
+    """Most levels of a draft."""
     nodes: int
-    """Nodes of a draft at most. 0: plain decoding."""
+    """Most nodes of a draft. 0: plain decoding."""
     tokens: float
-    """Tokens a round of each sequence."""
+    """Tokens that a round yields for each sequence."""
     seconds: float
-    """Of a round."""
+    """Time of a round."""
     speedup: float
-    """Over plain decoding of the same batch."""
+    """Speed-up over plain decoding of the same batch."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole batch, prefill left out."""
+        """Tokens per second of the whole batch, without prefill."""
         return self.batch * self.tokens / self.seconds
 
 
 def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, nodes: int, length: int) -> Forecast:
     """The tree form of Theorem 3.8 with measured costs, averaged over the rounds that were watched.
 
-    Drafting and bookkeeping are taken to cost each sequence of a batch as much as one alone. Levels are paid for where
-    they are drafted, also those of which a smaller tree keeps no node.
+    Drafting and bookkeeping are assumed to cost each sequence of a batch as much as a single one. Every drafted level
+    is paid for, even if a smaller tree keeps none of its nodes.
     """
     plain_seconds = float(passes.of(batch, np.array(1.0))) + batch * (plain.draft_base + plain.other)
     if not nodes:
@@ -133,12 +133,12 @@ def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, no
 
 @dataclass(frozen=True)
 class Checked:
-    """A forecast that was tried."""
+    """A forecast beside its measurement."""
 
     expected: Forecast
-    """Made anew from passes that were timed meanwhile."""
+    """The forecast, updated with passes that were timed during the check."""
     measured: float
-    """Tokens per second, of the whole batch."""
+    """Tokens per second of the whole batch."""
     texts: int
     """Sequences that were decoded."""
 
@@ -150,18 +150,18 @@ class Plan:
     passes: list[PassTimes] = field(default_factory=list)
     """By context, shortest first; predictions use the last."""
     profiles: list[Profile] = field(default_factory=list)
-    """Plain decoding's first."""
+    """The drafters' profiles; plain decoding comes first."""
     forecasts: list[Forecast] = field(default_factory=list)
-    """Of every drafter, batch, size and length."""
+    """One for every drafter, batch, size and length."""
     checked: list[Checked] = field(default_factory=list)
-    """By batch, plain decoding first in each."""
+    """By batch, with plain decoding first in each."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Drafters that were left out -> why."""
 
     def best(self, batch: int, drafter: str | None = None) -> Forecast:
-        """The fastest, of one drafter or of all; plain decoding (0 nodes) is among them.
+        """The fastest forecast of one drafter or of all; plain decoding (0 nodes) always competes.
 
-        Among equals the smallest tree, and of its lengths the one that forbids least.
+        Among equally fast ones, the smallest tree wins, and of its draft lengths the largest, which restricts least.
         """
         rivals = [
             each
@@ -186,7 +186,7 @@ class Plan:
         return [best[key] for key in sorted(best)]
 
     def limits(self, chosen: Forecast) -> DraftLimits:
-        """How a drafter is told to draft as a forecast says."""
+        """The limits that make a drafter draft as in a forecast."""
         (drafter,) = [each for each in self.profiles if each.name == chosen.drafter]
         kept, _ = drafter.cut(TREE_SIZES[-1], chosen.length)
         return limits_of(
@@ -211,12 +211,12 @@ def make_plan(
     """Measure and predict.
 
     Args:
-        contenders: plain decoding first, each free to draft as much as is compared (``draft_limits.freely``).
+        contenders: plain decoding first; each must be free to draft as much as is compared (``draft_limits.freely``).
         prompts: token ids.
-        plan: filled as it goes, so that whoever cuts it short keeps what it has.
+        plan: filled step by step, so that its results are kept if the call is interrupted; None: a new one.
 
     Raises:
-        ConfigError, CheckpointError: a drafter that was asked for by name cannot be built.
+        ConfigError, CheckpointError: a drafter that is not optional cannot be built.
     """
     plan = Plan() if plan is None else plan
     room = bench.limits.max_context - ROWS[-1]
@@ -245,7 +245,7 @@ def make_plan(
 
 
 def _shapes(drafter: Profile) -> list[tuple[int, int]]:
-    """Sizes and lengths to compare: a tree has no more levels than nodes, nor than its drafter drafts."""
+    """Sizes and lengths to compare: a tree has at most as many levels as nodes, or as its drafter drafts."""
     if drafter.name == PLAIN:
         return [(0, 0)]
     shapes = []
@@ -256,13 +256,14 @@ def _shapes(drafter: Profile) -> list[tuple[int, int]]:
 
 
 def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
-    """Decode the prompts as planned, in turn: each drafter at its best for one sequence, and what is recommended for
-    larger batches, all beside plain decoding; see ``Plan.checked``. Drafters are built anew, with the limits that the
-    plan names.
+    """Decode the prompts as planned and fill ``Plan.checked``.
 
-    Passes are timed again before each decoding, at the context of its prompts, and the forecasts are made anew from
-    them: what else the machine does then hits prediction and measurement alike. Cut short, it keeps the prompts that
-    all have decoded.
+    Takes turns between plain decoding and, for a single sequence, every drafter at its best length and size; for larger
+    batches, only the recommended drafter. Drafters are built anew, with the limits that the plan names.
+
+    Before each decoding, passes are timed again at the context of its prompts, and the forecasts are updated, so that
+    what else the machine does hits prediction and measurement alike. If interrupted, it keeps the prompts that all
+    drafters have decoded.
     """
     for batch in plan.passes[-1].seconds:
         _check_batch(bench, plan, batch, prompts, params)
@@ -295,7 +296,7 @@ def _check_batch(
                 found[place] = _decode(bench, engines[place], sequences)
             done.append((times, [found[place] for place in range(len(trials))]))
     finally:
-        # Where one sequence ended before another one began, there was no such batch.
+        # If one sequence ended before another one began, they never decoded as one batch.
         done = [(times, found) for times, found in done if all(each.tokens for each in found)]
         if done:
             passes = _mean([each for times, _ in done for each in times], batch)
@@ -308,7 +309,7 @@ def _check_batch(
 
 @dataclass(frozen=True)
 class _Decoding:
-    """What sequences said while all of them were decoding."""
+    """What sequences yielded while all of them were decoding."""
 
     tokens: int
     seconds: float
@@ -338,6 +339,6 @@ def _decode(bench: Workbench, engine: Engine, sequences: Sequence[Decoded]) -> _
 
 
 def _mean(timed: Sequence[PassTimes], batch: int) -> PassTimes:
-    """Of passes of one batch."""
+    """The mean of several timings of one batch."""
     curve = {rows: fmean(times.seconds[batch][rows] for times in timed) for rows in timed[0].seconds[batch]}
     return PassTimes(round(fmean(times.context for times in timed)), {batch: curve})

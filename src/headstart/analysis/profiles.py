@@ -1,4 +1,4 @@
-"""How a drafter's guesses fare on prompts and what they cost, from which shorter and smaller drafts are forecast."""
+"""How a drafter's guesses fare on prompts and what they cost: the base for forecasts of shorter and smaller drafts."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Profile:
 
     name: str
     depths: list[list[int]]
-    """[round][node] levels down to the node, in the order in which smaller trees keep them; parents come first."""
+    """[round][node] depth of the node, in the order in which smaller trees keep nodes; parents come first."""
     accepted: list[list[int]]
-    """[round] accepted nodes."""
+    """[round] indices of the accepted nodes."""
     draft_base: float
-    """Seconds to propose, whatever the depth."""
+    """Seconds of a proposal, whatever its depth."""
     draft_step: float
-    """Seconds for each level."""
+    """Further seconds for each level."""
     other: float
-    """Seconds of a round that are neither draft nor target pass, where nothing is guessed."""
+    """Seconds of a round without guesses that are neither draft nor target pass."""
     other_step: float = 0.0
-    """Seconds more for each node."""
+    """Further seconds for each node."""
 
     @cached_property
     def levels(self) -> NDArray[np.int64]:
@@ -53,10 +53,10 @@ class Profile:
         return int(self.levels.max(initial=0))
 
     def cut(self, nodes: int, length: int) -> tuple[FloatArray, float]:
-        """Had trees been cut to ``length`` levels, and then to their best ``nodes`` nodes.
+        """What trees would have yielded if cut to ``length`` levels, and then to their best ``nodes`` nodes.
 
         Returns:
-            [round] nodes that are left, and tokens a round: 1 + the sum of their reach.
+            [round] nodes that are left, and the mean tokens of a round: 1 + the accepted nodes among them.
         """
         depths, accepted = self._tables
         kept = depths <= length
@@ -65,7 +65,7 @@ class Profile:
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Depths and marks of acceptance, [round, node]."""
+        """[round, node] the nodes' depths, and whether they were accepted."""
         shape = len(self.depths), max(map(len, self.depths), default=0)
         depths, accepted = np.full(shape, _NO_NODE, dtype=np.int32), np.zeros(shape, dtype=np.bool_)
         for place, (levels, path) in enumerate(zip(self.depths, self.accepted, strict=True)):
@@ -75,8 +75,10 @@ class Profile:
 
 
 class Watching:
-    """Times a drafter and what follows from its trees, asks for one level only now and then, and keeps how full trees
-    fared."""
+    """Wraps a drafter, times its proposals and the work that its trees cause, and keeps how its full trees fared.
+
+    Now and then it asks for a single level, so that the cost of a level is known.
+    """
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
@@ -87,7 +89,7 @@ class Watching:
         self.timed: list[tuple[int, float]] = []
         """Levels and seconds of every proposal."""
         self.others: list[tuple[int, float]] = []
-        """Nodes of every round, and its seconds that are neither draft nor target pass."""
+        """Nodes of every round, and those of its seconds that are neither draft nor target pass."""
         self._seen: list[tuple[DraftTree, tuple[int, ...]]] = []
         """Structure and accepted nodes of every full tree."""
 
@@ -112,7 +114,7 @@ class Watching:
         for outcome in outcomes:
             if outcome.committed:
                 if self._rounds % _SHORT_EVERY != _SHORT_EVERY - 1:
-                    # Without laws, which would fill the memory.
+                    # Without the draft's probabilities, which would fill the memory.
                     draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
                     self._seen.append((draft, outcome.accepted))
                 self._rounds += 1
@@ -121,14 +123,14 @@ class Watching:
                     self.others.append((len(outcome.draft), rest))
 
     def pause(self) -> None:
-        """Another sequence begins: the time since the last round belongs to none."""
+        """Another sequence begins: the time since the last round belongs to no round."""
         self._observed = 0.0
 
     def profile(self, name: str) -> Profile:
-        """What was seen until now.
+        """What has been seen so far.
 
-        A drafter that says its nodes level by level keeps the surest of them in a smaller tree; any other one says them
-        in the order in which it keeps them.
+        A drafter that lists its nodes level by level is taken to keep the surest of them in a smaller tree; any other
+        one is taken to list them in the order in which it would keep them.
         """
         by_level = all((np.diff(tree.depths) >= 0).all() for tree, _ in self._seen)
         rates = self._rates() if by_level else []
@@ -142,7 +144,7 @@ class Watching:
         return Profile(name, depths, accepted, *line(self.timed), *line(self.others))
 
     def _rates(self) -> list[float]:
-        """[grade] how sure a guess is: as its drafter says it is, or else as it was."""
+        """[grade] how sure a guess is, according to its drafter's ``grade_rates`` or else as counted here."""
         rates = first_rates(self._drafter, math.inf)
         for tree, path in [] if hasattr(self._drafter, "grade_rates") else self._seen:
             for node, (parent, grade) in enumerate(zip(tree.parents.tolist(), grades_of(tree), strict=True)):
@@ -154,7 +156,7 @@ class Watching:
 def profile(
     bench: Workbench, contender: Contender, prompts: Sequence[Sequence[int]], params: SamplingParams
 ) -> Profile:
-    """Decode the prompts with a drafter and keep how its guesses fared.
+    """Decode the prompts with a drafter and record how its guesses fared.
 
     Raises:
         ConfigError, CheckpointError: the drafter cannot be built.
@@ -175,7 +177,7 @@ def profile(
 
 
 def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Seconds as base + step * size, through the medians of the small and of the large sizes."""
+    """Fit seconds = base + step * size through the medians of the small and of the large sizes; base and step."""
     if not timed:
         return 0.0, 0.0
     middle = fmean(levels for levels, _ in timed)

@@ -34,8 +34,8 @@ def bench_serve(
     url: Annotated[
         str | None,
         typer.Option(
-            help="Measure the Headstart server that listens there, instead of one made for it here; what it serves is "
-            "then its own choice, except --drafter.",
+            help="Measure the Headstart server at this address instead of starting one. It keeps its own "
+            "settings, except --drafter.",
             metavar="URL",
         ),
     ] = None,
@@ -45,7 +45,7 @@ def bench_serve(
     concurrency: Annotated[
         str,
         typer.Option(
-            help="Closed loop: so many users, each asks again when answered; empty for none.",
+            help="Closed loop: numbers of users, each of whom asks again when answered; empty for none.",
             rich_help_panel=LOAD,
             metavar="C,C,...",
         ),
@@ -53,19 +53,19 @@ def bench_serve(
     rates: Annotated[
         str,
         typer.Option(
-            help="Open loop: requests per second, at random moments (Poisson).",
+            help="Open loop: requests per second, which arrive at random (Poisson).",
             rich_help_panel=LOAD,
             metavar="R,R,...",
         ),
     ] = "",
     requests: Annotated[int, typer.Option(min=1, help="Requests of each run.", rich_help_panel=LOAD)] = 32,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Times that everything is measured; figures are medians over them.")
+        int, typer.Option(min=1, help="How often everything is measured; figures are medians over these runs.")
     ] = 1,
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help="Prompts in Spec-Bench's form, of which the first turns are asked; those of the package if left out.",
+            help="Prompts in Spec-Bench's format; only first turns are asked. If left out: Headstart's own.",
             rich_help_panel=LOAD,
             metavar="FILE.jsonl",
         ),
@@ -73,7 +73,7 @@ def bench_serve(
     max_tokens: options.MaxTokens = 64,
     ignore_eos: options.IgnoreEos = False,
     temperature: options.Temperature = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of arrivals, and of requests that sample.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals, and of requests that sample.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -86,13 +86,13 @@ def bench_serve(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure a server under load against itself with speculation off: throughput, time to the first token,
-    inter-token latency.
+    """Measure a server under load, with speculation and without: throughput, time to the first token, inter-token
+    latency.
 
-    The same requests are sent under each load with speculation and without, one right after the other, and in turns
-    first, so what else the machine does hits both alike: trust the ratios. Neither mode finds anything in the prefix
-    cache or in what a drafter has learnt, but from its own run. Ctrl-C ends it with the loads that have been measured
-    until then.
+    Under each load, the same requests are sent with speculation and without, one run right after the other; which goes
+    first alternates. So what else the machine does hits both alike: trust the ratios. Neither run profits from another
+    one's prefix cache or from what a drafter learnt in it. Ctrl-C ends the benchmark early and reports the loads that
+    have been measured.
 
     Examples:
 
@@ -175,10 +175,10 @@ def bench_serve(
 
 
 def _numbers(option: str, text: str, whole: bool = False) -> list[float]:
-    """Positive numbers with commas between them.
+    """Positive numbers, separated by commas.
 
     Raises:
-        ConfigError: one of them is none.
+        ConfigError: one of them is not a positive number, or is too large.
     """
     numbers = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -206,11 +206,11 @@ def _first_key(path: Path) -> str:
 
 @contextmanager
 def _serving(llm: LLM, max_waiting: int) -> Iterator[str]:
-    """A server of this process on a free port: its address.
+    """Run a server in this process on a free port; yields its address.
 
     Raises:
-        ConfigError: what serving needs is not installed.
-        HeadstartError: it does not start.
+        ConfigError: a package that serving needs is not installed.
+        HeadstartError: the server does not start.
     """
     try:
         import uvicorn
