@@ -193,5 +193,5 @@ def _keys(path: Path | None) -> tuple[str, ...]:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise ConfigError(f"the API keys cannot be read from {path}: {reason}.") from error
     if not keys:
-        raise ConfigError(f"{path} holds no API key; write one a line.")
+        raise ConfigError(f"{path} holds no API key; write one per line.")
     return keys

@@ -92,7 +92,7 @@ class Doors:
 
 
 def read_keys(text: str) -> tuple[str, ...]:
-    """API keys, one a line; blank lines and comments (#) are skipped."""
+    """API keys, one per line; blank lines and comments (#) are skipped."""
     lines: Iterable[str] = (line.strip() for line in text.splitlines())
     return tuple(line for line in lines if line and not line.startswith("#"))
 
