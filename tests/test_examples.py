@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import builtins
+import json
 import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import headstart
 from headstart import LLM
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.models.heads.saving import save_head
 from headstart.training.synthesis import read_conversations
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
@@ -54,3 +59,33 @@ def test_documents_become_prompts_of_every_kind(tmp_path: Path, monkeypatch: pyt
     assert "Summarize: In 1540 a man called Orellana sailed it." in prompts
     assert any(prompt.startswith("The river Amazon") and prompt.endswith(("?", ".")) for prompt in prompts)
     assert any(len(prompt) < 50 and "Orellana" in prompt for prompt in prompts)
+
+
+def test_heads_are_averaged_and_what_they_learnt_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ParallelConfig("medusa", hidden_size=16, vocab_size=40, draft_vocab_size=20, slots=2)
+    heads = []
+    for seed, offset in ((0, 0), (1, 0), (2, 7)):
+        torch.manual_seed(seed)
+        heads.append(ParallelHeads(config))
+        for parameter in heads[-1].parameters():
+            torch.nn.init.normal_(parameter)
+        heads[-1].d2t.fill_(offset)
+        save_head(heads[-1], tmp_path / str(seed), {"step": seed})
+
+    def average(*parts: str) -> None:
+        monkeypatch.setattr(
+            sys, "argv", ["x", *(f"{tmp_path}/{part}" for part in parts), "--out", str(tmp_path / "mean")]
+        )
+        runpy.run_path(str(EXAMPLES[0].parent / "training" / "average_heads.py"), run_name="__main__")
+
+    average("0=1", "1=3")
+    mean = load_file(tmp_path / "mean" / "model.safetensors")
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in "01")
+    for name, tensor in mean.items():
+        torch.testing.assert_close(
+            tensor, (one[name] + 3 * other[name]) / 4 if tensor.is_floating_point() else one[name]
+        )
+    record = json.loads((tmp_path / "mean" / "config.json").read_text())["headstart"]
+    assert [(each["share"], each["step"]) for each in record["averaged"]] == [(0.25, 0), (0.75, 1)]
+    with pytest.raises(SystemExit, match="different draft vocabularies"):
+        average("0=1", "2=1")

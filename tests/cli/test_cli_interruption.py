@@ -107,12 +107,12 @@ def test_an_unfinished_audit_does_not_pass_but_may_fail(call, tmp_path):
 
 
 def test_a_check_of_a_plan_rests_on_whole_prompts(call, tmp_path, monkeypatch):
-    passes, prompts = planner.measure_passes, []
+    passes, contexts = planner.measure_passes, set()
 
     def measure(*arguments: Any) -> planner.PassTimes:
-        if arguments[3] == 3:  # repeats: before each prompt of the check
-            prompts.append(arguments)
-        if len(prompts) == 2:
+        if arguments[3] == 3:  # repeats: before each decoding of the check
+            contexts.add(arguments[1])
+        if len(contexts) == 2:  # the first decoding of the second prompt
             raise KeyboardInterrupt
         return passes(*arguments)
 

@@ -60,8 +60,10 @@ def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir
     server, address = started(tiny_model_dir)
     try:
         with httpx.Client(base_url=address, headers={"authorization": "Bearer secret"}, timeout=120) as client:
-            body = {"prompt": "abc", "max_tokens": 480, "temperature": 0, "ignore_eos": True, "stream": True, "n": 128}
+            # More than can end before the second signal comes.
+            body = {"prompt": ["abc"] * 32, "n": 16, "max_tokens": 480, "ignore_eos": True, "stream": True}
             with client.stream("POST", "/v1/completions", json=body) as reply:
+                assert reply.status_code == 200
                 next(reply.iter_lines())
                 server.send_signal(signal.SIGINT)
                 for line in server.stderr or ():

@@ -21,6 +21,9 @@ needs_avx2 = pytest.mark.skipif(not has_isa("avx2"), reason="no compiler or no a
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # Where libraries are kept and looked for if the cache cannot be written.
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(loader.tempfile, "tempdir", str(tmp_path / "other"))
     monkeypatch.delenv("HEADSTART_NATIVE", raising=False)
     loader.forget_loaded()
     yield
