@@ -125,6 +125,15 @@ def test_states_kept_for_answers_serve_a_training_that_learns_prompts_too(
     assert torch.equal(again.final, fresh.final)
 
 
+def test_states_kept_for_prompts_too_are_those_of_a_training_from_answers(tmp_path: Path) -> None:
+    def states(*directories: Path) -> TargetStates:
+        return TargetStates(target().backend, tables().head, (1,), 1 << 20, directories=directories)
+
+    answers = packs()[:2]
+    states(tmp_path).batch([pack.learnt_whole() for pack in answers])
+    assert torch.equal(states(tmp_path).batch(answers).favourites, states().batch(answers).favourites)
+
+
 def test_dropout_is_for_learning_alone_and_follows_the_seed() -> None:
     head = random_head()
     ids = torch.arange(target().config.vocab_size)

@@ -61,7 +61,7 @@ class HeadSettings:
     decay: float = 0.8
     """Weight of a depth relative to the one above it."""
     dropout: float | None = None
-    """Share of what EAGLE heads read that is zeroed while they learn, lest they learn little text by heart; None: 0."""
+    """Share of what EAGLE heads read that is zeroed while they learn, lest they learn the text by heart; None: 0."""
     loss: LossName = "ce"
     layers: int | tuple[int, ...] | None = None
     """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the

@@ -140,6 +140,9 @@ class TargetStates:
         began = time.perf_counter()
         said = torch.from_numpy(np.concatenate([np.append(document.answers[1:], False) for document in pack.documents]))
         read = self._read(pack)
+        if read is not None:
+            # A training that learns from more places may have kept it.
+            read = read[0], read[1].where(said, -1)
         if read is None:
             states = self._states(pack)
             read = states, self._favourites(states, said)
