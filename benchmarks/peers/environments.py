@@ -16,7 +16,7 @@ import venv
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headstart.native.isa import cpu_flags
+from headstart.processor import cpu_flags
 
 WORKERS = Path(__file__).parent / "workers"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headstart" / "peers"

@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from headstart.processor import keep_pytorch_off_hidden_tiles
+
 if TYPE_CHECKING:
     from headstart.draft_tree import DraftTree
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from headstart.sampling.params import SamplingParams
     from headstart.sampling.structured import StructuredOutputsParams
     from headstart.verification.base import VerifyRule
+
+keep_pytorch_off_hidden_tiles()
 
 # Imported when first used, so that `import headstart` and `headstart --help` stay quick.
 _HOMES = {

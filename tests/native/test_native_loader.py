@@ -13,7 +13,8 @@ import pytest
 from native_cases import has_isa
 
 from headstart.native import loader
-from headstart.native.isa import INSTRUCTION_SETS, InstructionSet, by_name, cpu_flags
+from headstart.native.isa import INSTRUCTION_SETS, InstructionSet, by_name
+from headstart.processor import cpu_flags
 
 needs_avx2 = pytest.mark.skipif(not has_isa("avx2"), reason="no compiler or no avx2 on this machine")
 
@@ -171,7 +172,7 @@ def test_without_a_compiler_nothing_is_taken_that_behaves_otherwise(
 def test_what_is_compiled_ahead_needs_no_such_processor_and_is_for_all_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headstart.native.isa.cpu_flags", frozenset)
+    monkeypatch.setattr("headstart.native.loader.cpu_flags", frozenset)
     monkeypatch.setenv("CXX", compiler(tmp_path, 'umask 022; : > "$last"', "echo 1"))
     for isa in INSTRUCTION_SETS:
         path = loader.compile_library(isa)
@@ -209,7 +210,7 @@ def test_an_unknown_name_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: p
 
 
 def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("headstart.native.isa.cpu_flags", frozenset)
+    monkeypatch.setattr("headstart.native.loader.cpu_flags", frozenset)
     with caplog.at_level(logging.WARNING):
         assert loader.load_library() is None
     assert all(isa.name in caplog.text for isa in INSTRUCTION_SETS)

@@ -1,10 +1,8 @@
-"""Instruction sets the native pass is written for, and what this processor has."""
+"""Instruction sets the native pass is written for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -34,19 +32,6 @@ INSTRUCTION_SETS = (
 
 AMX_EMULATED = InstructionSet("amx-emulated", ("-DHEADSTART_AMX", "-DHEADSTART_AMX_EMULATED", *_AVX512), _AVX512_CPU)
 """The matrix-unit code with its tile instructions emulated: for tests on processors without the unit."""
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Feature names of this processor as Linux prints them; empty where they cannot be read."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.partition(":")[2].split())
-    return frozenset()
 
 
 def by_name(name: str) -> InstructionSet | None:

@@ -28,6 +28,7 @@ from headstart.errors import ConfigError
 from headstart.native import isa as isa_module
 from headstart.native.isa import InstructionSet
 from headstart.native.library import Library
+from headstart.processor import cpu_flags
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def usable_sets(name: str | None = None) -> list[InstructionSet]:
             _warn(f"HEADSTART_NATIVE={wanted} names no instruction set; using PyTorch")
             return []
         candidates = (chosen,)
-    usable = [isa for isa in candidates if isa.cpu_flags <= isa_module.cpu_flags()]
+    usable = [isa for isa in candidates if isa.cpu_flags <= cpu_flags()]
     if not usable:
         _warn(f"this processor lacks {' / '.join(isa.name for isa in candidates)}; using PyTorch")
     return usable

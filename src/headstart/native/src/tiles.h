@@ -71,17 +71,22 @@ struct UnitScope {
 
 #else
 
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Macros, for the instructions take tile numbers as literals.
-#define TILE_ZERO(t) _tile_zero(t)
-#define TILE_LOAD(t, from, stride) _tile_loadd(t, from, stride)
-#define TILE_STORE(t, to, stride) _tile_stored(t, to, stride)
-#define TILE_BF16(c, a, b) _tile_dpbf16ps(c, a, b)
-#define TILE_S8_S8(c, a, b) _tile_dpbssd(c, a, b)
-#define TILE_U8_S8(c, a, b) _tile_dpbusd(c, a, b)
+// Macros, for the instructions take tile numbers as literals. Not the compiler's own: of gcc's (12 to 15 at least), a
+// load does not say that it reads memory and a configuration says that it reads eight bytes of 64, so that the stores
+// before them are moved behind them or dropped.
+#define TILE_ZERO(t) __asm__ volatile("tilezero %%tmm" #t ::)
+#define TILE_LOAD(t, from, stride)                                      \
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(from),         \
+                   "r"(static_cast<size_t>(stride)) : "memory")
+#define TILE_STORE(t, to, stride)                                       \
+  __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to),       \
+                   "r"(static_cast<size_t>(stride)) : "memory")
+#define TILE_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define TILE_S8_S8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define TILE_U8_S8(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 // Linux gives the tile registers to a process that asks for them (arch_prctl ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static inline bool enable_unit() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }
@@ -90,17 +95,17 @@ static inline bool enable_unit() { return syscall(SYS_arch_prctl, 0x1023, 18) ==
 class UnitScope {
  public:
   UnitScope() {
-    _tile_storeconfig(&before_);
+    __asm__ volatile("sttilecfg %0" : "=m"(before_));
     Config full{};
     full.palette = 1;
     for (int t = 0; t < 8; ++t) full.columns[t] = 64, full.rows[t] = 16;
-    _tile_loadconfig(&full);
+    __asm__ volatile("ldtilecfg %0" ::"m"(full));
   }
   ~UnitScope() {
     if (before_.palette)
-      _tile_loadconfig(&before_);
+      __asm__ volatile("ldtilecfg %0" ::"m"(before_));
     else
-      _tile_release();
+      __asm__ volatile("tilerelease" ::);
   }
   UnitScope(const UnitScope &) = delete;
   UnitScope &operator=(const UnitScope &) = delete;

@@ -1,0 +1,72 @@
+"""What is read off the processor, and that PyTorch survives a matrix unit whose tiles are hidden."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headstart import processor
+
+VARIABLE = "ONEDNN_MAX_CPU_ISA"
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What stands in for /proc/cpuinfo."""
+    path = tmp_path / "cpuinfo"
+    monkeypatch.setattr(processor, "_CPUINFO", path)
+    monkeypatch.delenv(VARIABLE, raising=False)
+    processor.cpu_flags.cache_clear()
+    yield path
+    processor.cpu_flags.cache_clear()
+
+
+def test_flags_are_those_of_the_first_processor(told: Path) -> None:
+    told.write_text("processor\t: 0\ncpuid level\t: 31\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    assert processor.cpu_flags() == {"fpu", "avx2", "fma"}
+
+
+@pytest.mark.parametrize("text", [None, "", "Processor\t: ARMv8\nFeatures\t: fp asimd\n"])
+def test_a_system_that_tells_nothing_has_nothing(told: Path, text: str | None) -> None:
+    if text is not None:
+        told.write_text(text)
+    assert processor.cpu_flags() == frozenset()
+    processor.keep_pytorch_off_hidden_tiles()
+    assert VARIABLE not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "hidden"),
+    [("avx512f amx_tile", 28, True), ("avx512f amx_tile", 31, False), ("avx512f", 28, False)],
+)
+def test_onednn_is_limited_where_tiles_are_hidden(
+    told: Path, monkeypatch: pytest.MonkeyPatch, flags: str, level: int, hidden: bool
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # so that it is put back
+    monkeypatch.delenv(VARIABLE)
+    told.write_text(f"processor\t: 0\ncpuid level\t: {level}\nflags\t\t: {flags}\n")
+    processor.keep_pytorch_off_hidden_tiles()
+    assert (VARIABLE in os.environ) is hidden
+
+
+def test_a_limit_of_the_users_own_stays(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told.write_text("cpuid level\t: 28\nflags\t\t: amx_tile\n")
+    monkeypatch.setenv(VARIABLE, "AVX2")
+    processor.keep_pytorch_off_hidden_tiles()
+    assert os.environ[VARIABLE] == "AVX2"
+
+
+@pytest.mark.parametrize("first", ["headstart", "torch"])
+def test_pytorch_multiplies_bf16_whichever_is_imported_first(first: str) -> None:
+    """On a machine whose tiles are hidden it dies of an illegal instruction without the limit."""
+    call = f"import {first}, headstart, torch; a = torch.ones(54, 96).bfloat16(); print(float((a @ a.T)[0, 0]))"
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    done = subprocess.run(
+        [sys.executable, "-c", call], env=environment, check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "96.0"
