@@ -22,8 +22,8 @@ _AVX512_CPU = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_
 INSTRUCTION_SETS = (
     InstructionSet(
         "amx",
-        ("-DHEADSTART_AMX", *_AVX512, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
-        _AVX512_CPU | {"amx_tile", "amx_bf16", "amx_int8"},
+        ("-DHEADSTART_AMX", *_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        _AVX512_CPU | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
     ),
     InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
     InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma"})),

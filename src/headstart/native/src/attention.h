@@ -64,6 +64,8 @@ template <class Cell> class AttentionScratch {
   int head_dim_ = 0, tree_span_ = 0;
 };
 
+constexpr int kLinesAPage = 16, kLinesAnEntry = 16;
+
 struct AttentionLayer {
   const KvCache &cache;
   const Plan &plan;
@@ -75,6 +77,7 @@ struct AttentionLayer {
   int first_row;
   Activations out;           // row r of the pass at r - first_row, column head * head_dim
   ElementKind out_kind;
+  ReadAhead &ahead;
 };
 
 template <class Cell> class AttentionTile {
@@ -181,6 +184,7 @@ template <class Cell> class AttentionTile {
       // Pages stand anywhere: the hardware does not guess the next one.
       if (page + 1 < shared_end) prefetch_lines(key_page(page + 1), bytes);
       prefetch_lines(value_page(page), bytes);
+      layer_.ahead.ask(kLinesAPage);
       score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride);
     }
     if (sequence_.straight) return;
@@ -202,6 +206,7 @@ template <class Cell> class AttentionTile {
     const int begin = std::max(first_visible(row) - chunk * kChunkKeys, 0);
     const int end = std::min(layer_.positions[row] + 1 - chunk * kChunkKeys, width);
     float *score = s_.scores + entry * kStride;
+    layer_.ahead.ask(kLinesAnEntry);
     auto *weight = s_.weights + entry * kStride;
     const int from = begin < end ? begin & ~15 : 0, to = begin < end ? round_up(end, 16) : 0;
     const auto inside = [&](Lanes v, int k, float other) {
@@ -236,11 +241,12 @@ template <class Cell> class AttentionTile {
     if (shared > 0 && (page + shared) * kPageKeys > last + 1) pages[shared - 1] = gather(page + shared - 1, last, nullptr);
     multiply_pages(entries_, s_.weights + page * kPageKeys - start, pages, shared, s_.partial, false);
     if (sequence_.straight) return;
+    gathered_ = 0;
     for (int row = item_.first_row; row < item_.end_row; ++row) {
       const int position = layer_.positions[row], entry = (row - item_.first_row) * item_.heads;
       const int first = std::max(page, shared_), end = std::min(position / kPageKeys + 1, (chunk + 1) * kChunkPages);
       if (first >= end) continue;
-      for (int i = first; i < end; ++i) pages[i - first] = gather(i, position, layer_.plan.path(row), i - first);
+      for (int i = first; i < end; ++i) pages[i - first] = gather_path(i, row, i - first);
       multiply_pages(item_.heads, s_.weights + entry * kStride + first * kPageKeys - start, pages, end - first,
                      s_.partial + entry * d, true);
     }
@@ -268,6 +274,23 @@ template <class Cell> class AttentionTile {
       keys[i] = slot % kPageKeys;
     }
     gather_values(s_.gathered[into], cells, keys, count, layer_.head_dim);
+    return s_.gathered[into];
+  }
+
+  // The same along a row's path. A page that a row before has left here differs in the tree's own keys alone; those
+  // that follow the row's own get weight zero.
+  const Cell *gather_path(int logical, int row, int into) {
+    const int32_t *path = layer_.plan.path(row);
+    const int last = layer_.positions[row];
+    if (into >= gathered_) {
+      gathered_ = into + 1;
+      return gather(logical, last, path, into);
+    }
+    const int end = std::min(last + 1, (logical + 1) * kPageKeys);
+    for (int position = std::max(sequence_.cached, logical * kPageKeys); position < end; ++position) {
+      const int slot = path[position - sequence_.cached];
+      copy_value(s_.gathered[into], position % kPageKeys, value_page(slot / kPageKeys), slot % kPageKeys, layer_.head_dim);
+    }
     return s_.gathered[into];
   }
 
@@ -306,4 +329,5 @@ template <class Cell> class AttentionTile {
   AttentionScratch<Cell> &s_;
   const SequencePlan &sequence_;
   int entries_, first_, last_ = 0, shared_ = 0;  // shared_ counts pages, first_ and last_ are positions
+  int gathered_ = 0;                              // pages of the tree, for the chunk at hand
 };

@@ -51,12 +51,12 @@ struct BestLogit {
 
   void take(float other, int32_t other_id) {
     if (other != other) other = INFINITY;
-    if (other > value) value = other, id = other_id;
+    if (other > value || (other == value && other_id < id)) value = other, id = other_id;
   }
   // Of 32 columns the first `count`.
   void take_columns(const float *x, int32_t first, int count) {
     const Lanes top = splat(value);
-    if ((at_most(load(x), top) & at_most(load(x + 16), top)) == 0xffff) return;
+    if (first > id && (at_most(load(x), top) & at_most(load(x + 16), top)) == 0xffff) return;
     for (int i = 0; i < count; ++i) take(x[i], first + i);
   }
   int32_t answer() const { return std::isfinite(value) ? id : -1; }

@@ -43,12 +43,12 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
 }
 
 static void multiply_linear_bf16(const PackedLinear &linear, int, const char *weights, const Activations &a, int row,
-                                 int rows, bool prefetch, float *out) {
+                                 int rows, ReadAhead *ahead, float *out) {
   const Bf16 *x = reinterpret_cast<const Bf16 *>(a.row(row));
   const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
   const size_t stride = a.row_bytes / sizeof(Bf16);
   const int count = linear.padded_inputs / 32;
-  const Prefetch ask = Prefetch::of_block(weights, prefetch, linear.pair_bytes, 0, 1);
+  const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, 0, 1);
   if (rows <= 16)
     multiply_tile_rows<1>(x, stride, tiles, count, out, kColumns, false, ask);
   else
@@ -93,12 +93,12 @@ static inline void multiply_int8_tile(const char *high, size_t tile_bytes, const
 
 template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                 int row, int rows, bool prefetch, float *out) {
+                                 int row, int rows, ReadAhead *ahead, float *out) {
   alignas(64) int32_t sums[kPlanes * 512];
   for (int first = 0; first < rows; first += 16) {
     const char *high = a.row(row + first);
     multiply_int8_tile<kPlanes>(high, a.tile_bytes, weights, linear.padded_inputs / 64, sums,
-                                Prefetch::of_block(weights, prefetch, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
+                                next_block(ahead, weights, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
     const int count = rows - first < 16 ? rows - first : 16;
     for (int half = 0; half < 2; ++half) {
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);

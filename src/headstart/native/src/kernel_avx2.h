@@ -39,13 +39,13 @@ static inline void multiply_int8_half(const char *high, size_t tile_bytes, const
 
 template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                 int row, int rows, bool prefetch, float *out) {
+                                 int row, int rows, ReadAhead *ahead, float *out) {
   int32_t sums[kPlanes * 16];
   const int count = linear.padded_inputs / 64;
   for (int r = 0; r < rows; ++r)
     for (int half = 0; half < 2; ++half) {
       multiply_int8_half<kPlanes>(a.row(row + r), a.tile_bytes, weights + half * 64, count, sums,
-                                  Prefetch::of_block(weights, prefetch, linear.pair_bytes, 2 * r + half, 2 * rows));
+                                  next_block(ahead, weights, linear.pair_bytes, 2 * r + half, 2 * rows));
       const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
       const float unit = a.scales[row + r];
       store(out + r * kColumns + half * 16,

@@ -60,12 +60,12 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
 
 template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                 int row, int rows, bool prefetch, float *out) {
+                                 int row, int rows, ReadAhead *ahead, float *out) {
   constexpr int most = 12 / kPlanes;
   const int blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
-    const Prefetch ask = Prefetch::of_block(weights, prefetch, linear.pair_bytes, block, blocks);
+    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
 #define HEADSTART_ROWS(R)                                                                      \
   case R:                                                                                      \
     if constexpr (R <= most) multiply_vnni_rows<R, kPlanes>(linear, pair, weights, a, row, out, ask); \

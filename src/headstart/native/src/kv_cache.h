@@ -61,18 +61,55 @@ class KvCache {
   HugeBuffer memory_;
 };
 
-// Writes one head's key into its place. `x` holds head_dim floats.
-template <class Cell> static inline void write_key(Cell *page, int key, const float *x, int head_dim) {
-  for (int d = 0; d < head_dim; ++d) assign(page[key_index<Cell>(key, d)], x[d]);
+// Writes one head's key into its place. `x` holds head_dim floats, a multiple of 16.
+static inline void write_key(float *page, int key, const float *x, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) page[key_index<float>(key, d)] = x[d];
+}
+static inline void write_key(Bf16 *page, int key, const float *x, int head_dim) {
+  Bf16 halves[16];
+  for (int d = 0; d < head_dim; d += 16) {
+    store_bf16(halves, load(x + d));
+    for (int i = 0; i < 16; i += 2) std::memcpy(page + key_index<Bf16>(key, d + i), halves + i, 2 * sizeof(Bf16));
+  }
+}
+
+// Where sixteen dimensions of a key's value stand: words that it shares with the key beside it.
+static inline uint32_t *value_words(Bf16 *page, int key, int d) {
+  return reinterpret_cast<uint32_t *>(page + value_index<Bf16>(key & ~1, d));
+}
+static inline const uint32_t *value_words(const Bf16 *page, int key, int d) {
+  return value_words(const_cast<Bf16 *>(page), key, d);
+}
+// Sixteen dimensions of a key's value, from the upper or the lower halves of `from`.
+static inline void put_halves(Bf16 *page, int key, int d, const uint32_t *from, bool upper) {
+  uint32_t *to = value_words(page, key, d);
+  if (key & 1)
+    gather_halves(to, to, false, from, upper);
+  else
+    gather_halves(to, from, upper, to, true);
+}
+
+// Copies one key's value from a page to a page.
+static inline void copy_value(Bf16 *page, int key, const Bf16 *from, int from_key, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16) put_halves(page, key, d, value_words(from, from_key, d), from_key & 1);
+}
+static inline void copy_value(float *page, int key, const float *from, int from_key, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16)
+    store(page + value_index<float>(key, d), load(from + value_index<float>(from_key, d)));
 }
 
 // Writes one head's value. Only finite numbers are kept: a row that masks this key multiplies it by zero, and zero
 // times an infinity would not be zero. A row that does see the key still meets the NaN through the key itself.
-template <class Cell> static inline void write_value(Cell *page, int key, const float *x, int head_dim) {
-  alignas(64) float finite[16];
+static inline void write_value(float *page, int key, const float *x, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16) store(page + value_index<float>(key, d), finite_or_zero(load(x + d)));
+}
+static inline void write_value(Bf16 *page, int key, const float *x, int head_dim) {
+  Bf16 halves[16];
+  uint32_t words[16];
   for (int d = 0; d < head_dim; d += 16) {
-    store(finite, finite_or_zero(load(x + d)));
-    for (int i = 0; i < 16; ++i) assign(page[value_index<Cell>(key, d + i)], finite[i]);
+    store_bf16(halves, finite_or_zero(load(x + d)));
+    for (int i = 0; i < 16; ++i) words[i] = halves[i].bits;
+    put_halves(page, key, d, words, false);
   }
 }
 
@@ -86,7 +123,7 @@ static inline void gather_values(Cell *page, const Cell *const *cells, const int
       for (int key = 0; key < kPageKeys; key += 2) {
         const auto source = [&](int i) -> const uint32_t * {
           if (i >= count) return nullptr;
-          return reinterpret_cast<const uint32_t *>(cells[i] + value_index<Cell>(keys[i] & ~1, d));
+          return value_words(cells[i], keys[i], d);
         };
         gather_halves(reinterpret_cast<uint32_t *>(out + key * 32), source(key), key < count && (keys[key] & 1),
                       source(key + 1), key + 1 < count && (keys[key + 1] & 1));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "multiply.h"
+#include "pair_deal.h"
 #include "platform.h"
 
 enum class Precision { bf16, int8, int8_fast, fp32 };
@@ -48,9 +49,9 @@ struct LinearKernel {
   // Converts one padded row of floats to what `multiply` reads.
   void (*store_row)(const Activations &to, int row, const float *x, int padded_inputs);
   // out[rows][32] = rows [row, row + rows) times the pair's 32 columns, scales applied, bias not. The buffer holds
-  // `kRowBlock` rows; prefetch runs ahead in the stream that `weights` is part of.
+  // `kRowBlock` rows. `ahead` reads the stream that `weights` is part of; null: nothing is to be asked of memory.
   void (*multiply)(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int row, int rows,
-                   bool prefetch, float *out);
+                   ReadAhead *ahead, float *out);
 };
 
 constexpr int kRowBlock = 32;  // most rows of one `multiply`
@@ -193,16 +194,26 @@ static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &line
 // columns.
 template <class Finish>
 static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                                int thread, Finish &&finish) {
+                                int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish) {
   alignas(64) float out[kRowBlock * kColumns];
-  const char *weights = linear.weights[thread];
-  for (int pair = linear.first_pair[thread]; pair < linear.first_pair[thread + 1]; ++pair) {
+  const auto run = [&](int owner, int index, ReadAhead &reading) {
+    const char *weights = linear.weights[owner] + index * linear.pair_bytes;
     for (int row = 0; row < rows; row += kRowBlock) {
-      const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
-      kernel.multiply(linear, pair, weights, a, row, n, row == 0, out);
+      const int n = rows - row < kRowBlock ? rows - row : kRowBlock, pair = linear.first_pair[owner] + index;
+      kernel.multiply(linear, pair, weights, a, row, n, row == 0 ? &reading : nullptr, out);
+      if (row == 0) reading.ask(n);  // memory works while the products are finished
       finish(pair, row, n, out);
     }
-    weights += linear.pair_bytes;
+  };
+  const auto pairs_of = [&](int owner) { return linear.first_pair[owner + 1] - linear.first_pair[owner]; };
+  deal.begin(thread);
+  for (int i; (i = deal.take(thread, pairs_of(thread))) >= 0;) run(thread, i, ahead);
+  for (int next = 1; next < deal.threads(); ++next) {
+    const int other = (thread + next) % deal.threads();
+    for (int i; (i = deal.take_over(thread, other, pairs_of(other))) >= 0;) {
+      ReadAhead once(linear.weights[other] + i * linear.pair_bytes, linear.pair_bytes);
+      run(other, i, once);
+    }
   }
 }
 
@@ -216,8 +227,8 @@ static inline void add_bias(const PackedLinear &linear, int pair, int rows, floa
 // The same with bias: the part of a layer that thread t computes.
 template <class Finish>
 static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                              int thread, Finish &&finish) {
-  run_products(kernel, linear, a, rows, thread, [&](int pair, int row, int n, float *out) {
+                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish) {
+  run_products(kernel, linear, a, rows, thread, ahead, deal, [&](int pair, int row, int n, float *out) {
     add_bias(linear, pair, n, out);
     finish(pair, row, n, static_cast<const float *>(out));
   });
@@ -230,11 +241,11 @@ static inline void store_row_float(const Activations &to, int row, const float *
 }
 template <class Cell>
 static void multiply_linear_fma(const PackedLinear &linear, int, const char *weights, const Activations &a, int row,
-                                int rows, bool prefetch, float *out) {
+                                int rows, ReadAhead *ahead, float *out) {
   const float *x = reinterpret_cast<const float *>(a.row(row));
   const Stream<Cell> tiles{reinterpret_cast<const Cell *>(weights)};
   const size_t stride = a.row_bytes / sizeof(float);
-  multiply_fma<Cell>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false, true, prefetch);
+  multiply_fma<Cell>(rows, x, stride, tiles, linear.padded_inputs / 32, out, kColumns, false, true, ahead);
 }
 
 // A row of 8-bit activations: symmetric, the largest magnitude at 127 (one plane) or 127 * 256 (two planes: almost

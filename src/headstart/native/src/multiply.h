@@ -3,8 +3,8 @@
 // where B is a run of pair tiles (see cells.h) that stand one behind the other (weights) or on cache pages. Every
 // element of C is one chain of operations over the inner steps in order, whatever the number of rows.
 #pragma once
+#include "read_ahead.h"
 #include "vector.h"
-
 
 // Pair tiles one behind the other.
 template <class Cell> struct Stream {
@@ -17,71 +17,6 @@ template <class Cell> struct Paged {
   const Cell *const *pages;
   size_t offset;
   const Cell *operator()(int tile) const { return pages[tile] + offset; }
-};
-
-// A function that only prefetches has no effect in the compiler's eyes: unless it is inlined first, its calls vanish.
-#define HEADSTART_PREFETCHES inline __attribute__((always_inline))
-
-// Asks for the cache lines [0, bytes) behind p, into L2: L1 is too small for the distance.
-static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
-  const char *line = static_cast<const char *>(p);
-  for (int i = 0; i < bytes; i += 64) _mm_prefetch(line + i, _MM_HINT_T1);
-}
-
-constexpr int kLine = 128;             // bytes of weights in a step of a pair
-constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
-constexpr int kNearBytes = 2048;
-constexpr int kPage = 4096;              // the processor's own prefetcher follows up to the end of such a page
-constexpr int kPageBytesAhead = 8192;    // its beginning is asked for so far ahead
-constexpr int kPagedRows = 6;            // rows from which a block of bf16 weights leaves the rest of a page to it
-
-// What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1
-// shortly before use.
-class Prefetch {
- public:
-  Prefetch() = default;
-
-  // Where several row blocks multiply a pair, each asks for its share of what lies a pair ahead: memory works all the
-  // time, not only during the first block. `from_memory` is false where other rows have asked already.
-  static Prefetch of_block(const void *weights, bool from_memory, size_t pair_bytes, int block, int blocks) {
-    Prefetch p;
-    p.near_ = true;
-    if (!from_memory) return p;
-    const size_t distance = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
-    p.far_ = static_cast<const char *>(weights) + distance + pair_bytes * block / blocks;
-    p.pace_ = (kLine + blocks - 1) / blocks;
-    return p;
-  }
-
-  // Only the beginning of each page is asked for, and the processor's own prefetcher brings the rest: lines that are
-  // asked for wait in the fill buffers that products need too, the more of them the longer a step takes.
-  static Prefetch of_pages() {
-    Prefetch p;
-    p.near_ = p.paged_ = true;
-    return p;
-  }
-
-  HEADSTART_PREFETCHES void ask(const void *line) {
-    const char *at = static_cast<const char *>(line);
-    if (paged_ && reinterpret_cast<uintptr_t>(at) % kPage < 2 * kLine) {
-      _mm_prefetch(at + kPageBytesAhead, _MM_HINT_T1);
-      _mm_prefetch(at + kPageBytesAhead + 64, _MM_HINT_T1);
-    }
-    if (pace_) {
-      _mm_prefetch(far_, _MM_HINT_T1);
-      if (pace_ > 64) _mm_prefetch(far_ + 64, _MM_HINT_T1);
-      far_ += pace_;
-    }
-    if (near_) {
-      _mm_prefetch(at + kNearBytes, _MM_HINT_T0);
-      _mm_prefetch(at + kNearBytes + 64, _MM_HINT_T0);
-    }
-  }
-
- private:
-  const char *far_ = nullptr;
-  int pace_ = 0;  // bytes a step to ask memory for
-  bool near_ = false, paged_ = false;
 };
 
 // The product in float fused multiply-adds. Faster than the bf16 dot instruction of AVX-512 (half rate on the server
@@ -148,15 +83,15 @@ static inline int block_rows(int rows, int most, int index) {
 
 template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                size_t c_stride, bool accumulate, bool streamed = false, bool prefetch = false) {
+                                size_t c_stride, bool accumulate, bool streamed = false, ReadAhead *ahead = nullptr) {
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, kFmaRows, block);
     const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
-    const bool paged = sizeof(Cell) == 2 && prefetch && blocks == 1 && n >= kPagedRows;
+    const bool paged = sizeof(Cell) == 2 && ahead && blocks == 1 && n >= kPagedRows;
     const Prefetch ask = !streamed ? Prefetch{}
-                         : paged   ? Prefetch::of_pages()
-                                   : Prefetch::of_block(tiles(0), prefetch, bytes, block, blocks);
+                         : paged   ? ahead->by_page(tiles(0), bytes)
+                                   : next_block(ahead, tiles(0), bytes, block, blocks);
 #define HEADSTART_ROWS(R)                                                                                \
   case R:                                                                                                \
     multiply_fma_rows<Cell, R>(a, a_stride, tiles, count, c, c_stride, accumulate, ask); \

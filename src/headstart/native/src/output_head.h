@@ -40,13 +40,13 @@ class OutputHead {
 
   // One thread's part. `state(row, out)` writes a row of the panel as the final norm leaves it, padded; `meet()` is a
   // barrier.
-  template <class State, class Meet> void run(int thread, State &&state, Meet &&meet) {
-    if (screens_) screen(thread, state, meet);
+  template <class State, class Meet> void run(int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
+    if (screens_) screen(thread, ahead, deal, state, meet);
     std::vector<int> places;  // best row i of the panel, or -1 - i for logit row i
     for (int i = 0; i < logits_.count; ++i) places.push_back(-1 - i);
     for (int i = 0; i < best_rows_.count; ++i)
       if (!screens_ || !decided_[i]) places.push_back(i);
-    if (!places.empty()) multiply(places, thread, state, meet);
+    if (!places.empty()) multiply(places, thread, ahead, deal, state, meet);
   }
 
  private:
@@ -78,7 +78,8 @@ class OutputHead {
 
   // All of the head for these rows.
   template <class State, class Meet>
-  void multiply(const std::vector<int> &places, int thread, State &&state, Meet &&meet) {
+  void multiply(const std::vector<int> &places, int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
+    ahead.begin(m_.head.weights[thread], m_.streams[thread].data() + m_.streams[thread].size());
     const int rows = static_cast<int>(places.size());
     // Up to two rows every thread packs for itself: cheaper than one more barrier.
     const bool alone = rows <= 2;
@@ -90,7 +91,7 @@ class OutputHead {
     best.assign(best_rows_.count, {});
     const int size = m_.shape.vocab;
     const float cap = m_.shape.logit_softcap;
-    run_linear(m_.kernel, m_.head, input, rows, thread, [&](int pair, int row, int count, const float *out) {
+    run_linear(m_.kernel, m_.head, input, rows, thread, ahead, deal, [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns, columns = std::min(kColumns, size - column);
       for (int r = 0; r < count; ++r) {
         alignas(64) float capped[kColumns];
@@ -116,7 +117,9 @@ class OutputHead {
   }
 
   // Decides all best rows, but for those where too much is left.
-  template <class State, class Meet> void screen(int thread, State &&state, Meet &&meet) {
+  template <class State, class Meet> void screen(int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
+    const HugeBuffer &stream = m_.screen_streams[thread];
+    ahead.begin(stream.data(), stream.data() + stream.size());
     const int rows = best_rows_.count;
     const LinearKernel kernel = linear_kernel(kScreenPrecision);
     const HeadScreen &screen = m_.screen;
@@ -132,7 +135,7 @@ class OutputHead {
     meet();
     std::vector<ScreenedRow> &screened = screened_[thread];
     for (int i = 0; i < rows; ++i) screened[i].reset();
-    run_products(kernel, screen.linear, screen_input_, rows, thread, [&](int pair, int row, int count, const float *out) {
+    run_products(kernel, screen.linear, screen_input_, rows, thread, ahead, deal, [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns;
       const float *bias = screen.linear.bias.empty() ? nullptr : &screen.linear.bias[column];
       for (int r = 0; r < count; ++r)
@@ -185,7 +188,7 @@ class OutputHead {
   float logit(int token, int thread) const {
     alignas(64) float out[kRowBlock * kColumns];
     const int pair = token / kColumns;
-    m_.kernel.multiply(m_.head, pair, m_.head.pair_weights(pair), own_[thread], 0, 1, false, out);
+    m_.kernel.multiply(m_.head, pair, m_.head.pair_weights(pair), own_[thread], 0, 1, nullptr, out);
     add_bias(m_.head, pair, 1, out);
     return out[token % kColumns];
   }

@@ -57,6 +57,7 @@ class PassRunner {
   AlignedBuffer part_memory_;  // [part][part_size] floats
   size_t part_capacity_ = 0;
   Barrier barrier_;
+  PairDeal deal_;
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   size_t x_stride_, qkv_stride_, branch_stride_;
@@ -92,6 +93,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     }
     head_->begin_panel(first_, rows_);
     barrier_.reset(threads);
+    deal_.reset(threads);
     bool complete = true;
 #pragma omp parallel num_threads(threads)
     {

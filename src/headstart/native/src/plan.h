@@ -65,6 +65,10 @@ class Plan {
   }
 
   const std::vector<SequencePlan> &sequences() const { return sequences_; }
+  const SequencePlan &sequence_of(int row) const {
+    return *std::upper_bound(sequences_.begin(), sequences_.end(), row,
+                             [](int r, const SequencePlan &s) { return r < s.end_row; });
+  }
   // Logical slots of a tree row's ancestors in this pass and itself, from the cached length on.
   const int32_t *path(int row) const { return path_.data() + path_begin_[row]; }
   // Most keys that a tree's rows can be scored against slot by slot (see attention.h).
@@ -89,7 +93,7 @@ class Plan {
             items.push_back({s, first + rows * block / blocks, first + rows * (block + 1) / blocks, kv_head,
                              kv_head * group + head, std::min(item_heads, group - head)});
     }
-    if (static_cast<int>(items.size()) < 4 * threads) split_last(items, threads);
+    if (static_cast<int>(items.size()) < 16 * threads) split_last(items, threads);
   }
 
   // Deals the items to the threads, all of which get about as much to read and to multiply. Where too few items would

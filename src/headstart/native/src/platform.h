@@ -78,12 +78,13 @@ class Barrier {
     threads_ = threads;
     arrived_.store(0, std::memory_order_relaxed);
   }
-  // `phase` counts this thread's barriers since the reset.
-  void wait(int &phase) {
+  // `phase` counts this thread's barriers since the reset; `meanwhile` is done again and again while it waits.
+  template <class Work> void wait(int &phase, Work &&meanwhile) {
     if (threads_ == 1) return;
     const int64_t target = static_cast<int64_t>(threads_) * ++phase;
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == target) return;
     for (int spins = 0; arrived_.load(std::memory_order_acquire) < target; ++spins) {
+      meanwhile();
       _mm_pause();
       if (spins >= kSpins) {
         sched_yield();

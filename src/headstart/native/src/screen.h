@@ -108,7 +108,7 @@ class ScreenedRow {
   const Contender *end() const { return contenders_ + count_; }
 
  private:
-  static constexpr int kCapacity = 128;
+  static constexpr int kCapacity = 1024;
 
   void raise(Lanes lower) {
     alignas(64) float each[16];

@@ -28,6 +28,7 @@ class SingleLinear {
         kernel_.store_row(input_, row, padded_, linear_.padded_inputs);
       }
       bool complete = true;
+      deal_.reset(threads_);
 #pragma omp parallel num_threads(threads_)
       {
         if (omp_get_num_threads() == threads_) {
@@ -45,8 +46,10 @@ class SingleLinear {
  private:
   static constexpr int kRows = 256;  // run together
 
-  void multiply(int rows, float *y) const {
-    run_linear(kernel_, linear_, input_, rows, omp_get_thread_num(), [&](int pair, int row, int count, const float *out) {
+  void multiply(int rows, float *y) {
+    const int thread = omp_get_thread_num();
+    ReadAhead ahead(streams_[thread].data(), streams_[thread].size());
+    run_linear(kernel_, linear_, input_, rows, thread, ahead, deal_, [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns, columns = std::min(kColumns, linear_.outputs - column);
       for (int r = 0; r < count; ++r)
         std::memcpy(y + static_cast<size_t>(row + r) * linear_.outputs + column, out + r * kColumns, columns * sizeof(float));
@@ -59,5 +62,6 @@ class SingleLinear {
   std::vector<HugeBuffer> streams_;
   std::vector<AlignedBuffer> memory_;
   Activations input_;
+  PairDeal deal_;
   float *padded_;  // one row
 };

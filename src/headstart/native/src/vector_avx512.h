@@ -60,6 +60,10 @@ static inline Lanes load_bf16(const Bf16 *p) {
 
 // Rounds to nearest even; a NaN stays a NaN.
 static inline void store_bf16(Bf16 *p, Lanes a) {
+#if defined(__AVX512BF16__)
+  const __m256bh halves = _mm512_cvtneps_pbh(a.v);
+  std::memcpy(p, &halves, sizeof halves);
+#else
   const __m512i bits = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded =
@@ -67,6 +71,7 @@ static inline void store_bf16(Bf16 *p, Lanes a) {
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   const __m512i result = _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fc0));
   _mm256_storeu_si256(reinterpret_cast<__m256i *>(p), _mm512_cvtepi32_epi16(result));
+#endif
 }
 
 // Even and odd members of 16 interleaved bf16 pairs, as floats.

@@ -1,6 +1,9 @@
 // What one thread of the team does in a panel of a pass (see pass.h).
 #pragma once
 
+// Asked of memory between two looks at a barrier: what it delivers meanwhile.
+constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+
 class PassRunner::Worker {
  public:
   Worker(PassRunner &runner, int thread)
@@ -8,6 +11,9 @@ class PassRunner::Worker {
         quantised_(m_.kernel.element == ElementKind::int8) {}
 
   void run() {
+    const HugeBuffer &stream = m_.streams[thread_];
+    const bool all = pass_.layers == m_.shape.layers;
+    ahead_.begin(stream.data(), all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
     if (m_.is_head())
       enter();
     else
@@ -18,12 +24,14 @@ class PassRunner::Worker {
     }
     copy_taps(pass_.layers);
     copy_final_taps();
-    p_.head_->run(thread_, [this](int row, float *out) { norm_row(m_.final_norm, x(row), out); }, [this] { barrier(); });
+    p_.head_->run(thread_, ahead_, p_.deal_, [this](int row, float *out) { norm_row(m_.final_norm, x(row), out); }, [this] { barrier(); });
   }
 
  private:
   float *x(int row) const { return p_.x_ + row * p_.x_stride_; }
-  void barrier() { p_.barrier_.wait(phase_); }
+  void barrier() {
+    p_.barrier_.wait(phase_, [this] { ahead_.ask(kLinesWhileWaiting); });
+  }
 
   // This thread's rows of `count`: every threads-th.
   template <class Work> void my_rows(int count, Work &&work) const {
@@ -163,7 +171,7 @@ class PassRunner::Worker {
   ElementKind middle_kind() const { return quantised_ ? ElementKind::fp32 : m_.kernel.element; }
 
   template <class Finish> void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish) {
-    run_linear(m_.kernel, layer, input, rows, thread_, finish);
+    run_linear(m_.kernel, layer, input, rows, thread_, ahead_, p_.deal_, finish);
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
@@ -231,28 +239,40 @@ class PassRunner::Worker {
     });
   }
 
-  // Norms and rotates queries and keys in place, and writes keys and values to the cache. Cut by row and head.
+  // Norms and rotates queries and keys in place, and writes keys and values to the cache. Cut by head, so that the rows of
+  // a page are written by one thread; keys and values, which take longer, apart from queries.
   template <class Cell> void rotate_and_store(const DecoderLayer &layer, int index) {
-    const int heads = m_.shape.heads, kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim;
-    const int units = heads + 2 * kv_heads, all = rows_ * units;
-    int sequence = 0;
+    const int heads = m_.shape.heads, all = heads + 2 * m_.shape.kv_heads;
+    my_share(heads, [&](int head, int row) { rotate_row<Cell>(layer, index, head, row); });
+    my_share(all - heads, [&](int head, int row) { rotate_row<Cell>(layer, index, heads + head, row); });
+  }
+
+  // This thread's part of `heads` times all rows, head by head.
+  template <class Work> void my_share(int heads, Work &&work) {
+    const int all = heads * rows_;
     for (int unit = all * thread_ / threads_; unit < all * (thread_ + 1) / threads_; ++unit) {
-      const int row = p_.first_ + unit / units, head = unit % units;
-      float *at = p_.qkv_ + (unit / units) * p_.qkv_stride_ + head * d;
-      if (head < heads + kv_heads) {
-        const Norm &norm = layer.norms[head < heads ? kQueryNorm : kKeyNorm];
-        if (norm.present()) norm_head(norm, at);
-        if (layer.rope >= 0) rotate(m_.ropes[layer.rope], pass_.positions[row], at);
-        if (head < heads) continue;
-      }
-      while (p_.plan_.sequences()[sequence].end_row <= row) ++sequence;
-      const SequencePlan &s = p_.plan_.sequences()[sequence];
-      const int slot = s.slot(row), page = p_.plan_.page(s, slot / kPageKeys);
-      if (head < heads + kv_heads)
-        write_key(p_.cache_->keys<Cell>(index, page, head - heads), slot % kPageKeys, at, d);
-      else
-        write_value(p_.cache_->values<Cell>(index, page, head - heads - kv_heads), slot % kPageKeys, at, d);
+      ahead_.ask(kLinesAUnit);
+      work(unit / rows_, unit % rows_);
     }
+  }
+
+  // One of query, key and value heads, of one row of the panel.
+  template <class Cell> void rotate_row(const DecoderLayer &layer, int index, int head, int panel_row) {
+    const int first_key = m_.shape.heads, first_value = first_key + m_.shape.kv_heads, d = m_.shape.head_dim;
+    const int row = p_.first_ + panel_row;
+    float *at = p_.qkv_ + panel_row * p_.qkv_stride_ + head * d;
+    if (head < first_value) {
+      const Norm &norm = layer.norms[head < first_key ? kQueryNorm : kKeyNorm];
+      if (norm.present()) norm_head(norm, at);
+      if (layer.rope >= 0) rotate(m_.ropes[layer.rope], pass_.positions[row], at);
+      if (head < first_key) return;
+    }
+    const SequencePlan &s = p_.plan_.sequence_of(row);
+    const int slot = s.slot(row), page = p_.plan_.page(s, slot / kPageKeys);
+    if (head < first_value)
+      write_key(p_.cache_->keys<Cell>(index, page, head - first_key), slot % kPageKeys, at, d);
+    else
+      write_value(p_.cache_->values<Cell>(index, page, head - first_value), slot % kPageKeys, at, d);
   }
 
   // The head stands between others, so the norm's padding goes to scratch.
@@ -279,7 +299,7 @@ class PassRunner::Worker {
                                    index,             layer.window,    m_.shape.head_dim,
                                    m_.shape.attention_scale, m_.shape.attention_softcap, p_.qkv_,
                                    p_.qkv_stride_,    p_.first_,       p_.attended_,
-                                   middle_kind()};
+                                   middle_kind(),     ahead_};
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
     const int parts = static_cast<int>(p_.parts_.size());
     const size_t size = p_.part_size();
@@ -328,4 +348,5 @@ class PassRunner::Worker {
   const int thread_, threads_, rows_;
   const bool quantised_;
   int phase_ = 0;
+  ReadAhead ahead_;
 };

@@ -1,0 +1,118 @@
+// What a thread asks memory for before it needs it. Memory is to work all the time: while a thread multiplies, and while
+// it does or waits for anything else.
+#pragma once
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+// A function that only prefetches has no effect in the compiler's eyes: unless it is inlined first, its calls vanish.
+#define HEADSTART_PREFETCHES inline __attribute__((always_inline))
+
+constexpr int kCacheLine = 64;
+
+// Asks for the cache lines [0, bytes) behind p, into L2: L1 is too small for the distance.
+static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
+  const char *line = static_cast<const char *>(p);
+  for (int i = 0; i < bytes; i += kCacheLine) _mm_prefetch(line + i, _MM_HINT_T1);
+}
+
+constexpr int kLine = 128;             // bytes of weights in a step of a pair
+constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
+constexpr int kNearBytes = 2048;
+constexpr int kPage = 4096;            // the processor's own prefetcher follows up to the end of such a page
+constexpr int kPageBytesAhead = 8192;  // its beginning is asked for so far ahead
+constexpr int kPagedRows = 6;          // rows from which a block of bf16 weights leaves the rest of a page to it
+
+// What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1
+// shortly before use.
+class Prefetch {
+ public:
+  Prefetch() = default;
+
+  // Nothing from memory.
+  static Prefetch nearby() {
+    Prefetch p;
+    p.near_ = true;
+    return p;
+  }
+  // `pace` bytes a step, from `far` on.
+  static Prefetch from(const char *far, int pace) {
+    Prefetch p = nearby();
+    p.far_ = far, p.pace_ = pace;
+    return p;
+  }
+  // Only the beginning of each page is asked for, and the processor's own prefetcher brings the rest: lines that are
+  // asked for wait in the fill buffers that products need too, the more of them the longer a step takes.
+  static Prefetch of_pages() {
+    Prefetch p = nearby();
+    p.paged_ = true;
+    return p;
+  }
+
+  HEADSTART_PREFETCHES void ask(const void *line) {
+    const char *at = static_cast<const char *>(line);
+    if (paged_ && reinterpret_cast<uintptr_t>(at) % kPage < 2 * kLine) {
+      _mm_prefetch(at + kPageBytesAhead, _MM_HINT_T1);
+      _mm_prefetch(at + kPageBytesAhead + kCacheLine, _MM_HINT_T1);
+    }
+    if (pace_) {
+      _mm_prefetch(far_, _MM_HINT_T1);
+      if (pace_ > kCacheLine) _mm_prefetch(far_ + kCacheLine, _MM_HINT_T1);
+      far_ += pace_;
+    }
+    if (near_) {
+      _mm_prefetch(at + kNearBytes, _MM_HINT_T0);
+      _mm_prefetch(at + kNearBytes + kCacheLine, _MM_HINT_T0);
+    }
+  }
+
+ private:
+  const char *far_ = nullptr;
+  int pace_ = 0;  // bytes a step to ask memory for
+  bool near_ = false, paged_ = false;
+};
+
+// How far one thread has asked memory for its stream of weights.
+class ReadAhead {
+ public:
+  ReadAhead() = default;
+  ReadAhead(const char *from, size_t bytes) : at_(from), asked_(from), end_(from + bytes) {}
+
+  // The weights [from, end) come next.
+  void begin(const char *from, const char *end) { at_ = asked_ = from, end_ = end; }
+
+  // Asks for some more lines, wherever the thread has time for it.
+  HEADSTART_PREFETCHES void ask(int lines) {
+    const char *to = std::min(std::min(asked_ + lines * kCacheLine, at_ + kMostAhead), end_);
+    for (; asked_ < to; asked_ += kCacheLine) _mm_prefetch(asked_, _MM_HINT_T1);
+  }
+
+  // While a pair is multiplied, of which `block` of `blocks` row blocks comes now: each asks for its share.
+  Prefetch next_block(const char *weights, size_t pair_bytes, int block, int blocks) {
+    const size_t least = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
+    if (block == 0) at_ = weights, asked_ = std::max(asked_, weights + least);
+    // What was asked for elsewhere is multiplied faster than memory delivers, so memory is not waited for.
+    const ptrdiff_t ahead = asked_ - at_;
+    const int pace = ceil_share(kLine, blocks) >> (ahead > kFarAhead ? 2 : ahead > kWellAhead ? 1 : 0);
+    const Prefetch next = Prefetch::from(asked_, pace);
+    asked_ += pace * (pair_bytes / kLine);
+    return next;
+  }
+  Prefetch by_page(const void *weights, size_t pair_bytes) {
+    at_ = static_cast<const char *>(weights), asked_ = std::max(asked_, at_ + pair_bytes);
+    return Prefetch::of_pages();
+  }
+
+ private:
+  static constexpr ptrdiff_t kMostAhead = 1 << 20, kFarAhead = 128 << 10, kWellAhead = 48 << 10;
+  static int ceil_share(int bytes, int blocks) { return (bytes + blocks - 1) / blocks; }
+
+  const char *at_ = nullptr, *asked_ = nullptr, *end_ = nullptr;
+};
+
+// The same for a thread that may not ask memory (`ahead` is null), because other rows have asked already.
+static inline Prefetch next_block(ReadAhead *ahead, const void *weights, size_t pair_bytes, int block, int blocks) {
+  return ahead ? ahead->next_block(static_cast<const char *>(weights), pair_bytes, block, blocks) : Prefetch::nearby();
+}
