@@ -181,9 +181,11 @@ template <class Cell> class AttentionTile {
   void score(int chunk, int page, int shared_end) {
     const int bytes = kPageKeys * layer_.head_dim * static_cast<int>(sizeof(Cell));
     for (; page < shared_end; ++page) {
-      // Pages stand anywhere: the hardware does not guess the next one.
-      if (page + 1 < shared_end) prefetch_lines(key_page(page + 1), bytes);
-      prefetch_lines(value_page(page), bytes);
+      // Pages stand anywhere: the hardware does not guess the next one. Later rows find them where the first ones did.
+      if (item_.first_row == sequence_.first_row) {
+        if (page + 1 < shared_end) prefetch_lines(key_page(page + 1), bytes);
+        prefetch_lines(value_page(page), bytes);
+      }
       layer_.ahead.ask(kLinesAPage);
       score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride);
     }

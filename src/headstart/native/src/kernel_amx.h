@@ -1,7 +1,7 @@
 // The matrix unit: tiles of 16 rows, so that 16 rows cost what one costs. fp32 uses the float kernel.
 #pragma once
-#include "linear.h"
 #include "tiles.h"
+#include "vnni.h"
 
 // C[16 * kRowTiles][32] (+)= A . pair tiles. Rows past the last are computed from whatever stands there and must be
 // allocated.
@@ -22,10 +22,16 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
   }
   for (int tile = 0; tile < count; ++tile, a += 32) {
     const Bf16 *b = tiles(tile);
-    for (int line = 0; line < 16; ++line) prefetch.ask(b + line * kLine / sizeof(Bf16));
+    const auto ask = [&](int quarter) __attribute__((always_inline)) {
+      for (int line = 4 * quarter; line < 4 * quarter + 4; ++line) prefetch.ask(b + line * kLine / sizeof(Bf16));
+    };
+    ask(0);
     TILE_LOAD(4, a, a_bytes);
+    ask(1);
     TILE_LOAD(6, b, 128);
+    ask(2);
     TILE_LOAD(7, b + 32, 128);
+    ask(3);
     TILE_BF16(0, 4, 6);
     TILE_BF16(1, 4, 7);
     if constexpr (kRowTiles == 2) {
@@ -71,10 +77,16 @@ static inline void multiply_int8_tile(const char *high, size_t tile_bytes, const
     TILE_ZERO(3);
   }
   for (int tile = 0; tile < count; ++tile, weights += 2048, high += tile_bytes) {
-    for (int line = 0; line < 16; ++line) prefetch.ask(weights + line * kLine);
+    const auto ask = [&](int quarter) __attribute__((always_inline)) {
+      for (int line = 4 * quarter; line < 4 * quarter + 4; ++line) prefetch.ask(weights + line * kLine);
+    };
+    ask(0);
     TILE_LOAD(4, high, row_bytes);
+    ask(1);
     TILE_LOAD(6, weights, 128);
+    ask(2);
     TILE_LOAD(7, weights + 64, 128);
+    ask(3);
     TILE_S8_S8(0, 4, 6);
     TILE_S8_S8(1, 4, 7);
     if constexpr (kPlanes == 2) {
@@ -91,9 +103,16 @@ static inline void multiply_int8_tile(const char *high, size_t tile_bytes, const
   }
 }
 
+// Up to so many rows of two planes the dot product is faster: a tile takes as long for one row as for sixteen.
+constexpr int kFewRows = 6;
+
 template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
+  if (kPlanes == 2 && rows <= kFewRows) {
+    multiply_linear_vnni<kPlanes, static_cast<int>(0x80808080)>(linear, pair, weights, a, row, rows, ahead, out);
+    return;
+  }
   alignas(64) int32_t sums[kPlanes * 512];
   for (int first = 0; first < rows; first += 16) {
     const char *high = a.row(row + first);

@@ -3,6 +3,8 @@
 
 // Asked of memory between two looks at a barrier: what it delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+// Most of the cache that a layer asks for before it is read: it has to stay in L2 beside weights.
+constexpr size_t kPageBytesAsked = 512 << 10;
 
 class PassRunner::Worker {
  public:
@@ -14,6 +16,7 @@ class PassRunner::Worker {
     const HugeBuffer &stream = m_.streams[thread_];
     const bool all = pass_.layers == m_.shape.layers;
     ahead_.begin(stream.data(), all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
+    choose_pages();
     if (m_.is_head())
       enter();
     else
@@ -179,6 +182,7 @@ class PassRunner::Worker {
     Activations mlp_input;
     if (m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
+    ask_for_pages(index);
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
     if (m_.precision == Precision::fp32) {
@@ -294,6 +298,32 @@ class PassRunner::Worker {
     }
   }
 
+  // The sequences and heads whose pages this thread will read in every layer.
+  void choose_pages() {
+    for (const AttentionPart &part : p_.parts_) {
+      if (part.thread != thread_) continue;
+      const AttentionItem &item = p_.items_[part.item];
+      const auto same = [&](const AttentionItem &of) { return of.sequence == item.sequence && of.kv_head == item.kv_head; };
+      if (std::none_of(pages_of_.begin(), pages_of_.end(), same)) pages_of_.push_back(item);
+    }
+  }
+
+  // Asks memory for them while a layer's first product runs: pages stand anywhere, and attention would wait for each.
+  void ask_for_pages(int layer) const {
+    const size_t bytes = static_cast<size_t>(kPageKeys) * m_.shape.head_dim * (m_.precision == Precision::fp32 ? 4 : 2);
+    size_t left = kPageBytesAsked;
+    for (const AttentionItem &item : pages_of_) {
+      const SequencePlan &sequence = p_.plan_.sequences()[item.sequence];
+      for (int logical = ceil_div(sequence.cached, kPageKeys) - 1; logical >= 0; --logical) {
+        if (left < 2 * bytes) return;
+        left -= 2 * bytes;
+        const int page = p_.plan_.page(sequence, logical);
+        prefetch_lines(p_.cache_->keys<char>(layer, page, item.kv_head), static_cast<int>(bytes));
+        prefetch_lines(p_.cache_->values<char>(layer, page, item.kv_head), static_cast<int>(bytes));
+      }
+    }
+  }
+
   template <class Cell> void attend(const DecoderLayer &layer, int index) {
     const AttentionLayer attention{*p_.cache_,        p_.plan_,        pass_.positions,
                                    index,             layer.window,    m_.shape.head_dim,
@@ -348,5 +378,6 @@ class PassRunner::Worker {
   const int thread_, threads_, rows_;
   const bool quantised_;
   int phase_ = 0;
+  std::vector<AttentionItem> pages_of_;
   ReadAhead ahead_;
 };
