@@ -243,21 +243,18 @@ class PassRunner::Worker {
     });
   }
 
-  // Norms and rotates queries and keys in place, and writes keys and values to the cache. Cut by head, so that the rows of
-  // a page are written by one thread; keys and values, which take longer, apart from queries.
+  // Norms and rotates queries and keys in place, and writes keys and values to the cache. A head's keys and values are
+  // one thread's: values of neighbours share words.
   template <class Cell> void rotate_and_store(const DecoderLayer &layer, int index) {
-    const int heads = m_.shape.heads, all = heads + 2 * m_.shape.kv_heads;
-    my_share(heads, [&](int head, int row) { rotate_row<Cell>(layer, index, head, row); });
-    my_share(all - heads, [&](int head, int row) { rotate_row<Cell>(layer, index, heads + head, row); });
-  }
-
-  // This thread's part of `heads` times all rows, head by head.
-  template <class Work> void my_share(int heads, Work &&work) {
-    const int all = heads * rows_;
-    for (int unit = all * thread_ / threads_; unit < all * (thread_ + 1) / threads_; ++unit) {
-      ahead_.ask(kLinesAUnit);
-      work(unit / rows_, unit % rows_);
-    }
+    const int heads = m_.shape.heads, written = 2 * m_.shape.kv_heads;
+    const auto rotate_units = [&](int first, int last) {
+      for (int unit = first; unit < last; ++unit) {
+        ahead_.ask(kLinesAUnit);
+        rotate_row<Cell>(layer, index, unit / rows_, unit % rows_);
+      }
+    };
+    rotate_units(heads * rows_ * thread_ / threads_, heads * rows_ * (thread_ + 1) / threads_);
+    rotate_units((heads + written * thread_ / threads_) * rows_, (heads + written * (thread_ + 1) / threads_) * rows_);
   }
 
   // One of query, key and value heads, of one row of the panel.
