@@ -25,13 +25,12 @@ from headstart.lending import draft_context
 from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, Prompt, StreamPiece, bare, listed, token_ids
+from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece, bare, listed, listed_chats, token_ids
 from headstart.runner import BLOCK_SIZE, ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.text.grammar import GrammarCompiler
 
-Message = Mapping[str, Any]
 OnCommit = Callable[[StreamPiece], None]
 
 _CACHE_BYTES = 1 << 30
@@ -181,11 +180,7 @@ class LLM:
 
         ``tools``: JSON schemas of functions; ``chat_template_kwargs``: what else ``ChatTemplate.render`` takes.
         """
-        conversations = [messages] if _is_one_chat(messages) else messages
-        encoded = [
-            self.encode_chat(conversation, tools, chat_template_kwargs)  # type: ignore[arg-type]
-            for conversation in conversations
-        ]
+        encoded = [self.encode_chat(chat, tools, chat_template_kwargs) for chat in listed_chats(messages)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict)
 
     def stream(
@@ -371,11 +366,6 @@ class LLM:
         with self._lock:
             for job in jobs:
                 self.engine.abort(job.sequence)
-
-
-def _is_one_chat(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> bool:
-    # Anything that is not a list of conversations is left for the template to refuse.
-    return not isinstance(messages, Sequence) or not messages or isinstance(messages[0], Mapping)
 
 
 def _cache_salt(sequence: SequenceView) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import abc
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import cast
+from typing import Any, cast
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
@@ -216,6 +216,8 @@ class Job:
 
 Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
 """A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``."""
+Message = abc.Mapping[str, Any]
+"""One of a conversation, as OpenAI's API has it: ``role``, ``content`` and what else the chat template reads."""
 _PROMPT_KEYS = ("prompt_token_ids", "prompt")
 
 
@@ -227,6 +229,14 @@ def listed(prompts: Prompt | abc.Sequence[Prompt]) -> abc.Sequence[Prompt]:
         return [cast(Prompt, prompts)]
     items = list(prompts)
     return [cast(Prompt, items)] if items and all(map(_is_id, items)) else cast(abc.Sequence[Prompt], items)
+
+
+def listed_chats(
+    messages: abc.Sequence[Message] | abc.Sequence[abc.Sequence[Message]],
+) -> abc.Sequence[abc.Sequence[Message]]:
+    """One or several conversations as a list; anything else is left for the template to refuse."""
+    one = not isinstance(messages, abc.Sequence) or not messages or isinstance(messages[0], abc.Mapping)
+    return cast(abc.Sequence[abc.Sequence[Message]], [messages] if one else messages)
 
 
 def bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:

@@ -175,6 +175,22 @@ def test_one_thread_or_two(precision: Precision, isa: str) -> None:
 
 @each_isa
 @each_precision
+def test_three_threads_say_the_same_every_time(precision: Precision, isa: str) -> None:
+    """Threads write neighbouring cells of the cache, and take work over from each other as it happens."""
+    config = CONFIGS["grouped"]
+    tokens, tree = random_tokens(40), random_tree(20, seed=5)
+    said: list[Tensor] = []
+    for _ in range(12):
+        backend = native(config, precision, isa, 3)
+        storage = storage_of(backend)
+        prefill = backend.forward(make_pass(Rows(tokens[:20], 0, SHUFFLED)), storage).logits
+        nodes = backend.forward(make_pass(Rows(tokens[20:], 20, SHUFFLED, tree)), storage).logits
+        said.append(torch.cat([prefill, nodes]))
+    assert all(torch.equal(said[0], again) for again in said)
+
+
+@each_isa
+@each_precision
 @pytest.mark.parametrize("base", [20, 31, 505])
 def test_decoding_goes_on_from_an_accepted_path(base: int, precision: Precision, isa: str) -> None:
     """The accepted path moved into place leaves the cache as plain decoding would."""
