@@ -64,6 +64,7 @@ template <class Cell> class AttentionScratch {
   int head_dim_ = 0, tree_span_ = 0;
 };
 
+// Cache lines of weights asked of memory for each page that is scored and each row of scores: more make attention wait.
 constexpr int kLinesAPage = 16, kLinesAnEntry = 16;
 
 struct AttentionLayer {

@@ -1,7 +1,8 @@
 // What one thread of the team does in a panel of a pass (see pass.h).
 #pragma once
 
-// Asked of memory between two looks at a barrier: what it delivers meanwhile.
+// Cache lines asked of memory between two looks at a barrier, and for each head of a row that is rotated: about what it
+// delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
 // Most of the cache that a layer asks for before it is read: it has to stay in L2 beside weights.
 constexpr size_t kPageBytesAsked = 512 << 10;
@@ -27,7 +28,9 @@ class PassRunner::Worker {
     }
     copy_taps(pass_.layers);
     copy_final_taps();
-    p_.head_->run(thread_, ahead_, p_.deal_, [this](int row, float *out) { norm_row(m_.final_norm, x(row), out); }, [this] { barrier(); });
+    p_.head_->run(
+        thread_, ahead_, p_.deal_, [this](int row, float *out) { norm_row(m_.final_norm, x(row), out); },
+        [this] { barrier(); });
   }
 
  private:
@@ -182,7 +185,7 @@ class PassRunner::Worker {
     Activations mlp_input;
     if (m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
-    ask_for_pages(index);
+    ask_for_pages(index, layer.window);
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
     if (m_.precision == Precision::fp32) {
@@ -306,12 +309,13 @@ class PassRunner::Worker {
   }
 
   // Asks memory for them while a layer's first product runs: pages stand anywhere, and attention would wait for each.
-  void ask_for_pages(int layer) const {
+  void ask_for_pages(int layer, int window) const {
     const size_t bytes = static_cast<size_t>(kPageKeys) * m_.shape.head_dim * (m_.precision == Precision::fp32 ? 4 : 2);
     size_t left = kPageBytesAsked;
     for (const AttentionItem &item : pages_of_) {
       const SequencePlan &sequence = p_.plan_.sequences()[item.sequence];
-      for (int logical = ceil_div(sequence.cached, kPageKeys) - 1; logical >= 0; --logical) {
+      const int oldest = window ? std::max(0, sequence.cached - window) / kPageKeys : 0;
+      for (int logical = ceil_div(sequence.cached, kPageKeys) - 1; logical >= oldest; --logical) {
         if (left < 2 * bytes) return;
         left -= 2 * bytes;
         const int page = p_.plan_.page(sequence, logical);
