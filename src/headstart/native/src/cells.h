@@ -28,8 +28,6 @@ static inline Bf16 to_bf16(float x) {
   std::memcpy(&bits, &x, sizeof bits);
   return {static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
 }
-static inline void assign(Bf16 &cell, float x) { cell = to_bf16(x); }
-static inline void assign(float &cell, float x) { cell = x; }
 
 constexpr int kColumns = 32;      // columns of a pair tile
 constexpr int kPageKeys = 32;     // keys of a cache page

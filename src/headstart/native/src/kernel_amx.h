@@ -22,16 +22,13 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
   }
   for (int tile = 0; tile < count; ++tile, a += 32) {
     const Bf16 *b = tiles(tile);
-    const auto ask = [&](int quarter) __attribute__((always_inline)) {
-      for (int line = 4 * quarter; line < 4 * quarter + 4; ++line) prefetch.ask(b + line * kLine / sizeof(Bf16));
-    };
-    ask(0);
+    prefetch.ask_quarter(b, 0);
     TILE_LOAD(4, a, a_bytes);
-    ask(1);
+    prefetch.ask_quarter(b, 1);
     TILE_LOAD(6, b, 128);
-    ask(2);
+    prefetch.ask_quarter(b, 2);
     TILE_LOAD(7, b + 32, 128);
-    ask(3);
+    prefetch.ask_quarter(b, 3);
     TILE_BF16(0, 4, 6);
     TILE_BF16(1, 4, 7);
     if constexpr (kRowTiles == 2) {
@@ -77,16 +74,13 @@ static inline void multiply_int8_tile(const char *high, size_t tile_bytes, const
     TILE_ZERO(3);
   }
   for (int tile = 0; tile < count; ++tile, weights += 2048, high += tile_bytes) {
-    const auto ask = [&](int quarter) __attribute__((always_inline)) {
-      for (int line = 4 * quarter; line < 4 * quarter + 4; ++line) prefetch.ask(weights + line * kLine);
-    };
-    ask(0);
+    prefetch.ask_quarter(weights, 0);
     TILE_LOAD(4, high, row_bytes);
-    ask(1);
+    prefetch.ask_quarter(weights, 1);
     TILE_LOAD(6, weights, 128);
-    ask(2);
+    prefetch.ask_quarter(weights, 2);
     TILE_LOAD(7, weights + 64, 128);
-    ask(3);
+    prefetch.ask_quarter(weights, 3);
     TILE_S8_S8(0, 4, 6);
     TILE_S8_S8(1, 4, 7);
     if constexpr (kPlanes == 2) {

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cells.h"
+
 // A function that only prefetches has no effect in the compiler's eyes: unless it is inlined first, its calls vanish.
 #define HEADSTART_PREFETCHES inline __attribute__((always_inline))
 
@@ -68,6 +70,12 @@ class Prefetch {
     }
   }
 
+  // The same for a quarter of the 16 steps of a pair tile: what is asked for stands between other instructions.
+  HEADSTART_PREFETCHES void ask_quarter(const void *tile, int quarter) {
+    const char *at = static_cast<const char *>(tile);
+    for (int step = 4 * quarter; step < 4 * quarter + 4; ++step) ask(at + step * kLine);
+  }
+
  private:
   const char *far_ = nullptr;
   int pace_ = 0;  // bytes a step to ask memory for
@@ -89,13 +97,14 @@ class ReadAhead {
     for (; asked_ < to; asked_ += kCacheLine) _mm_prefetch(asked_, _MM_HINT_T1);
   }
 
-  // While a pair is multiplied, of which `block` of `blocks` row blocks comes now: each asks for its share.
+  // While a pair is multiplied, of which `block` of `blocks` row blocks comes now: each asks for its share of what lies
+  // some way ahead, a pair where there are several blocks.
   Prefetch next_block(const char *weights, size_t pair_bytes, int block, int blocks) {
     const size_t least = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
     if (block == 0) at_ = weights, asked_ = std::max(asked_, weights + least);
-    // What was asked for elsewhere is multiplied faster than memory delivers, so memory is not waited for.
-    const ptrdiff_t ahead = asked_ - at_;
-    const int pace = ceil_share(kLine, blocks) >> (ahead > kFarAhead ? 2 : ahead > kWellAhead ? 1 : 0);
+    // What was asked for elsewhere, beyond that, is multiplied faster than memory delivers: memory is not waited for.
+    const ptrdiff_t beyond = asked_ - (at_ + least + pair_bytes * block / blocks);
+    const int pace = ceil_div(kLine, blocks) >> (beyond > kFarBeyond ? 2 : beyond > kWellBeyond ? 1 : 0);
     const Prefetch next = Prefetch::from(asked_, pace);
     asked_ += pace * (pair_bytes / kLine);
     return next;
@@ -106,8 +115,7 @@ class ReadAhead {
   }
 
  private:
-  static constexpr ptrdiff_t kMostAhead = 1 << 20, kFarAhead = 128 << 10, kWellAhead = 48 << 10;
-  static int ceil_share(int bytes, int blocks) { return (bytes + blocks - 1) / blocks; }
+  static constexpr ptrdiff_t kMostAhead = 1 << 20, kFarBeyond = 116 << 10, kWellBeyond = 36 << 10;
 
   const char *at_ = nullptr, *asked_ = nullptr, *end_ = nullptr;
 };

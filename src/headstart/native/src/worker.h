@@ -298,29 +298,35 @@ class PassRunner::Worker {
     }
   }
 
-  // The sequences and heads whose pages this thread will read in every layer.
+  // The sequences and heads whose pages this thread will read in every layer; no more than can be asked for.
   void choose_pages() {
     for (const AttentionPart &part : p_.parts_) {
-      if (part.thread != thread_) continue;
+      if (pages_of_.size() * pair_of_pages() >= kPageBytesAsked) return;
       const AttentionItem &item = p_.items_[part.item];
+      if (part.thread != thread_ || p_.plan_.sequences()[item.sequence].cached == 0) continue;
       const auto same = [&](const AttentionItem &of) { return of.sequence == item.sequence && of.kv_head == item.kv_head; };
       if (std::none_of(pages_of_.begin(), pages_of_.end(), same)) pages_of_.push_back(item);
     }
   }
 
+  // Bytes of a page of keys and one of values, of one head.
+  size_t pair_of_pages() const {
+    return 2 * static_cast<size_t>(kPageKeys) * m_.shape.head_dim * (m_.precision == Precision::fp32 ? 4 : 2);
+  }
+
   // Asks memory for them while a layer's first product runs: pages stand anywhere, and attention would wait for each.
   void ask_for_pages(int layer, int window) const {
-    const size_t bytes = static_cast<size_t>(kPageKeys) * m_.shape.head_dim * (m_.precision == Precision::fp32 ? 4 : 2);
+    const int bytes = static_cast<int>(pair_of_pages() / 2);
     size_t left = kPageBytesAsked;
     for (const AttentionItem &item : pages_of_) {
       const SequencePlan &sequence = p_.plan_.sequences()[item.sequence];
       const int oldest = window ? std::max(0, sequence.cached - window) / kPageKeys : 0;
       for (int logical = ceil_div(sequence.cached, kPageKeys) - 1; logical >= oldest; --logical) {
-        if (left < 2 * bytes) return;
-        left -= 2 * bytes;
+        if (left < pair_of_pages()) return;
+        left -= pair_of_pages();
         const int page = p_.plan_.page(sequence, logical);
-        prefetch_lines(p_.cache_->keys<char>(layer, page, item.kv_head), static_cast<int>(bytes));
-        prefetch_lines(p_.cache_->values<char>(layer, page, item.kv_head), static_cast<int>(bytes));
+        prefetch_lines(p_.cache_->keys<char>(layer, page, item.kv_head), bytes);
+        prefetch_lines(p_.cache_->values<char>(layer, page, item.kv_head), bytes);
       }
     }
   }
