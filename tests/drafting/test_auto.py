@@ -10,7 +10,7 @@ from drafting_toys import Ranking, ToySequence, check_tree, read_prompt, second_
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.auto import AutoDrafter
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, TargetSignals
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
@@ -32,8 +32,8 @@ def auto(drafters: str = "suffix+recycling", **options: object) -> Drafter:
     return create_drafter("auto", DraftContext(VOCAB), drafters=drafters, **options)
 
 
-def begin(drafter: Drafter, number: int = 1) -> ToySequence:
-    sequence = ToySequence(number, [1, 2, 3, 4])
+def begin(drafter: Drafter, number: int = 1, speculation: SpeculationParams | None = None) -> ToySequence:
+    sequence = ToySequence(number, [1, 2, 3, 4], speculation=speculation or SpeculationParams())
     drafter.begin(sequence)
     drafter.observe([read_prompt(sequence)])
     return sequence
@@ -77,6 +77,19 @@ def test_where_every_row_costs_a_pass_and_guesses_fail_it_decodes_plainly(batch:
     nodes, speedup = decode(drafter, sequences, unpredictable, lambda rows: 1000.0 * rows, 600)
     assert np.mean([count == 0 for count in nodes[50:]]) > 0.95
     assert speedup > 0.9
+
+
+@pytest.mark.parametrize(("wrong", "fewer"), [(0, 3), (3, 2)], ids=["right", "edited"])
+def test_a_predicted_output_is_guessed_from(wrong: int, fewer: int) -> None:
+    drafter = auto("suffix")
+    plain = begin(drafter)
+    decode(drafter, [plain], unpredictable, lambda rows: 1000.0 * rows**3, 60)
+    text = plain.tokens[plain.prompt_length :][:40]
+    edited = (*text[:20], *[0] * wrong, *text[20 + wrong :])
+    drafter = auto("suffix")
+    sequence = begin(drafter, speculation=SpeculationParams(prediction=edited))
+    decode(drafter, [sequence], unpredictable, lambda rows: 1000.0, 40 // fewer)
+    assert sequence.tokens[sequence.prompt_length :][:40] == text
 
 
 def test_it_turns_back_on_when_guesses_begin_to_hold() -> None:
