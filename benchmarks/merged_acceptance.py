@@ -18,9 +18,9 @@ from statistics import fmean
 
 from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
 from headstart.analysis.workbench import Workbench, contenders
-from headstart.drafting.auto import AutoDrafter
 from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams
-from headstart.drafting.round_costs import RoundCosts
+from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.planning.round_costs import RoundCosts
 from headstart.loading import load_model
 from headstart.sampling.params import SamplingParams
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def ranks() -> dict[str, int]:
 
 
 RANKS = ranks()
+INNER = sorted(name for name in RANKS if "/" in name)
+"""Rooms inside a room."""
+
+
+def room_of(parts: Sequence[str]) -> str:
+    """The room that a module of this path, or of this dotted name, is in."""
+    inner = "/".join(parts[:2])
+    return inner if inner in RANKS else parts[0]
+
+
+def room_of_file(path: Path) -> str:
+    return room_of(path.relative_to(SOURCE).with_suffix("").parts)
 
 
 def imported(path: Path) -> set[str]:
@@ -39,15 +52,24 @@ def imported(path: Path) -> set[str]:
 
 
 def test_every_room_has_its_row() -> None:
-    rooms = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in MODULES}
-    assert rooms == set(RANKS)
+    divided = {Path(name).parent for name in INNER}
+    inner = {str(room / path.name) for room in divided for path in (SOURCE / room).iterdir() if any(path.glob("*.py"))}
+    assert {room_of_file(path) for path in MODULES} | inner == set(RANKS)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_dependencies_point_down(path: Path) -> None:
-    room = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    upwards = {name for name in imported(path) - FREE if RANKS[name.split(".")[0]] < RANKS[room]}
+    room = RANKS[room_of_file(path)]
+    upwards = {name for name in imported(path) - FREE if RANKS[room_of(name.split("."))] < room}
     assert not upwards
+
+
+@pytest.mark.parametrize("room", INNER)
+def test_rooms_inside_a_room_do_not_import_each_other(room: str) -> None:
+    siblings = {name for name in INNER if Path(name).parent == Path(room).parent} - {room}
+    names = {name for path in (SOURCE / room).rglob("*.py") for name in imported(path)}
+    assert names
+    assert not [name for name in names if room_of(name.split(".")) in siblings]
 
 
 @pytest.mark.parametrize("name", sorted(FREE))

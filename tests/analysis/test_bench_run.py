@@ -12,7 +12,7 @@ from headstart.analysis.bench.run import Sitting
 from headstart.analysis.bench.summary import summarise
 from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
 from headstart.draft_tree import DraftTree
-from headstart.drafting.none import NoDrafter
+from headstart.drafting.model_free.none import NoDrafter
 from headstart.drafting.options import NoOptions
 from headstart.errors import ConfigError
 from headstart.loading import Model, load_model

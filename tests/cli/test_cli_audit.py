@@ -26,7 +26,7 @@ def invoke(tiny_model_dir, tmp_path, monkeypatch):
     for name, place in (
         ("Liar", "broken_parts"),
         ("Meddler", "broken_parts"),
-        ("NoDrafter", "headstart.drafting.none"),
+        ("NoDrafter", "headstart.drafting.model_free.none"),
     ):
         monkeypatch.setitem(registry._BUILT_IN, name, DrafterInfo(name, "", "", f"{place}:{name}"))
     file = tmp_path / "prompts.jsonl"

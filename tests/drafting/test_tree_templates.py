@@ -10,7 +10,7 @@ import pytest
 
 from headstart.draft_tree import ROOT
 from headstart.drafting.base import DraftBudget
-from headstart.drafting.head_trees import TemplateTrees
+from headstart.drafting.head_drafters.head_trees import TemplateTrees
 from headstart.drafting.tree_templates import path_template, rank_tree
 
 

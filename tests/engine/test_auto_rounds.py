@@ -35,7 +35,7 @@ def test_every_token_is_plain_decodings_greedy_or_sampled(
     logits_of, temperature: float, rule: VerifyRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A toy's rows cost so much that nothing would be guessed, were that known from the beginning.
-    monkeypatch.setattr("headstart.drafting.auto.try_passes", lambda runner: [])
+    monkeypatch.setattr("headstart.drafting.planning.auto.try_passes", lambda runner: [])
     plain, _ = said("none", logits_of, temperature, rule)
     guessed, drafted = said("auto", logits_of, temperature, rule, **MEMBERS)
     assert guessed == plain

@@ -19,8 +19,8 @@ from serving import ask, assert_openai_error, events, post
 from headstart import LLM, SamplingParams
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.hierarchical import DraftedSequence
-from headstart.drafting.none import NoDrafter
+from headstart.drafting.draft_models.hierarchical import DraftedSequence
+from headstart.drafting.model_free.none import NoDrafter
 from headstart.drafting.options import NoOptions
 from headstart.loading import Model, load_model
 from headstart.server.settings import ServerSettings

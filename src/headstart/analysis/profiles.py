@@ -17,7 +17,8 @@ from headstart.analysis.trees import reach_of
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
-from headstart.drafting.guess_rates import first_rates, grades_of
+from headstart.drafting.grades import grades_of
+from headstart.drafting.planning.guess_rates import first_rates
 from headstart.sampling.params import SamplingParams
 
 _SHORT_EVERY = 4

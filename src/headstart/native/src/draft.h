@@ -1,7 +1,8 @@
 // A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call.
 //
-// Tree for tree what ConfidenceTrees of drafting/head_trees.py makes of the same logits: a path's log-probability is a
-// sum of floats from the root down, and of equal ones the shallower, then the earlier node is the better.
+// Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same logits: a path's
+// log-probability is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the
+// better.
 #pragma once
 #include <algorithm>
 #include <functional>

@@ -1,0 +1,50 @@
+"""A smaller model drafts for the target (Leviathan et al. 2023; Chen et al. 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headstart.draft_tree import DraftTree
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.draft_models.chains import propose_chains
+from headstart.drafting.draft_models.draft_law import DraftLaws
+from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
+
+
+class DraftModelDrafter:
+    """A chain of draws from the draft model; greedy and coupled requests get a chain of its choices.
+
+    The model has a cache of its own that is filled when a sequence is first drafted for.
+    """
+
+    Options = DraftModelOptions
+    needs = TargetSignals()
+
+    def __init__(self, context: DraftContext, options: DraftModelOptions) -> None:
+        self._draft_tokens = options.draft_tokens
+        self._laws = DraftLaws(context, options)
+        self._model = open_second_model(context, options)
+
+    @property
+    def nbytes(self) -> int:
+        return self._model.nbytes
+
+    def begin(self, sequence: SequenceView) -> None:
+        pass
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        return propose_chains(self._model, self._laws, self._draft_tokens, sequences, budgets)
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        for outcome in outcomes:
+            self._model.roll_back(outcome.sequence)
+
+    def rewind(self, sequence: SequenceView) -> None:
+        """The sequence's last tokens were taken back."""
+        self._laws.rewind(sequence)
+        self._model.roll_back(sequence)
+
+    def end(self, sequence_id: int) -> None:
+        self._laws.forget(sequence_id)
+        self._model.forget(sequence_id)

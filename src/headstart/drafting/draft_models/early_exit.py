@@ -1,0 +1,113 @@
+"""The target's own first layers draft for it (Elhoushi et al. 2024, LayerSkip; without its training)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headstart.draft_tree import DraftTree
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.draft_models.chains import propose_chains
+from headstart.drafting.draft_models.draft_law import DraftLawOptions, DraftLaws, fit_vocabulary
+from headstart.drafting.options import require
+from headstart.runner import ModelRunner, Span
+
+
+@dataclass(frozen=True)
+class EarlyExitOptions(DraftLawOptions):
+    layers: int | None = None
+    """Layers that draft; None: a third of the target's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.layers is None or self.layers >= 1, f"layers is {self.layers}; it must be 1 or more.")
+
+
+class EarlyExitDrafter:
+    """A chain from the first layers, the final norm and the head, in the target's own cache.
+
+    Below the exit the cache already holds what the draft needs. Rows of the draft are written after the sequence's
+    tokens and rolled back; the verification pass writes all layers of them anew.
+    """
+
+    Options = EarlyExitOptions
+    needs = TargetSignals()
+
+    def __init__(self, context: DraftContext, options: EarlyExitOptions) -> None:
+        runner = context.require_runner()
+        available = runner.backend.config.num_layers
+        layers = max(1, round(available / 3)) if options.layers is None else options.layers
+        require(layers < available, f"layers is {layers}; the target has {available}, and fewer must draft.")
+        self._draft_tokens = options.draft_tokens
+        self._laws = DraftLaws(context, options)
+        self._model = FirstLayers(runner, layers, context.vocab_size)
+
+    def begin(self, sequence: SequenceView) -> None:
+        pass
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        try:
+            return propose_chains(self._model, self._laws, self._draft_tokens, sequences, budgets)
+        finally:
+            self._model.roll_back()
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        pass
+
+    def rewind(self, sequence: SequenceView) -> None:
+        """The sequence's last tokens were taken back."""
+        self._laws.rewind(sequence)
+
+    def end(self, sequence_id: int) -> None:
+        self._laws.forget(sequence_id)
+
+
+class FirstLayers:
+    """Reads on in the target's cache through some layers only, until it is rolled back."""
+
+    def __init__(self, runner: ModelRunner, layers: int, vocab_size: int) -> None:
+        self._runner = runner
+        self._layers = layers
+        self._vocab_size = vocab_size
+        self._lengths: dict[int, int] = {}
+        """id -> tokens that all layers have read."""
+
+    def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
+        """See ``chains.Reader``."""
+        cache = self._runner.cache
+        self._lengths = {sequence.id: cache.length(sequence.id) for sequence in sequences}
+        return self._read({sequence.id: sequence.tokens[self._lengths[sequence.id] :] for sequence in sequences})
+
+    def read(self, tokens: Mapping[int, int]) -> dict[int, Tensor]:
+        """See ``chains.Reader``."""
+        return self._read({sequence_id: [token] for sequence_id, token in tokens.items()})
+
+    def roll_back(self) -> None:
+        """Leave the cache as it was before ``catch_up``."""
+        for sequence_id, length in self._lengths.items():
+            self._runner.cache.truncate(sequence_id, length)
+        self._lengths = {}
+
+    def _read(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
+        cache = self._runner.cache
+        spans: list[Span] = []
+        free = cache.allocator.num_free
+        for sequence_id, unread in tokens.items():
+            blocks = cache.blocks_needed(sequence_id, len(unread))
+            beyond = cache.length(sequence_id) + len(unread) > self._runner.backend.config.max_positions
+            if blocks <= free and not beyond:
+                free -= blocks
+                spans.append(Span.chain(sequence_id, unread, "last"))
+        if not spans:
+            return {}
+        with cache.reserve({span.sequence_id: len(span) for span in spans}):
+            outputs = self._runner.forward(spans, num_layers=self._layers)
+            for span in spans:
+                cache.commit(span.sequence_id, range(len(span)))
+        return {
+            span.sequence_id: fit_vocabulary(output.logits[-1], self._vocab_size)
+            for span, output in zip(spans, outputs, strict=True)
+        }

@@ -1,0 +1,101 @@
+"""Where a draft model comes from: loaded by name and compared with the target, or made of the target's own layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from headstart.drafting.context import DraftContext, TextEncoder
+from headstart.drafting.draft_models.draft_law import DraftLawOptions
+from headstart.drafting.draft_models.second_model import SecondModel
+from headstart.drafting.options import require
+from headstart.models.backend import Backend
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weights import spread_layers
+from headstart.runner import ModelRunner
+
+
+@runtime_checkable
+class ComparableTokenizer(TextEncoder, Protocol):
+    """A tokenizer that can tell whether another one gives its ids the same meaning."""
+
+    def compatible_with(self, other: Any) -> str | None:
+        """None, or the first difference."""
+        ...
+
+
+@dataclass(frozen=True)
+class DraftModelOptions(DraftLawOptions):
+    model: str | None = None
+    """Alias, directory, hub id or file of the draft model; None: one is made of some of the target's layers."""
+    layers: int | None = None
+    """Without ``model``: how many of the target's layers, evenly spread, the first and the last among them;
+    None: a third."""
+    cache_tokens: int | None = None
+    """Room of the draft model's cache; None: as many tokens as the target's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.layers is None or self.layers >= 1, f"layers is {self.layers}; it must be 1 or more.")
+        require(
+            self.layers is None or self.model is None,
+            f"layers is {self.layers}, but the draft model is {self.model!r}; give one of the two.",
+        )
+        require(
+            self.cache_tokens is None or self.cache_tokens >= 1,
+            f"cache_tokens is {self.cache_tokens}; it must be 1 or more.",
+        )
+
+    def check_files(self) -> None:
+        """As ``options.check_files`` has it."""
+        if self.model is not None:
+            open_checkpoint(self.model)
+
+
+def open_second_model(context: DraftContext, options: DraftModelOptions) -> SecondModel:
+    """The draft model that the options name, with a cache of its own.
+
+    Raises:
+        ConfigError: its vocabulary is another one than the target's, or it cannot be made of the target's layers.
+        CheckpointError: its files are missing or damaged.
+    """
+    if options.model is None:
+        backend = _lent_layers(context, options.layers)
+    else:
+        backend = load_draft_model(context, options.model)
+    return second_model(context, backend, options.cache_tokens)
+
+
+def second_model(context: DraftContext, backend: Backend, cache_tokens: int | None) -> SecondModel:
+    """A draft model beside the context's target; ``cache_tokens`` None: as many as the target's cache holds."""
+    if cache_tokens is None:
+        cache = context.require_runner().cache
+        cache_tokens = cache.allocator.num_blocks * cache.block_size
+    return SecondModel(ModelRunner(backend, cache_tokens), context.vocab_size)
+
+
+def load_draft_model(context: DraftContext, name: str) -> Backend:
+    """Load a model whose token ids mean what the target's do.
+
+    Its head may be wider or narrower than the target's, as padding rows differ within model families.
+
+    Raises:
+        ConfigError, CheckpointError: as ``open_second_model``.
+    """
+    loaded = context.require_loader()(name)
+    if isinstance(context.tokenizer, ComparableTokenizer):
+        difference = context.tokenizer.compatible_with(loaded.tokenizer)
+        require(
+            difference is None,
+            f"draft model {name!r} has another vocabulary than the target ({difference}); "
+            "choose a draft model of the target's own family.",
+        )
+    return loaded.backend
+
+
+def _lent_layers(context: DraftContext, count: int | None) -> Backend:
+    available = context.require_runner().backend.config.num_layers
+    if count is None:
+        count = max(1, round(available / 3))
+    require(count <= available, f"layers is {count}; the target has {available}.")
+    return context.require_layers()(spread_layers(count, available))

@@ -1,0 +1,185 @@
+"""A second model beside the target, and how it keeps up with the sequences it drafts for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from headstart.drafting.base import SequenceView
+from headstart.drafting.draft_models.draft_law import fit_vocabulary
+from headstart.runner import ModelRunner, Span, SpanOutput
+
+
+class SecondModel:
+    """Reads sequences into a cache of its own, lazily: nothing before a draft asks for it (seed 001, D1 and D3).
+
+    What the cache holds of a sequence is compared with the sequence itself, so a rejected draft, rounds without a
+    draft and a preemption are all the same to it: the longest common prefix stays, the rest is read. Sequences give
+    way to others when blocks run out, those that were not used for longest first.
+
+    Args:
+        runner: the model and its cache, not shared with anything else.
+        vocab_size: of the target; logits are cut or padded to it.
+        rows_per_pass: rows of a pass that reads prompts, at most.
+    """
+
+    def __init__(self, runner: ModelRunner, vocab_size: int, rows_per_pass: int = 512) -> None:
+        self.runner = runner
+        self._cache = runner.cache
+        self._vocab_size = vocab_size
+        self._rows_per_pass = rows_per_pass
+        self._tokens: OrderedDict[int, list[int]] = OrderedDict()
+        """id -> the tokens in the cache; the sequence used last stands last."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of weights and cache."""
+        return self.runner.backend.nbytes + self._cache.storage.nbytes
+
+    def cached(self, sequence_id: int) -> int:
+        """Tokens of the sequence in the cache."""
+        return len(self._tokens.get(sequence_id, ()))
+
+    def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
+        """Read each sequence up to its root: id -> logits [vocab] after it.
+
+        Left out: sequences beyond this model's context or vocabulary, and those without room in the cache.
+        """
+        return self._read_all(self._unread(sequences))
+
+    def catch_up_almost(self, sequences: Sequence[SequenceView], rest: int) -> dict[int, list[int]]:
+        """Read each sequence so far that at most ``rest`` tokens, the root among them, are left: id -> those.
+
+        A pass that checks guesses can take them along. Left out as in ``catch_up``.
+        """
+        unread = self._unread(sequences)
+        long = {sequence_id: tokens[:-1] for sequence_id, tokens in unread.items() if len(tokens) > rest}
+        self._read_all(long)
+        return {sequence_id: tokens[-1:] if sequence_id in long else tokens for sequence_id, tokens in unread.items()}
+
+    def read(self, tokens: Mapping[int, int]) -> dict[int, Tensor]:
+        """One pass that reads a further token of each sequence: id -> logits [vocab] after it, where there is room."""
+        spans = self.fitting([Span.chain(sequence_id, [token], "last") for sequence_id, token in tokens.items()])
+        with self.passing(spans) as outputs:
+            for span in spans:
+                self.keep(span, [0])
+        return {span.sequence_id: self.fit(output.logits[-1]) for span, output in zip(spans, outputs, strict=True)}
+
+    def fitting(self, spans: Sequence[Span]) -> list[Span]:
+        """Those of the spans for which there is room in cache and context, and whose tokens the model knows."""
+        config = self.runner.backend.config
+        sensible = {
+            span.sequence_id: span
+            for span in spans
+            if self.cached(span.sequence_id) + int(span.depths.max()) < config.max_positions
+            and int(span.tokens.max()) < config.vocab_size
+        }
+        return [sensible[i] for i in self.with_room({i: len(span) for i, span in sensible.items()})]
+
+    def with_room(self, rows: Mapping[int, int]) -> list[int]:
+        """The sequences for whose rows, taken together, there are blocks, in order.
+
+        Sequences that are not named lose theirs if need be.
+        """
+        fitting: list[int] = []
+        needed = 0
+        for sequence_id, count in rows.items():
+            self._tokens.move_to_end(sequence_id)
+            blocks = self._cache.blocks_needed(sequence_id, count)
+            if self._free(needed + blocks, rows):
+                needed += blocks
+                fitting.append(sequence_id)
+        return fitting
+
+    @contextmanager
+    def passing(self, spans: Sequence[Span]) -> Iterator[list[SpanOutput]]:
+        """The outputs of one pass over spans that fit; rows that are not kept meanwhile are rolled back."""
+        if not spans:
+            yield []
+            return
+        with self._cache.reserve({span.sequence_id: len(span) for span in spans}):
+            yield self.runner.forward(spans)
+
+    def keep(self, span: Span, rows: Sequence[int]) -> None:
+        """Make rows of a passing span the sequence's next tokens (ascending, each the next one's parent)."""
+        self._cache.commit(span.sequence_id, rows)
+        self._tokens[span.sequence_id] += span.tokens[list(rows)].tolist()
+
+    def fit(self, logits: Tensor) -> Tensor:
+        """[..., draft vocab] -> [..., vocab]."""
+        return fit_vocabulary(logits, self._vocab_size)
+
+    def roll_back(self, sequence: SequenceView) -> None:
+        """Keep what agrees with the sequence, at most all but its root. Unknown sequences are ignored."""
+        cached = self._tokens.get(sequence.id)
+        if cached is not None:
+            length = common_prefix(cached, sequence.tokens, len(sequence.tokens) - 1)
+            self._cache.truncate(sequence.id, length)
+            del cached[length:]
+
+    def forget(self, sequence_id: int) -> None:
+        """Release a sequence's blocks. Unknown ids are ignored."""
+        if self._tokens.pop(sequence_id, None) is not None:
+            self._cache.remove(sequence_id)
+
+    def _unread(self, sequences: Sequence[SequenceView]) -> dict[int, list[int]]:
+        """What is to be read of each sequence, its root included; those without room are left out."""
+        for sequence in sequences:
+            if sequence.id not in self._tokens:
+                self._cache.add(sequence.id)
+                self._tokens[sequence.id] = []
+            self.roll_back(sequence)
+        spans = [Span.chain(sequence.id, sequence.tokens[self.cached(sequence.id) :]) for sequence in sequences]
+        return {span.sequence_id: span.tokens.tolist() for span in self.fitting(spans)}
+
+    def _read_all(self, unread: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
+        """Read tokens for which there is room, in as many passes as it takes: id -> logits [vocab] after them."""
+        waiting = dict(unread)
+        logits: dict[int, Tensor] = {}
+        while waiting:
+            spans = self._chunks(waiting)
+            with self.passing(spans) as outputs:
+                for span, output in zip(spans, outputs, strict=True):
+                    self.keep(span, range(len(span)))
+                    rest = waiting.pop(span.sequence_id)[len(span) :]
+                    if rest:
+                        waiting[span.sequence_id] = rest
+                    else:
+                        logits[span.sequence_id] = self.fit(output.logits[-1])
+        return logits
+
+    def _chunks(self, waiting: Mapping[int, Sequence[int]]) -> list[Span]:
+        """The next pass: whole sequences in order, as many rows as it may have."""
+        spans: list[Span] = []
+        room = self._rows_per_pass
+        for sequence_id, tokens in waiting.items():
+            if room > 0:
+                chunk = tokens[:room]
+                spans.append(Span.chain(sequence_id, chunk, "last" if len(chunk) == len(tokens) else "none"))
+                room -= len(chunk)
+        return spans
+
+    def _free(self, blocks: int, used: Container[int]) -> bool:
+        """Whether this many blocks are free, if need be at the cost of sequences that are not in use."""
+        allocator = self._cache.allocator
+        idle = [sequence_id for sequence_id in self._tokens if sequence_id not in used]
+        for sequence_id in idle if blocks <= allocator.num_blocks else ():
+            if blocks <= allocator.num_free:
+                break
+            self.forget(sequence_id)
+        return blocks <= allocator.num_free
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int], longest: int) -> int:
+    """How many leading tokens two lists share, ``longest`` at most. Compares slices, not tokens one by one."""
+    low, high = 0, min(len(first), len(second), longest)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

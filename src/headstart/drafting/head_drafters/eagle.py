@@ -1,0 +1,277 @@
+"""EAGLE (Li et al. 2024, arXiv:2401.15077), EAGLE-2 (arXiv:2406.16858) and EAGLE-3 (arXiv:2503.01840).
+
+The head's row i reads what the target saw at position i and the token after it. Rows of committed tokens are made
+from the target's true states, which every pass brings; a draft goes on from the head's own. The rows of a draft are
+forgotten after it, so drafting always continues from what the target saw.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.cache.paged import PagedCache
+from headstart.draft_tree import DraftTree
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.context import DraftContext
+from headstart.drafting.head_drafters.foresight import Foresight
+from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, head_pass, open_head
+from headstart.drafting.head_drafters.head_trees import (
+    CONFIDENCE_RATES,
+    ConfidenceTrees,
+    HeadTrees,
+    Ids,
+    Scores,
+    TemplateTrees,
+    confidence_grades,
+    least_score,
+    parent_score,
+)
+from headstart.drafting.head_drafters.read_prefixes import ReadPrefixes
+from headstart.drafting.head_drafters.reading import Features, Reading
+from headstart.drafting.tree_templates import rank_tree
+from headstart.models.backend import IntArray
+from headstart.models.heads.eagle import EagleConfig, EagleHead
+from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPass
+
+_EAGER_ROWS = 64
+"""This many unread rows of a sequence are read as they come, which bounds the memory of long prompts; fewer wait until
+a draft needs them."""
+_ROWS_PER_PASS = 512
+
+STATIC_LEVELS = (4, 8, 7, 4, 2)
+"""Nodes on each level of EAGLE-1's static tree of 25."""
+RANK_PROBABILITIES = (0.55, 0.14, 0.07, 0.04)
+"""How often the next token is the head's first, second, ... guess; only their order of products matters."""
+
+
+@dataclass(frozen=True)
+class EagleOptions(HeadOptions):
+    pass
+
+
+@dataclass(frozen=True)
+class DynamicEagleOptions(ConfidenceOptions):
+    draft_tokens: int = 8
+    """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
+
+
+def _prefixes_beside(cache: PagedCache, head: HeadPass, config: EagleConfig) -> ReadPrefixes:
+    """As many blocks as the target's cache has, where it finds prefixes again."""
+    features = np.dtype(np.float32).itemsize * len(config.taps) * config.target_hidden_size
+    max_blocks = 0 if cache.prefixes is None else cache.allocator.num_blocks
+    return ReadPrefixes(head.new_cache, cache.block_size, max_blocks, cache.block_size * head.row_bytes + features)
+
+
+class HeadDrafter(ABC):
+    """Reads along with the target, and grows trees; sub-classes choose their shape."""
+
+    variant: str
+
+    def __init__(self, context: DraftContext, options: HeadOptions) -> None:
+        head = open_head(context, options.model, self.variant, EagleHead)
+        self._options = options
+        self._taps = head.config.taps
+        self._pass = head_pass(head, context.require_tables()(), options)
+        self._target_ids = self._pass.target_ids.numpy()
+        self._vocab_size = context.vocab_size
+        self._readings: dict[int, Reading] = {}
+        self._scope_of = context.scope_of
+        self._prefixes = _prefixes_beside(context.require_runner().cache, self._pass, head.config)
+        self.needs = TargetSignals(taps=self._taps)
+
+    @abstractmethod
+    def new_trees(self, count: int) -> HeadTrees:
+        """Empty trees for this many sequences."""
+
+    @property
+    @abstractmethod
+    def ranks(self) -> int:
+        """Children of a node at most."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of the head, and of what it may keep of prefixes."""
+        return self._pass.nbytes + self._prefixes.max_bytes
+
+    def begin(self, sequence: SequenceView) -> None:
+        self.end(sequence.id)
+        self._readings[sequence.id] = Reading(self._pass.new_cache())
+
+    def end(self, sequence_id: int) -> None:
+        reading = self._readings.pop(sequence_id, None)
+        if reading is not None:
+            reading.cache.release()
+
+    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
+        many = []
+        for outcome in outcomes:
+            reading = self._readings.get(outcome.sequence.id)
+            if reading is None:
+                continue
+            self._resume(outcome.sequence, reading, outcome.first_position)
+            before = reading.end
+            states = [outcome.hidden[tap] for tap in self._taps]
+            reading.append(outcome.first_position, states, outcome.kept_rows)
+            if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
+                many.append((outcome.sequence, reading))
+        self._read_on(many)
+        for sequence, reading in many:
+            self._prefixes.keep(self._scope_of(sequence), sequence.tokens, reading)
+            reading.forget_read()
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        trees = [DraftTree.empty()] * len(sequences)
+        active = [
+            i
+            for i, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
+            if min(budget.nodes, budget.depth) > 0 and self._is_ready(sequence)
+        ]
+        if active:
+            drafted = [(sequences[i], self._readings[sequences[i].id]) for i in active]
+            for _, reading in drafted:
+                reading.rewind()
+            grown = self._grow(drafted, [budgets[i] for i in active])
+            for i, tree in zip(active, grown, strict=True):
+                trees[i] = tree
+        return trees
+
+    def _is_ready(self, sequence: SequenceView) -> bool:
+        reading, position = self._readings.get(sequence.id), len(sequence.tokens) - 1
+        if reading is None:
+            return False
+        self._resume(sequence, reading, position)
+        return reading.known > 0 and reading.end == position
+
+    def _resume(self, sequence: SequenceView, reading: Reading, position: int) -> None:
+        """Where states are missing before ``position``: take what was read there for others, if it is kept."""
+        if reading.end != position:
+            self._prefixes.resume(self._scope_of(sequence), sequence.tokens[:position], reading)
+
+    def _read_on(self, waiting: list[tuple[SequenceView, Reading]]) -> None:
+        """Turn known states into rows, but the last of each sequence. The token after a state is known by then, also
+        after a prompt chunk."""
+        waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
+        while waiting:
+            room = _ROWS_PER_PASS
+            rows, parts = [], []
+            for sequence, reading in waiting:
+                count = min(reading.num_unread - 1, room)
+                if not count:
+                    break
+                room -= count
+                rows.append(reading.unread(sequence, count))
+                parts.append(DraftRows(reading.cache, count))
+            self._read(rows, parts)
+            waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
+
+    def _read(self, rows: Sequence[tuple[IntArray, Features]], parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        tokens, features = (np.concatenate(column) for column in zip(*rows, strict=True))
+        return self._pass.read(tokens, torch.from_numpy(features), parts)
+
+    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        """What was not read yet, then one step a level, over the beams of all sequences."""
+        count = len(drafted)
+        caches = [reading.cache for _, reading in drafted]
+        states, logits = self._read(
+            [reading.unread(sequence) for sequence, reading in drafted],
+            [DraftRows(reading.cache, reading.num_unread) for _, reading in drafted],
+        )
+        true_rows = [cache.rows for cache in caches]
+        foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
+        trees = self.new_trees(count)
+        depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
+        paths = np.zeros((count, 1, 0), dtype=np.int32)
+        for level in range(1, depth + 1):
+            beams = trees.grow(*self._best(foresight.scores(logits.view(count, -1, logits.shape[-1]), level)))
+            if level == depth or beams is None:
+                break
+            width, before = beams.tokens.shape[1], len(states) // count
+            # A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
+            rows = beams.parents + before * np.arange(count)[:, None]
+            held = caches[0].rows - true_rows[0]
+            own = np.broadcast_to(np.arange(held, held + width, dtype=np.int32)[:, None], (count, width, 1))
+            paths = np.concatenate((np.take_along_axis(paths, beams.parents[:, :, None], axis=1), own), axis=2)
+            states, logits = self._pass.step(
+                beams.tokens.ravel().astype(np.int32),
+                states[torch.from_numpy(rows.ravel())],
+                [DraftRows(cache, width, paths[i]) for i, cache in enumerate(caches)],
+            )
+        for cache, count_true in zip(caches, true_rows, strict=True):
+            cache.truncate(count_true)
+        return trees.trees(self._options.tree_nodes, budgets)
+
+    def _best(self, scores: Tensor) -> tuple[Scores, Ids]:
+        """Log-probabilities and target ids of each row's best tokens [sequence, beam, rank]."""
+        shape = (*scores.shape[:2], min(self.ranks, scores.shape[2]))
+        log_probs, ids = self._pass.best(scores.flatten(0, 1), shape[2])
+        tokens = self._target_ids[ids]
+        # A head may be wider than the target by padding rows.
+        log_probs[tokens >= self._vocab_size] = -np.inf
+        return log_probs.reshape(shape), np.minimum(tokens, self._vocab_size - 1).reshape(shape)
+
+
+class EagleDrafter(HeadDrafter):
+    """EAGLE-1: the head's first guesses in a static tree."""
+
+    Options = EagleOptions
+    variant = "eagle"
+    ranks = len(RANK_PROBABILITIES)
+
+    def __init__(self, context: DraftContext, options: EagleOptions) -> None:
+        super().__init__(context, options)
+        self._template = rank_tree(STATIC_LEVELS, RANK_PROBABILITIES)
+
+    def new_trees(self, count: int) -> HeadTrees:
+        return TemplateTrees(count, self._template)
+
+
+class Eagle2Drafter(HeadDrafter):
+    """EAGLE-2: EAGLE-1's head in a tree that grows where the head is confident."""
+
+    Options = DynamicEagleOptions
+    variant = "eagle"
+    grade_rates = CONFIDENCE_RATES
+
+    def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
+        super().__init__(context, options)
+        self._width, self._least = options.width, options.min_probability
+        ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
+        least = least_score(self._least)
+        self._growth = self._pass.growth(self._width, least, parent_score(least), ids)
+
+    @property
+    def ranks(self) -> int:
+        return self._width
+
+    def new_trees(self, count: int) -> HeadTrees:
+        return ConfidenceTrees(count, self._width, self._least)
+
+    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if self._growth is None:
+            return super()._grow(drafted, budgets)
+        roots = [
+            DraftRoot(
+                reading.cache,
+                *reading.unread(sequence),
+                min(self._options.tree_nodes, budget.nodes),
+                min(self._options.draft_tokens, budget.depth),
+            )
+            for (sequence, reading), budget in zip(drafted, budgets, strict=True)
+        ]
+        foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
+        grown = self._growth.grow(roots, foresight.of if foresight.sampled else None)
+        return [
+            DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
+        ]
+
+
+class Eagle3Drafter(Eagle2Drafter):
+    """EAGLE-3: features of several layers, a vocabulary of its own, EAGLE-2's tree."""
+
+    variant = "eagle3"

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headstart.draft_tree import ROOT, DraftTree
+from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.merged import Guesses, merge
+
+UNJUDGED = [0.25] * 64
+
+
+def rates(*chances: float) -> GuessRates:
+    """Grade i is accepted with ``chances[i]``."""
+    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    for grade, chance in enumerate(chances):
+        for trial in range(1000):
+            learned.count(grade, trial < 1000 * chance)
+    return learned
+
+
+def guesses(tokens: list[int], parents: list[int], grades: list[int] | None = None) -> Guesses:
+    return Guesses(tokens, parents, grades or [0] * len(tokens))
+
+
+trees = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 2)), max_size=12).map(
+    lambda rows: _tree(rows)
+)
+
+
+def _tree(rows: list[tuple[int, int, int]]) -> Guesses:
+    tokens, parents, grades, seen = [], [], [], set()
+    for token, place, grade in rows:
+        parent = place % (len(tokens) + 1) - 1
+        if (parent, token) not in seen:
+            seen.add((parent, token))
+            tokens.append(token)
+            parents.append(parent)
+            grades.append(grade)
+    return Guesses(tokens, parents, grades)
+
+
+def paths(tokens: list[int], parents: list[int]) -> list[tuple[int, ...]]:
+    said: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        said.append((*(said[parent] if parent != ROOT else ()), token))
+    return said
+
+
+@given(st.lists(trees, min_size=1, max_size=3), st.integers(0, 20))
+def test_the_merged_tree_holds_every_path_once_and_its_best_nodes_are_a_tree(many: list[Guesses], count: int) -> None:
+    learned = rates(0.9, 0.5, 0.1)
+    merged = merge([(1 << bit, each, learned) for bit, each in enumerate(many)])
+    said = paths(merged.tokens, merged.parents)
+    assert len(said) == len(set(said))
+    assert set(said) == {path for each in many for path in paths(each.tokens, each.parents)}
+    assert all(merged.reach[node] <= merged.reach[parent] for node, parent in enumerate(merged.parents) if parent >= 0)
+    best = merged.ranked(count)
+    tree = merged.tree(best)
+    assert len(tree) == min(count, len(said))
+    assert set(paths(tree.tokens.tolist(), tree.parents.tolist())) == {said[node] for node in best}
+    assert sum(merged.reach[node] for node in best) == pytest.approx(sum(sorted(merged.reach, reverse=True)[:count]))
+
+
+@given(st.lists(trees, min_size=1, max_size=3))
+def test_children_of_one_drafter_each_share_one_parents_chance(many: list[Guesses]) -> None:
+    """With one guess a parent from every drafter, chances of siblings never add up to more than 1."""
+    chains = [guesses(each.tokens, list(range(-1, len(each.tokens) - 1)), each.grades) for each in many]
+    merged = merge([(1 << bit, chain, rates(0.9, 0.8, 0.7)) for bit, chain in enumerate(chains)])
+    sums: dict[int, float] = {}
+    for node, parent in enumerate(merged.parents):
+        sums[parent] = sums.get(parent, 0.0) + float(merged.reach[node])
+    for parent, total in sums.items():
+        assert total <= (1.0 if parent == ROOT else merged.reach[parent]) + 1e-12
+
+
+def test_a_sure_rival_makes_a_guess_less_likely_and_agreement_leaves_the_surer_estimate() -> None:
+    def reach(*guessed: tuple[int, float]) -> list[float]:
+        return merge(
+            [(1 << bit, guesses([token], [ROOT]), rates(rate)) for bit, (token, rate) in enumerate(guessed)]
+        ).reach
+
+    assert reach((5, 0.6)) == pytest.approx([0.6])
+    assert reach((5, 0.6), (5, 0.5)) == pytest.approx([0.6])
+    assert reach((5, 0.6), (6, 0.5)) == pytest.approx([0.6, 0.2])
+    assert reach((5, 0.3), (6, 0.5)) == pytest.approx([0.15, 0.5])
+
+
+def test_every_node_knows_who_guessed_it() -> None:
+    learned = rates(0.5)
+    merged = merge([(1, guesses([5, 6], [ROOT, 0]), learned), (2, guesses([7, 5], [ROOT, ROOT]), learned)])
+    assert dict(zip(merged.tokens, merged.owners, strict=True)) == {5: 3, 6: 1, 7: 2}
+
+
+def test_only_guesses_whose_parent_was_said_are_counted() -> None:
+    #      root -> 1 (said) -> 2 (refused: 9 was said) -> 3 (never judged)
+    #           -> 4 (refused) -> 9 (its parent was refused: not judged)
+    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    Guesses([1, 4, 2, 9, 3], [ROOT, ROOT, 0, 1, 2], [0, 1, 2, 3, 4]).judge([1, 9], learned)
+    assert [learned.rates[grade] for grade in range(3)] == pytest.approx([1, 0, 0], abs=1e-6)
+    untouched = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9).rates[0]
+    assert [learned.rates[grade] for grade in (3, 4)] == [untouched] * 2
+
+
+def test_guesses_beyond_what_was_said_are_not_counted() -> None:
+    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    Guesses([1, 2], [ROOT, 0], [0, 1]).judge([1], learned)
+    assert learned.rates[0] == pytest.approx(1)
+    assert learned.rates[1] == GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9).rates[1]
+
+
+def test_siblings_after_the_accepted_one_are_counted_too() -> None:
+    learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
+    Guesses([7, 1, 2], [ROOT, ROOT, ROOT], [0, 1, 2]).judge([1, 5], learned)
+    assert [learned.rates[grade] for grade in range(3)] == pytest.approx([0, 1, 0], abs=1e-6)
+
+
+def test_a_sequence_starts_from_what_others_taught_and_ends_with_its_own() -> None:
+    shared = GuessRates(UNJUDGED, prior_weight=2, memory=1000)
+    for trial in range(400):
+        shared.count(0, trial % 2 == 0)
+    own = GuessRates(shared, prior_weight=8, memory=60)
+    assert own.rates[0] == shared.rates[0] == pytest.approx(0.5, abs=0.01)
+    for _ in range(50):
+        own.count(0, True)
+    assert own.rates[0] > 0.9
+    assert shared.rates[0] < 0.6
+
+
+def test_the_past_is_forgotten() -> None:
+    learned = GuessRates(UNJUDGED, prior_weight=2, memory=60)
+    for accepted in [False] * 1000 + [True] * 100:
+        learned.count(0, accepted)
+    assert learned.rates[0] > 0.7
+
+
+def test_probe_nodes_are_no_guesses() -> None:
+    tree = DraftTree(
+        np.array([3, 4, 5, 6], dtype=np.int32),
+        np.array([ROOT, ROOT, 0, 1], dtype=np.int32),
+        probe=np.array([True, False, True, False]),
+    )
+    left = Guesses.of(tree)
+    assert (left.tokens, left.parents) == ([4, 6], [ROOT, 0])

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from headstart.drafting.planning.pass_costs import PassCosts, QuestionCosts, Recent
+
+
+def costs_of(curve: dict[int, float]) -> PassCosts:
+    costs = PassCosts()
+    for rows, seconds in curve.items():
+        costs.add(rows, seconds)
+    return costs
+
+
+def test_a_step_never_taken_is_believed_to_cost_what_the_one_below_does() -> None:
+    seconds = costs_of({1: 1.0, 16: 2.5}).seconds(1, 16)
+    assert set(seconds[:14]) == {1.0}
+    assert set(seconds[14:]) == {2.5}
+
+
+def test_larger_passes_than_any_known_are_believed_to_cost_little_more_but_only_so_large() -> None:
+    seconds = costs_of({8: 2.0}).seconds(1, 100)
+    assert len(seconds) == 12
+    assert set(seconds[:8]) == {2.0}
+    assert all(a < b for a, b in pairwise(seconds[7:]))
+    assert seconds[11] < 2.2
+    assert len(costs_of({1: 1.0}).seconds(1, 100)) == 5
+
+
+def test_where_the_last_rows_were_dear_the_next_are_not_believed_to_cost_nothing() -> None:
+    assert costs_of({16: 16.0, 24: 24.0}).seconds(28, 28)[0] == pytest.approx(26.0)
+
+
+def test_a_step_of_the_kernels_shows() -> None:
+    costs = costs_of({1: 1.0, 16: 1.0, 20: 2.0, 32: 2.0})
+    assert set(costs.seconds(1, 16)) == {1.0}
+    assert set(costs.seconds(17, 32)) == {2.0}
+
+
+def test_a_single_disturbance_leaves_no_trace() -> None:
+    costs = PassCosts()
+    for seconds in (1.0, 1.0, 1.0, 50.0, 1.0, 1.0, 1.0, 1.0):
+        costs.add(1, seconds)
+    assert costs.seconds(1, 1) == [1.0]
+
+
+def test_more_rows_never_cost_less() -> None:
+    seconds = costs_of({1: 4.0, 8: 1.0, 16: 3.0}).seconds(1, 16)
+    assert seconds == sorted(seconds)
+    assert seconds[0] == 1.0
+
+
+def test_costs_follow_a_lasting_change() -> None:
+    costs = PassCosts()
+    for seconds in [1.0] * 50 + [2.0] * 16:
+        costs.add(8, seconds)
+        found = costs.seconds(8, 8)
+    assert found == [2.0]
+
+
+def test_stale_is_what_was_not_seen_lately() -> None:
+    costs = PassCosts()
+    assert not costs.known
+    assert costs.stale(1, 1000)
+    costs.add(1, 1.0)
+    assert costs.known
+    for _ in range(10):
+        costs.add(16, 1.0)
+    assert costs.stale(1, 9)
+    assert not costs.stale(1, 11)
+    assert not costs.stale(15, 2)
+
+
+def test_what_is_old_is_forgotten() -> None:
+    costs = costs_of({16: 9.0})
+    for _ in range(2000):
+        costs.add(1, 1.0)
+    assert costs.stale(16, 1024)
+    assert len(costs.seconds(1, 100)) == 5
+    costs.add(16, 2.0)
+    assert costs.seconds(16, 16) == [2.0]
+
+
+def test_the_share_of_the_context_is_told_from_that_of_the_rows() -> None:
+    costs = PassCosts()
+    rng = np.random.default_rng(3)
+    for _ in range(600):
+        rows, context = int(rng.choice([1, 4, 8])), int(rng.integers(100, 2000))
+        costs.add(rows, 1.0 + 0.1 * rows + 1e-4 * rows * context, rows * context)
+    assert costs.per_key == pytest.approx(1e-4, rel=0.15)
+    for context in (100.0, 1000.0, 2000.0):
+        one, eight = (costs.seconds(rows, rows, context)[0] for rows in (1, 8))
+        assert one == pytest.approx(1.1 + 1e-4 * context, rel=0.1)
+        assert eight == pytest.approx(1.8 + 8e-4 * context, rel=0.1)
+
+
+def test_times_that_do_not_depend_on_the_context_give_it_no_share() -> None:
+    costs = PassCosts()
+    rng = np.random.default_rng(3)
+    for _ in range(600):
+        costs.add(1, float(rng.normal(1.0, 0.05)), float(rng.integers(100, 2000)))
+    assert costs.per_key * 1000 < 0.02
+
+
+def test_the_median_of_the_recent_past() -> None:
+    recent = Recent()
+    for value in [100.0] * 9 + [1.0] * 4 + [2.0] * 5:
+        recent.add(value)
+    assert recent.value == 2.0
+
+
+def test_questions_about_other_numbers_are_believed_to_share_half_of_their_time() -> None:
+    costs = QuestionCosts()
+    assert costs.seconds(4) == 0.0
+    costs.add(4, 1.0)
+    assert costs.seconds(4) == 1.0
+    assert costs.seconds(8) == 1.5
+    assert costs.seconds(1) == 0.625
+    costs.add(2, 0.9)
+    assert costs.seconds(3) == pytest.approx(0.9 * 1.25)

@@ -1,0 +1,79 @@
+"""How many guesses a round verifies, by what rounds cost."""
+
+import pytest
+
+from headstart.drafting.planning.round_costs import RoundCosts
+
+
+def costs(per_row: float, plain: float = 1.0, rows: int = 16, other: float = 0.0) -> RoundCosts:
+    """Passes of up to ``rows`` rows were timed, each row beyond the first ``per_row`` seconds dearer."""
+    known = RoundCosts()
+    for count in range(1, rows + 1):
+        known.add(count, plain + per_row * (count - 1), 0.0, other)
+    return known
+
+
+@pytest.mark.parametrize("per_row", [0.0, 0.05, 0.2, 0.6, 2.0])
+def test_no_other_number_of_nodes_says_more_tokens_a_second(per_row: float) -> None:
+    reach = [0.9, 0.7, 0.4, 0.3, 0.1, 0.05, 0.01]
+    known = costs(per_row, other=0.1)
+    size = known.size(1, reach, 0.0)
+    speeds = [
+        (1 + sum(reach[:nodes])) / (seconds + 0.1)
+        for nodes, seconds in enumerate(known.passes.seconds(1, 1 + len(reach)))
+    ]
+    assert size.tokens / size.seconds == pytest.approx(max(speeds))
+    assert size.tokens == pytest.approx(1 + sum(reach[: size.nodes]))
+
+
+def test_dear_rows_leave_plain_decoding_and_free_ones_everything() -> None:
+    assert costs(per_row=2.0).size(1, [0.9, 0.8], 0.0).nodes == 0
+    assert costs(per_row=0.0).size(1, [0.9, 0.1, 0.01], 0.0).nodes == 3
+
+
+def test_a_pass_that_was_never_timed_fills_a_tile() -> None:
+    size = RoundCosts().size(4, [0.5] * 40, 0.0)
+    assert (size.nodes, size.seconds) == (12, 0.0)
+
+
+def test_plain_decoding_is_timed_again_now_and_then() -> None:
+    known = costs(per_row=0.0)
+    for _ in range(300):
+        known.add(4, 1.0, 0.0, 0.0)
+    assert known.size(1, [0.9], 0.0).nodes == 0
+    known.add(1, 1.0, 0.0, 0.0)
+    assert known.size(1, [0.9], 0.0).nodes == 1
+
+
+def test_beside_prompts_a_guess_must_save_more_than_a_row_of_theirs() -> None:
+    known = costs(per_row=0.0)
+    known.read_prompts(rows=100, seconds=30.0)
+    assert known.nodes_beside_prompts(1, [0.9, 0.4, 0.2]) == 2
+    assert known.may_pay_beside_prompts(1)
+    known.read_prompts(rows=100, seconds=90.0)
+    assert known.nodes_beside_prompts(1, [0.8, 0.4]) == 0
+    assert not known.may_pay_beside_prompts(1)
+
+
+def test_beside_prompts_a_token_is_worth_its_share_of_the_rounds_to_come() -> None:
+    known = costs(per_row=0.0)
+    known.read_prompts(rows=100, seconds=30.0)
+    # A round of one sequence, the last of a batch, says nothing of the next batch's.
+    known.add(1, 1.0, 0.0, 0.0)
+    assert known.nodes_beside_prompts(2, [0.9, 0.5]) == 1
+    assert known.nodes_beside_prompts(4, [0.9, 0.5]) == 0
+    assert not known.may_pay_beside_prompts(4)
+
+
+def test_beside_prompts_nothing_is_guessed_before_a_pass_was_timed() -> None:
+    assert not RoundCosts().may_pay_beside_prompts(1)
+    assert RoundCosts().nodes_beside_prompts(1, [0.9]) == 0
+
+
+def test_guesses_are_worth_the_time_of_their_tokens_less_their_rows() -> None:
+    size = costs(per_row=0.1).size(1, [0.9, 0.8], 0.0)
+    assert size.nodes == 2
+    without = size.worth(0.0, 2)
+    assert without == pytest.approx(-0.2)
+    # All of the guesses' tokens, had they been said one by one by passes without them.
+    assert size.worth(1.7, 2) == pytest.approx(1.7 * 1.0 / 1.0 - 0.2)
