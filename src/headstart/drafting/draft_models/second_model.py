@@ -14,16 +14,16 @@ from headstart.runner import ModelRunner, Span, SpanOutput
 
 
 class SecondModel:
-    """Reads sequences into a cache of its own, lazily: nothing before a draft asks for it (seed 001, D1 and D3).
+    """Reads sequences into a cache of its own, and only when a draft needs them (seed 001, D1 and D3).
 
-    What the cache holds of a sequence is compared with the sequence itself, so a rejected draft, rounds without a
-    draft and a preemption are all the same to it: the longest common prefix stays, the rest is read. Sequences give
-    way to others when blocks run out, those that were not used for longest first.
+    What the cache holds of a sequence is compared with the sequence itself: the longest common prefix stays, the rest
+    is read. So rejected drafts, rounds without a draft and preemptions need no care of their own. When blocks run out,
+    the sequences that were used least recently lose theirs.
 
     Args:
         runner: the model and its cache, not shared with anything else.
         vocab_size: of the target; logits are cut or padded to it.
-        rows_per_pass: rows of a pass that reads prompts, at most.
+        rows_per_pass: most rows of a pass that reads prompts.
     """
 
     def __init__(self, runner: ModelRunner, vocab_size: int, rows_per_pass: int = 512) -> None:
@@ -46,14 +46,14 @@ class SecondModel:
     def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
         """Read each sequence up to its root: id -> logits [vocab] after it.
 
-        Left out: sequences beyond this model's context or vocabulary, and those without room in the cache.
+        Left out are sequences beyond this model's context or vocabulary, and those that the cache has no room for.
         """
         return self._read_all(self._unread(sequences))
 
     def catch_up_almost(self, sequences: Sequence[SequenceView], rest: int) -> dict[int, list[int]]:
-        """Read each sequence so far that at most ``rest`` tokens, the root among them, are left: id -> those.
+        """Read each sequence until at most ``rest`` tokens are left, the root among them: id -> those tokens.
 
-        A pass that checks guesses can take them along. Left out as in ``catch_up``.
+        The pass that checks guesses can read them too. Sequences are left out as in ``catch_up``.
         """
         unread = self._unread(sequences)
         long = {sequence_id: tokens[:-1] for sequence_id, tokens in unread.items() if len(tokens) > rest}
@@ -61,7 +61,7 @@ class SecondModel:
         return {sequence_id: tokens[-1:] if sequence_id in long else tokens for sequence_id, tokens in unread.items()}
 
     def read(self, tokens: Mapping[int, int]) -> dict[int, Tensor]:
-        """One pass that reads a further token of each sequence: id -> logits [vocab] after it, where there is room."""
+        """Read one more token of each sequence in one pass: id -> logits [vocab] after it, where there is room."""
         spans = self.fitting([Span.chain(sequence_id, [token], "last") for sequence_id, token in tokens.items()])
         with self.passing(spans) as outputs:
             for span in spans:
@@ -69,7 +69,7 @@ class SecondModel:
         return {span.sequence_id: self.fit(output.logits[-1]) for span, output in zip(spans, outputs, strict=True)}
 
     def fitting(self, spans: Sequence[Span]) -> list[Span]:
-        """Those of the spans for which there is room in cache and context, and whose tokens the model knows."""
+        """The spans that fit into cache and context, and whose tokens the model knows."""
         config = self.runner.backend.config
         sensible = {
             span.sequence_id: span
@@ -80,9 +80,9 @@ class SecondModel:
         return [sensible[i] for i in self.with_room({i: len(span) for i, span in sensible.items()})]
 
     def with_room(self, rows: Mapping[int, int]) -> list[int]:
-        """The sequences for whose rows, taken together, there are blocks, in order.
+        """The sequences whose rows fit into the cache together, in order.
 
-        Sequences that are not named lose theirs if need be.
+        Sequences that are not named give up their blocks where these are needed.
         """
         fitting: list[int] = []
         needed = 0
@@ -96,7 +96,7 @@ class SecondModel:
 
     @contextmanager
     def passing(self, spans: Sequence[Span]) -> Iterator[list[SpanOutput]]:
-        """The outputs of one pass over spans that fit; rows that are not kept meanwhile are rolled back."""
+        """The outputs of one pass over spans that fit; rows that were not kept by the end are rolled back."""
         if not spans:
             yield []
             return
@@ -104,7 +104,7 @@ class SecondModel:
             yield self.runner.forward(spans)
 
     def keep(self, span: Span, rows: Sequence[int]) -> None:
-        """Make rows of a passing span the sequence's next tokens (ascending, each the next one's parent)."""
+        """Make rows of a span of this pass the sequence's next tokens (ascending, each the parent of the next)."""
         self._cache.commit(span.sequence_id, rows)
         self._tokens[span.sequence_id] += span.tokens[list(rows)].tolist()
 
@@ -113,7 +113,7 @@ class SecondModel:
         return fit_vocabulary(logits, self._vocab_size)
 
     def roll_back(self, sequence: SequenceView) -> None:
-        """Keep what agrees with the sequence, at most all but its root. Unknown sequences are ignored."""
+        """Keep the longest prefix that agrees with the sequence, without its root. Unknown sequences are ignored."""
         cached = self._tokens.get(sequence.id)
         if cached is not None:
             length = common_prefix(cached, sequence.tokens, len(sequence.tokens) - 1)
@@ -126,7 +126,8 @@ class SecondModel:
             self._cache.remove(sequence_id)
 
     def _unread(self, sequences: Sequence[SequenceView]) -> dict[int, list[int]]:
-        """What is to be read of each sequence, its root included; those without room are left out."""
+        """The tokens of each sequence that are not in the cache, its root included; sequences left out as in
+        ``catch_up``."""
         for sequence in sequences:
             if sequence.id not in self._tokens:
                 self._cache.add(sequence.id)
@@ -136,7 +137,7 @@ class SecondModel:
         return {span.sequence_id: span.tokens.tolist() for span in self.fitting(spans)}
 
     def _read_all(self, unread: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
-        """Read tokens for which there is room, in as many passes as it takes: id -> logits [vocab] after them."""
+        """Read these tokens, which fit into the cache, in one or more passes: id -> logits [vocab] after them."""
         waiting = dict(unread)
         logits: dict[int, Tensor] = {}
         while waiting:
@@ -152,7 +153,7 @@ class SecondModel:
         return logits
 
     def _chunks(self, waiting: Mapping[int, Sequence[int]]) -> list[Span]:
-        """The next pass: whole sequences in order, as many rows as it may have."""
+        """The spans of the next pass: sequences in order until its rows are used up; the last one may be cut."""
         spans: list[Span] = []
         room = self._rows_per_pass
         for sequence_id, tokens in waiting.items():
@@ -163,7 +164,7 @@ class SecondModel:
         return spans
 
     def _free(self, blocks: int, used: Container[int]) -> bool:
-        """Whether this many blocks are free, if need be at the cost of sequences that are not in use."""
+        """Whether this many blocks are free. If not, sequences that are not ``used`` are forgotten to free them."""
         allocator = self._cache.allocator
         idle = [sequence_id for sequence_id in self._tokens if sequence_id not in used]
         for sequence_id in idle if blocks <= allocator.num_blocks else ():

@@ -8,40 +8,41 @@ from itertools import pairwise
 from statistics import median, median_low
 
 _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
-"""Passes of (step before, step] rows count as equally costly: few enough steps to be learned in some dozens of rounds,
-close enough to see the kernels' own (tiles of 16 rows)."""
+"""Rows at which the steps of the cost curve end; all passes on a step count as equally costly. The steps are few enough
+to be learned in some dozens of rounds, and fine enough to show the tiles of 16 rows that kernels work in."""
 _RECENT = 9
+"""Timings that a median is taken of."""
 _MEMORY = 1024
-"""Passes after which a step not taken is forgotten: the machine may have changed."""
+"""A step is forgotten when no pass was on it for so many passes: the machine may have changed."""
 _HOPED_SHARE, _HOPED_SLOPE = 1 / 16, 1 / 2
-"""What a row is believed to cost where larger passes are not known, of the average row and of the last ones known:
-little, so that a planner that spends rows where they pay tries them and finds out."""
+"""What a row beyond the largest known pass is assumed to cost, as a share of that pass's average row, or of its last
+rows if that is more. It is little on purpose: so a planner tries larger passes and learns what they cost."""
 _FURTHER, _LEAST_FURTHER = 1 / 2, 4
-"""A pass may exceed the largest one known by this share of its rows, and by at least this many rows."""
+"""How far the curve goes beyond the largest known pass: by this share of its rows, and by at least this many."""
 _REDRAWN_EVERY = 8
 """Passes after which the curve is drawn anew."""
 _MEAN_MEMORY, _SLOPE_MEMORY = 64, 256
+"""Passes over which a step's means and the slope are averaged."""
 _SLOPE_DOUBT = 1e7
-"""Squared row-keys: as much spread of contexts must be seen before the slope is believed by half."""
+"""Squared row-keys. Before contexts have varied this much, the slope counts for less than half of what it seems."""
 
 
 class PassCosts:
-    """Time of a pass: a part for its rows, the median of the last few passes on each step, and a part for its
-    *row-keys* (for each row the tokens of its context, summed), which grows with the context.
+    """Time of a pass, in two parts. One is for its rows: the median of the last few passes on their step. The other
+    grows with its *row-keys*, the context's tokens summed over all rows.
 
-    A step never taken is believed to cost no more than the one below it, so that whoever spends rows where they pay
-    tries it now and then and so knows. The slope of the second part is the one that explains best how passes on one
-    and the same step differ.
+    A step that was never timed is assumed to cost as much as the one below it, so a planner tries it now and then and
+    learns what it costs. The slope of the second part is fitted to the differences between passes on the same step.
     """
 
     def __init__(self) -> None:
         self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in _STEPS]
-        """[step] seconds of its last passes, without their row-keys."""
+        """[step] seconds of its last passes, less what their row-keys took."""
         self._last_seen = [-1] * len(_STEPS)
         self._passes = 0
         self._slope = _Slope(len(_STEPS))
         self._curve: list[float] = []
-        """[rows - 1] seconds without row-keys; empty: to be drawn anew."""
+        """[rows - 1] seconds of the first part; empty: to be drawn anew."""
 
     @property
     def known(self) -> bool:
@@ -50,7 +51,7 @@ class PassCosts:
 
     @property
     def per_key(self) -> float:
-        """Seconds for each row-key."""
+        """Seconds of a row-key."""
         return self._slope.value
 
     def add(self, rows: int, seconds: float, row_keys: float = 0.0) -> None:
@@ -67,13 +68,13 @@ class PassCosts:
             self._curve = []
 
     def stale(self, rows: int, passes: int) -> bool:
-        """Whether the last so many passes all had another number of rows (on another step)."""
+        """Whether none of the last ``passes`` passes was on the step of ``rows``."""
         seen = self._last_seen[_step(rows)]
         return seen < 0 or self._passes - seen > passes
 
     def seconds(self, low: int, high: int, context: float = 0.0) -> list[float]:
-        """[...] time of a pass of ``low``, ..., ``high`` rows whose contexts have ``context`` tokens on average; some
-        pass was seen. Shorter than asked for where so many rows are too far from all that is known."""
+        """Times of passes of ``low``, ..., ``high`` rows whose contexts have ``context`` tokens on average. Some pass
+        must have been timed. The list ends early where passes would be much larger than any timed so far."""
         if not self._curve:
             self._curve = self._fit()
         bases, each = self._curve[low - 1 : high], self._slope.value * context
@@ -84,7 +85,7 @@ class PassCosts:
         for step in range(len(_STEPS) - 1, -1, -1):
             if self._recent[step] and self._passes - self._last_seen[step] <= _MEMORY:
                 seconds = median(self._recent[step])
-                # More rows never cost less: what says otherwise is a disturbance of the smaller pass.
+                # More rows never cost less. Where they seem to, something disturbed the smaller passes.
                 points.append((_STEPS[step], min(seconds, points[-1][1]) if points else seconds))
         points.reverse()
         rows, seconds = points[0]
@@ -101,7 +102,7 @@ class PassCosts:
 
 
 class _Slope:
-    """Least squares within steps, of the recent past."""
+    """How passes on the same step differ with their row-keys: least squares over the recent past."""
 
     def __init__(self, steps: int) -> None:
         self.value = 0.0
@@ -114,7 +115,7 @@ class _Slope:
             self._means[step] = row_keys, seconds
             return
         keys_off, seconds_off = row_keys - mean[0], seconds - mean[1]
-        # One long pause must not pass for a long context.
+        # A long pause must not look like a long context.
         seconds_off = min(max(seconds_off, -mean[1] / 2), mean[1] / 2)
         self._means[step] = mean[0] + keys_off / _MEAN_MEMORY, mean[1] + seconds_off / _MEAN_MEMORY
         fade = 1 - 1 / _SLOPE_MEMORY
@@ -124,7 +125,7 @@ class _Slope:
 
 
 class Recent:
-    """The median of the last few values of something timed over and over."""
+    """The median of the last few timings of one thing."""
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=_RECENT)
@@ -137,7 +138,7 @@ class Recent:
 
 class QuestionCosts:
     """Time of asking a drafter, by the number of sequences that it is asked about at once: a drafter that reads weights
-    reads them once for all of them."""
+    reads them once for all sequences."""
 
     def __init__(self) -> None:
         self._recent: dict[int, Recent] = {}
@@ -148,8 +149,8 @@ class QuestionCosts:
         self._recent.setdefault(sequences, Recent()).add(seconds)
 
     def seconds(self, sequences: int) -> float:
-        """Of a question about this many: what the next smaller number took, or else the next larger, half of it in
-        proportion; 0: none was timed."""
+        """Of a question about this many; 0: none was timed. A number that was not timed is estimated from the next
+        smaller one, or else from the smallest: half of its time is taken to grow with the sequences."""
         if sequences in self._recent:
             return self._recent[sequences].value
         if not self._recent:
