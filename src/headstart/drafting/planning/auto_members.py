@@ -26,8 +26,9 @@ longer, because there may be a prompt to learn."""
 _USUAL_KNOWN = 64
 """Rounds after which a drafter may rest for new sequences from the beginning. Answers begin with what cannot be guessed
 from the text, so a few rounds of a few answers say too little."""
-_PROBE_SHARE = 1 / 200
-"""Share of the time that is spent on asking resting drafters again."""
+_PROBE_SHARE = 1 / 50
+"""Share of the time that is spent on asking resting drafters again. A drafter that rests by mistake costs much more than
+that: a head a third of the speed."""
 _ANSWER = 64
 """Rounds over which the cost of the first question, for which the prompt is read, is spread: a short answer."""
 
@@ -99,6 +100,8 @@ class Member:
 
     def rested(self, probe_seconds: float, round_seconds: float) -> None:
         """A round in which it rested for some sequences is over; a probe in it took ``probe_seconds`` (0: none)."""
+        if probe_seconds:
+            self.cost.add_probe(1, probe_seconds)
         self.debt = max(self.debt + probe_seconds - _PROBE_SHARE * round_seconds, 0.0)
 
     def judge(self, standing: Standing, worth: float, roots: int) -> None:

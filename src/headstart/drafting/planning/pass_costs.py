@@ -12,8 +12,9 @@ _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80
 to be learned in some dozens of rounds, and fine enough to show the tiles of 16 rows that kernels work in."""
 _RECENT = 9
 """Timings that a median is taken of."""
-_MEMORY = 1024
-"""A step is forgotten when no pass was on it for so many passes: the machine may have changed."""
+_MEMORY = 256
+"""A step is forgotten when no pass was on it for so many passes: the machine may have changed, or have been disturbed
+when it was timed last."""
 _HOPED_SHARE, _HOPED_SLOPE = 1 / 16, 1 / 2
 """What a row beyond the largest known pass is assumed to cost, as a share of that pass's average row, or of its last
 rows if that is more. It is little on purpose: so a planner tries larger passes and learns what they cost."""
@@ -135,6 +136,11 @@ class Recent:
         self._values.append(value)
         self.value = median_low(self._values)
 
+    def scale(self, factor: float) -> None:
+        """Hold all timings for this many times what they were."""
+        self._values = deque([value * factor for value in self._values], maxlen=_RECENT)
+        self.value *= factor
+
 
 class QuestionCosts:
     """Time of asking a drafter, by the number of sequences that it is asked about at once: a drafter that reads weights
@@ -147,6 +153,16 @@ class QuestionCosts:
     def add(self, sequences: int, seconds: float) -> None:
         """A question about ``sequences`` sequences (at least 1) was timed."""
         self._recent.setdefault(sequences, Recent()).add(seconds)
+
+    def add_probe(self, sequences: int, seconds: float) -> None:
+        """A question after a rest was timed. If it took less than such ones before it, all timings so far are from slower
+        times: a disturbance lengthens questions, nothing shortens them, and a drafter that rests is asked too rarely to
+        outnumber them."""
+        if sequences not in self._recent:
+            self.add(sequences, seconds)
+        elif seconds < (expected := self.seconds(sequences)):
+            for recent in self._recent.values():
+                recent.scale(seconds / expected)
 
     def seconds(self, sequences: int) -> float:
         """Of a question about this many; 0: none was timed. A number that was not timed is estimated from the next
