@@ -27,8 +27,8 @@ _USUAL_KNOWN = 64
 """Rounds after which a drafter may rest for new sequences from the beginning. Answers begin with what cannot be guessed
 from the text, so a few rounds of a few answers say too little."""
 _PROBE_SHARE = 1 / 50
-"""Share of the time that is spent on asking resting drafters again. A drafter that rests by mistake costs much more than
-that: a head a third of the speed."""
+"""Share of the time that is spent on asking resting drafters again. One that rests by mistake costs much more: a
+head a third of the speed."""
 _ANSWER = 64
 """Rounds over which the cost of the first question, for which the prompt is read, is spread: a short answer."""
 

@@ -155,9 +155,9 @@ class QuestionCosts:
         self._recent.setdefault(sequences, Recent()).add(seconds)
 
     def add_probe(self, sequences: int, seconds: float) -> None:
-        """A question after a rest was timed. If it took less than such ones before it, all timings so far are from slower
-        times: a disturbance lengthens questions, nothing shortens them, and a drafter that rests is asked too rarely to
-        outnumber them."""
+        """A question after a rest was timed. If it took less than such ones before it, all timings so far are from
+        slower times: a disturbance lengthens questions, nothing shortens them, and a drafter that rests is asked too
+        rarely to outnumber them."""
         if sequences not in self._recent:
             self.add(sequences, seconds)
         elif seconds < (expected := self.seconds(sequences)):
