@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import weakref
@@ -169,6 +170,19 @@ def test_logprobs_name_the_chosen_and_the_best(llm: LLM) -> None:
         assert len(entry.top) == 3
         assert list(entry.top.values()) == sorted(entry.top.values(), reverse=True)
         assert entry.top[entry.token_id] == entry.logprob == max(entry.top.values())
+
+
+def test_logprobs_of_the_whole_vocabulary_sum_to_one(llm: LLM) -> None:
+    (out,) = llm.generate("abc", replace(GREEDY, max_tokens=3, logprobs=-1, prompt_logprobs=-1))
+    assert out.logprobs is not None
+    assert out.prompt_logprobs is not None
+    assert out.prompt_logprobs[0] is None
+    entries = [*out.logprobs, *filter(None, out.prompt_logprobs)]
+    assert len(entries) == 3 + len(out.prompt_token_ids) - 1
+    for entry in entries:
+        assert sorted(entry.top) == list(range(llm.model.config.vocab_size))
+        assert sum(map(math.exp, entry.top.values())) == pytest.approx(1)
+        assert entry.top[entry.token_id] == entry.logprob
 
 
 def test_an_empty_prompt_starts_from_the_beginning_of_a_text(llm: LLM) -> None:

@@ -44,6 +44,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int]] = [
     ({"n": -1}, 400),
     ({"logprobs": 21}, 400),
     ({"logprobs": -1}, 400),
+    ({"prompt_logprobs": -1}, 400),
     ({"max_tokens": 0}, 400),
     ({"temperature": -1}, 400),
     ({"temperature": "NaN"}, 400),
@@ -112,6 +113,7 @@ BAD_CHATS: list[dict[str, Any]] = [
     {"tool_choice": "required", "tools": TOOLS * 129},
     {"tools": [{"type": "function", "function": {"name": ""}}]},
     {"top_logprobs": 3},
+    {"logprobs": True, "top_logprobs": -1},
 ]
 
 

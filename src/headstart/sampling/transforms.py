@@ -301,7 +301,8 @@ class Transforms:
 
 
 def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, float], int]:
-    """Log-probability of ``token``; of the ``count`` best tokens, best first, lowest id first among equals; its rank.
+    """Log-probability of ``token``; of the ``count`` best tokens (-1: all), best first, among equals the lowest id
+    first; its rank.
 
     The rank is 1 plus the number of more probable tokens.
     ``logits`` [vocab] are the target's own: log-softmax before any transform, in float32.
@@ -313,7 +314,9 @@ def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, f
     if math.isnan(row[token]):
         raise LogitsError(_NOT_A_NUMBER)
     best: IdArray = np.zeros(0, dtype=np.int64)
-    if count:
+    if count == -1:
+        best = np.argsort(-row, kind="stable")
+    elif count:
         kth = max(len(row) - count, 0)
         near = np.flatnonzero(row >= np.partition(row, kth)[kth])
         best = near[np.argsort(-row[near], kind="stable")][:count]
