@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import zip_longest
@@ -170,6 +172,19 @@ def test_logprobs_name_the_chosen_and_the_best(llm: LLM) -> None:
         assert entry.top[entry.token_id] == entry.logprob == max(entry.top.values())
 
 
+def test_logprobs_of_the_whole_vocabulary_sum_to_one(llm: LLM) -> None:
+    (out,) = llm.generate("abc", replace(GREEDY, max_tokens=3, logprobs=-1, prompt_logprobs=-1))
+    assert out.logprobs is not None
+    assert out.prompt_logprobs is not None
+    assert out.prompt_logprobs[0] is None
+    entries = [*out.logprobs, *filter(None, out.prompt_logprobs)]
+    assert len(entries) == 3 + len(out.prompt_token_ids) - 1
+    for entry in entries:
+        assert sorted(entry.top) == list(range(llm.model.config.vocab_size))
+        assert sum(map(math.exp, entry.top.values())) == pytest.approx(1)
+        assert entry.top[entry.token_id] == entry.logprob
+
+
 def test_an_empty_prompt_starts_from_the_beginning_of_a_text(llm: LLM) -> None:
     (out,) = llm.generate("", GREEDY)
     assert out.prompt_token_ids == [llm.model.tokenizer.bos_token_id]
@@ -283,6 +298,39 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 
 def test_drafts_may_be_as_large_as_the_drafters_options_say(model: Model) -> None:
     assert LLM(model, "prompt-lookup", drafter_options={"draft_tokens": 40}).engine.limits.draft_rows == 40
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "auto"])
+def test_a_closed_model_is_freed_and_says_so(tiny_model_dir: Path, drafter: str) -> None:
+    with LLM(tiny_model_dir, drafter, precision="fp32", prefix_caching=True) as llm:
+        parts = [weakref.ref(part) for part in (llm.model.backend, llm.engine.runner.cache, llm.engine.drafter)]
+        assert llm.generate("Once upon", GREEDY)[0].token_ids
+        tokenizer = llm.get_tokenizer()
+    assert not any(part() for part in parts)
+    assert tokenizer.decode(tokenizer.encode("a b")) == "a b"
+    for call in (
+        lambda: llm.generate("x"),
+        lambda: llm.chat(CHAT),
+        lambda: next(llm.stream("x")),
+        lambda: llm.encode("x"),
+        llm.get_tokenizer,
+        lambda: llm.memory,
+    ):
+        with pytest.raises(ConfigError, match="this LLM is closed; make a new one"):
+            call()
+    llm.close()
+
+
+def test_closing_ends_what_is_being_decoded(model: Model) -> None:
+    llm = LLM(model, "ngram")
+    stream = llm.stream("Once upon", replace(GREEDY, max_tokens=None, ignore_eos=True))
+    next(stream)
+    engine = llm.engine
+    llm.close()
+    assert [piece.finish_reason for piece in stream] == [FinishReason.ABORT]
+    assert engine.idle
+    engine.check()
+    assert LLM(model, "none").generate("x", GREEDY)[0].token_ids
 
 
 def test_parameters_must_match_the_prompts(llm: LLM) -> None:

@@ -59,3 +59,11 @@ def draft_context(
         digest=model.checkpoint.digest,
         scope_of=scope_of,
     )
+
+
+def cache_salt_of(sequence: SequenceView) -> str:
+    """Keeps tenants apart: what a drafter learnt from one would show in the timing of another."""
+    # A drafter inside another one sees a sequence that the outer one made, which refers to the request's own.
+    while (outer := getattr(sequence, "outer", None)) is not None:
+        sequence = outer
+    return getattr(sequence, "cache_salt", "")

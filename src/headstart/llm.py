@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Self, TypeVar
 
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting import DEFAULT_DRAFTER
-from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, create_drafter, drafter_name
 from headstart.engine.engine import Engine
@@ -21,17 +21,19 @@ from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError, RequestError
-from headstart.lending import draft_context
+from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece, bare, listed, listed_chats, token_ids
-from headstart.runner import BLOCK_SIZE, ModelRunner
+from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece, encoded, listed, listed_chats, naming
+from headstart.runner import ModelRunner, cache_bytes_per_token
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.text.grammar import GrammarCompiler
+from headstart.text.tokenizer import Tokenizer
 
 OnCommit = Callable[[StreamPiece], None]
+Part = TypeVar("Part", Model, Engine)
 
 _CACHE_BYTES = 1 << 30
 _MAX_CONTEXT = 8192
@@ -39,6 +41,7 @@ _MAX_CONTEXT = 8192
 
 class LLM:
     """A target with a drafter, ready to decode. Several threads may call it; their requests decode together.
+    ``close``, or the end of ``with LLM(...) as llm:``, frees its memory.
 
     Args:
         model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
@@ -89,9 +92,9 @@ class LLM:
         options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
         for name in more_drafters:
             checked_options(name)
-        self.model: Model = model if isinstance(model, Model) else load_model(model, precision, revision)
-        require_numerics(self.model, numerics)
-        config = self.model.config
+        target = model if isinstance(model, Model) else load_model(model, precision, revision)
+        require_numerics(target, numerics)
+        config = target.config
         context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
         if not 2 <= context <= config.max_positions:
             raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
@@ -106,36 +109,68 @@ class LLM:
             limits = replace(limits, max_rows=max_rows)
         if cache_tokens is None:
             cache_tokens = min(
-                max(_CACHE_BYTES // _cache_bytes_per_token(self.model), context), max_batch_size * context
+                max(_CACHE_BYTES // cache_bytes_per_token(target.backend), context), max_batch_size * context
             )
-        prefixes = PrefixIndex(f"{self.model.name}/{self.model.backend.name}") if prefix_caching else None
+        prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
         require_room(
-            (cache_tokens + limits.draft_rows) * _cache_bytes_per_token(self.model),
+            (cache_tokens + limits.draft_rows) * cache_bytes_per_token(target.backend),
             f"a cache of {cache_tokens} tokens beside drafts of {limits.draft_rows}",
             "give a smaller max_context, max_batch_size, cache_tokens, draft_tokens or tree_nodes",
         )
-        runner = ModelRunner(self.model.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
+        runner = ModelRunner(target.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
         self.speculation = speculation or SpeculationParams()
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        surroundings = draft_context(self.model, runner, draft, _cache_salt)
+        surroundings = draft_context(target, runner, draft, cache_salt_of)
         drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
         for name in more_drafters:
             if name not in drafters:
                 drafters[name] = create_drafter(name, surroundings)
-        self.engine = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
+        self._model: Model | None = target
+        self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
         self._lock = Lock()
         """Calls of several threads, and streams that are not read to their end yet, take turns at the engine, pass by
         pass."""
 
     @property
+    def model(self) -> Model:
+        """The target."""
+        return _unless_closed(self._model)
+
+    @property
+    def engine(self) -> Engine:
+        """The queue of its requests."""
+        return _unless_closed(self._engine)
+
+    @property
     def memory(self) -> MemoryUse:
         """Memory of the weights and caches of target and drafters."""
         runner, pool = self.engine.runner, self.engine.drafters
         return MemoryUse(self.model.backend.nbytes, runner.cache.storage.nbytes, pool.nbytes)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The target's tokenizer, by the name that vLLM has for it."""
+        return self.model.tokenizer
+
+    def close(self) -> None:
+        """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
+        then on raises ConfigError. A model that was given loaded stays with its owner."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.abort_all()
+            self._model = self._engine = None
+            vars(self).pop("_grammars", None)
+        # Caches and drafters hold on to each other in circles.
+        gc.collect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def generate(
         self,
@@ -223,18 +258,7 @@ class LLM:
         Raises:
             RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
         """
-        prompt = bare(prompt)
-        if isinstance(prompt, EncodedPrompt):
-            return prompt
-        tokenizer = self.model.tokenizer
-        if not isinstance(prompt, str):
-            ids = token_ids(prompt)
-            return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
-        ids = tokenizer.encode(prompt, add_special_tokens)
-        if not ids and tokenizer.bos_token_id is not None:
-            # An empty prompt becomes the begin-of-sequence token, as in transformers.
-            ids = [tokenizer.bos_token_id]
-        return EncodedPrompt(prompt, ids)
+        return encoded(prompt, self.get_tokenizer(), add_special_tokens)
 
     def encode_chat(
         self,
@@ -314,7 +338,7 @@ class LLM:
         try:
             for job in jobs:
                 try:
-                    with _named(job.prompt_index, len(prompts) if strict else 1), self._lock:
+                    with naming(job.prompt_index, len(prompts) if strict else 1), self._lock:
                         self.engine.add(job.sequence)
                     admitted.append(job)
                 except RequestError as error:
@@ -344,7 +368,7 @@ class LLM:
             )
         jobs = []
         for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
-            with _named(index, len(prompts)):
+            with naming(index, len(prompts)):
                 jobs += self.jobs(prompt, wanted, speculation, prompt_index=index)
         return jobs
 
@@ -364,28 +388,12 @@ class LLM:
 
     def _abort(self, jobs: Sequence[Job]) -> None:
         with self._lock:
-            for job in jobs:
-                self.engine.abort(job.sequence)
+            if self._engine is not None:
+                for job in jobs:
+                    self._engine.abort(job.sequence)
 
 
-def _cache_salt(sequence: SequenceView) -> str:
-    """Keeps tenants apart: what a drafter learnt from one would show in the timing of another."""
-    # A drafter inside another one sees a sequence that the outer one made, which refers to the request's own.
-    while (outer := getattr(sequence, "outer", None)) is not None:
-        sequence = outer
-    return getattr(sequence, "cache_salt", "")
-
-
-def _cache_bytes_per_token(model: Model) -> int:
-    return max(model.backend.allocate_cache(1, BLOCK_SIZE).nbytes // BLOCK_SIZE, 1)
-
-
-@contextmanager
-def _named(index: int, prompts: int) -> Iterator[None]:
-    """Let a refusal say which of several prompts it is about."""
-    try:
-        yield
-    except RequestError as error:
-        if prompts == 1:
-            raise
-        raise RequestError(f"prompt {index}: {error}", error.field) from None
+def _unless_closed(part: Part | None) -> Part:
+    if part is None:
+        raise ConfigError("this LLM is closed; make a new one.")
+    return part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import abc
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any, cast
@@ -19,6 +20,7 @@ from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 from headstart.text.bad_words import spellings
 from headstart.text.detokenizer import IncrementalDetokenizer
+from headstart.text.tokenizer import Tokenizer
 
 _NO_LIMIT = 1 << 62
 _LONGEST_PREDICTION = 1 << 14
@@ -239,7 +241,37 @@ def listed_chats(
     return cast(abc.Sequence[abc.Sequence[Message]], [messages] if one else messages)
 
 
-def bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
+@contextmanager
+def naming(index: int, prompts: int) -> abc.Iterator[None]:
+    """Let a refusal say which of several prompts it is about."""
+    try:
+        yield
+    except RequestError as error:
+        if prompts == 1:
+            raise
+        raise RequestError(f"prompt {index}: {error}", error.field) from None
+
+
+def encoded(prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool) -> EncodedPrompt:
+    """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text.
+
+    Raises:
+        RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
+    """
+    prompt = _bare(prompt)
+    if isinstance(prompt, EncodedPrompt):
+        return prompt
+    if not isinstance(prompt, str):
+        ids = _token_ids(prompt)
+        return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
+    ids = tokenizer.encode(prompt, add_special_tokens)
+    if not ids and tokenizer.bos_token_id is not None:
+        # An empty prompt becomes the begin-of-sequence token, as in transformers.
+        ids = [tokenizer.bos_token_id]
+    return EncodedPrompt(prompt, ids)
+
+
+def _bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
     """The prompt inside a dictionary (token ids, if it has both them and a text); any other prompt as it is.
 
     Raises:
@@ -255,7 +287,7 @@ def bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
     raise RequestError(f"a prompt holds {names}; give it as prompt or as prompt_token_ids.", "prompt")
 
 
-def token_ids(prompt: abc.Sequence[int]) -> list[int]:
+def _token_ids(prompt: abc.Sequence[int]) -> list[int]:
     """Token ids of a list or an array, as plain integers.
 
     Raises:

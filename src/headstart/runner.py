@@ -158,3 +158,8 @@ def _wanted_rows(span: Span) -> IntArray:
 def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
     """Rows of spans as rows of the pass."""
     return _joined([_moved(each, start) for each, start in zip(rows, starts, strict=False)])
+
+
+def cache_bytes_per_token(backend: Backend) -> int:
+    """Bytes that a cached token takes."""
+    return max(backend.allocate_cache(1, BLOCK_SIZE).nbytes // BLOCK_SIZE, 1)

@@ -25,7 +25,8 @@ class Scripted(BaseHTTPRequestHandler):
     most, now, lock = 0, 0, threading.Lock()
 
     def do_GET(self) -> None:
-        self._reply(200 if self.path == "/stats" else 404, b'{"model": "x"}')
+        status = {"/stats": 200, "/words": 200, "/locked": 401}.get(self.path, 404)
+        self._reply(status, b"<html>" if self.path == "/words" else b'{"model": "x"}')
 
     def do_POST(self) -> None:
         with Scripted.lock:
@@ -109,12 +110,26 @@ def test_arrivals_are_those_of_a_poisson_process() -> None:
 
 def test_what_the_server_says_of_itself_is_read_or_refused(client: Client) -> None:
     assert client.get("/stats") == {"model": "x"}
-    with pytest.raises(HeadstartError, match="status 404"):
-        client.get("/nothing")
-    with pytest.raises(HeadstartError, match="cannot be read"):
+    for path, sentence in (
+        ("/nothing", "/nothing was answered with status 404; give the address of a Headstart server with --url."),
+        ("/words", " is no Headstart server; give the address of one with --url."),
+        ("/locked", " wants an API key; give it with --api-key-file."),
+    ):
+        with pytest.raises(HeadstartError) as refused:
+            client.get(path)
+        assert str(refused.value).endswith(sentence)
+    with pytest.raises(HeadstartError) as refused:
         Client("http://127.0.0.1:1").get("/stats")
-    with pytest.raises(ConfigError, match="--url is 'localhost:8000'"):
-        Client("localhost:8000")
+    assert str(refused.value) == (
+        "no server answers at http://127.0.0.1:1 (Connection refused); start one with 'headstart serve', or give its "
+        "address with --url."
+    )
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "http://", "http://127.0.0.1:99999", "http://127.0.0.1:x"])
+def test_an_address_that_no_server_can_have_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=f"--url is '{url}'"):
+        Client(url)
 
 
 TWO = Load(users=2)

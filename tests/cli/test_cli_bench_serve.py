@@ -41,7 +41,7 @@ def test_a_server_made_here_is_measured_with_speculation_and_without(tiny_model_
         (["--concurrency", ""], "both empty"),
         (["--drafter", "none"], "--drafter is 'none'"),
         (["--url", "localhost"], "--url is 'localhost'"),
-        (["--url", "http://127.0.0.1:1"], "cannot be read"),
+        (["--url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1 (Connection refused); start one"),
         (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "--api-key-file is /nowhere"),
     ],
 )

@@ -121,6 +121,26 @@ def test_layers_that_are_no_numbers_are_misuse(tmp_path: Path, capsys: pytest.Ca
     assert "'few'" in err
 
 
+@pytest.mark.parametrize(
+    ("head", "option", "value"),
+    [
+        ("eagle3", "--slots", "6"),
+        ("eagle3", "--residual-blocks", "2"),
+        ("medusa", "--layers", "3"),
+        ("medusa", "--unroll", "2"),
+        ("pass", "--dropout", "0.1"),
+    ],
+)
+def test_an_option_that_the_head_does_not_use_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], head: str, option: str, value: str
+) -> None:
+    code, _, err = run(capsys, "train", head, option, value, "--out", str(tmp_path), "-m", str(tmp_path / "nothing"))
+    assert code == 1
+    (sentence,) = err.splitlines()
+    assert sentence.startswith(f"Error: {option[2:].replace('-', '_')} is a setting of ")
+    assert sentence.endswith(f"; leave it out for {head}.")
+
+
 def test_what_cannot_be_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

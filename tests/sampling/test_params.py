@@ -57,7 +57,8 @@ from headstart.sampling.params import SamplingParams
         ("n", 0),
         ("n", None),
         ("logprobs", 101),
-        ("logprobs", -1),
+        ("logprobs", -2),
+        ("prompt_logprobs", -2),
     ],
 )
 def test_a_bad_value_is_refused_by_name(field, value):

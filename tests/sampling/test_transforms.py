@@ -349,5 +349,6 @@ def test_logprobs_are_those_of_the_raw_law():
     assert list(best.values()) == pytest.approx(expected[[1, 3, 4]].tolist())
     assert logprobs(logits, 0, 0)[1] == {}
     assert len(logprobs(logits, 0, 99)[1]) == 5
+    assert list(logprobs(logits, 0, -1)[1].items()) == list(logprobs(logits, 0, 5)[1].items())
     with pytest.raises(RequestError, match="not a finite number"):
         logprobs(torch.tensor([math.nan, 1.0]), 1, 1)

@@ -15,6 +15,8 @@ from headstart.server.app import create_app
 from headstart.server.settings import ServerSettings
 
 SETTINGS = ServerSettings("tiny")
+GREEDY = {"temperature": 0, "max_tokens": 12}
+CHAT = [{"role": "user", "content": "hello there"}]
 Result = TypeVar("Result")
 
 

@@ -38,11 +38,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("corpus")
 
 
+def two_slots(name: HeadName, draft_vocab: int = 200, init: Path | None = None) -> HeadSettings:
+    """Two future tokens, where the kind of head takes a number of them."""
+    return HeadSettings(draft_vocab, 2 if name in ("medusa", "blockwise", "pass") else None, init=init)
+
+
 @pytest.mark.parametrize("name", HEAD_NAMES)
 def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
-    head = HeadSettings(draft_vocab=200, slots=2)
-    result = train_head(name, target().name, tmp_path, text=text, head=head, settings=SETTINGS, length=320)
+    result = train_head(name, target().name, tmp_path, text=text, head=two_slots(name), settings=SETTINGS, length=320)
     assert result.progress.step == 3
     known = json.loads((tmp_path / "config.json").read_text())["headstart"]
     assert known["target_digest"] == target().checkpoint.digest()
@@ -143,9 +147,9 @@ def test_a_second_question_stands_behind_a_whole_conversation(tmp_path: Path) ->
 @pytest.mark.parametrize(("name", "vocabulary"), [("eagle3", 300), ("eagle3", 200), ("eagle", 200), ("medusa", 150)])
 def test_a_training_may_begin_from_a_head(name: HeadName, vocabulary: int, tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
-    train_head(name, target().name, tmp_path / "a", text=text, head=HeadSettings(200, 2), settings=SETTINGS, length=320)
+    train_head(name, target().name, tmp_path / "a", text=text, head=two_slots(name), settings=SETTINGS, length=320)
     unmoved = replace(SETTINGS, steps=1, lr=1e-12)
-    again = HeadSettings(vocabulary, 2, init=tmp_path / "a")
+    again = two_slots(name, vocabulary, tmp_path / "a")
     train_head(name, target().name, tmp_path / "b", text=text, head=again, settings=unmoved, length=320)
     one, two = (load_head(tmp_path / each, target().config) for each in "ab")
     assert isinstance(one, EagleHead | ParallelHeads)
@@ -205,11 +209,11 @@ def test_a_medusa_head_of_other_blocks_is_trained_on_as_it_is(tmp_path: Path, co
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
     heads = ParallelHeads(ParallelConfig("medusa", target().config.hidden_size, *2 * (target().config.vocab_size,), 2))
     save_head(heads, tmp_path / "a")
-    again = HeadSettings(200, 2, init=tmp_path / "a")
+    again = HeadSettings(200, init=tmp_path / "a")
     train_head("medusa", target().name, tmp_path / "b", text=text, head=again, settings=SETTINGS, length=320)
     trained = load_head(tmp_path / "b", target().config)
     assert isinstance(trained, ParallelHeads)
-    assert (trained.config.num_layers, trained.config.output_maps) == (1, False)
+    assert (trained.config.slots, trained.config.num_layers, trained.config.output_maps) == (2, 1, False)
 
 
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:
@@ -222,7 +226,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
     )
     with pytest.raises(ConfigError, match="nothing that a training can begin from"):
         train_head("eagle3", target().name, tmp_path / "b", text=text, head=HeadSettings(init=tmp_path / "pass"))
-    others: list[tuple[HeadName, int, str]] = [("eagle3", 2, "of kind medusa"), ("medusa", 3, "shape")]
+    others: list[tuple[HeadName, int | None, str]] = [("eagle3", None, "of kind medusa"), ("medusa", 3, "shape")]
     for name, slots, reason in others:
         other = HeadSettings(200, slots, init=tmp_path / "a")
         with pytest.raises(ConfigError, match=reason):
@@ -232,11 +236,26 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
 @pytest.mark.parametrize(
     ("name", "head", "reason"),
     [
+        ("eagle3", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass; leave it out for eagle3"),
+        ("draft-model", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass"),
         ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
         ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, eagle"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
+    ],
+)
+def test_a_setting_that_a_head_does_not_use_is_refused_before_the_target_is_loaded(
+    name: HeadName, head: HeadSettings, reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        train_head(name, tmp_path / "no-target", tmp_path / "out", text=TEXT, head=head, settings=SETTINGS)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "reason"),
+    [
         ("draft-model", HeadSettings(layers=99), "this model has 3"),
         ("draft-model", HeadSettings(layers=(0, 99)), "0 to 2"),
     ],

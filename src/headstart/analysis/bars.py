@@ -13,7 +13,7 @@ _LEFT, _TOP, _BAR, _GAP, _RIGHT = 190, 44, 18, 8, 60
 
 @dataclass(frozen=True)
 class Bar:
-    """One value, with the range it was seen in."""
+    """One value and its range."""
 
     label: str
     value: float
@@ -23,13 +23,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarChart:
-    """Horizontal bars from 0, with whiskers and a line to compare with."""
+    """Horizontal bars from 0, with whiskers and a reference line."""
 
     title: str
     x_label: str
     bars: tuple[Bar, ...]
     reference: float | None = None
-    """A value that every bar is to be seen against."""
+    """Where the reference line is drawn."""
     note: str = ""
     decimals: int = 2
 

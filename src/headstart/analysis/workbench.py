@@ -36,7 +36,7 @@ _READ_ROWS = 128
 
 @dataclass(frozen=True)
 class Contender:
-    """A drafter as it is to be measured."""
+    """A drafter to be measured, with its options."""
 
     name: str
     """As the user wrote it, options included."""
@@ -46,7 +46,7 @@ class Contender:
 
     @classmethod
     def parse(cls, text: str, optional: bool = False) -> Contender:
-        """``name`` or ``name:option=value:option=value``; values are JSON, which keeps its own marks, or texts.
+        """``name`` or ``name:option=value:option=value``; values are JSON, commas and colons included, or texts.
 
         Raises:
             ConfigError, CheckpointError: as ``checked_options``, where the drafter is asked for by name.
@@ -72,7 +72,7 @@ def contenders(names: str) -> list[Contender]:
 
 
 def most_rows(listed: Sequence[Contender]) -> int:
-    """Guesses of a sequence that a workbench must have room for, as these are written."""
+    """Guesses per sequence that a workbench needs room for, by the options of these."""
     return max((Limits.draft_rows, *(asked_rows(parse_drafter(each.name)[1]) for each in listed)))
 
 
@@ -81,13 +81,13 @@ Watch = Callable[[Span, int, Tensor], None]
 
 
 class WatchedRunner(ModelRunner):
-    """A runner that shows every full pass of the target to those who watch."""
+    """A runner whose full passes can be watched."""
 
     _watch: Watch | None = None
 
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:
-        """Let ``watch`` see each span of each pass meanwhile."""
+        """Inside this context ``watch`` is called with each span of each pass."""
         self._watch = watch
         try:
             yield
@@ -101,7 +101,7 @@ class WatchedRunner(ModelRunner):
         if self._watch is not None and num_layers is None:
             shown = outputs
             if any(span.logits == "best" for span in spans):
-                # The same pass over again for the eye: who decodes gets what it would get unwatched.
+                # The same pass again, with logits to show; decoding gets what it would get unwatched.
                 visible = [replace(span, logits="all" if span.logits == "best" else span.logits) for span in spans]
                 shown = super().forward(visible)
             for span, output in zip(spans, shown, strict=True):
@@ -114,7 +114,7 @@ class Workbench:
 
     Args:
         backend: the target.
-        surroundings: of drafters, on this workbench's runner; None: they get the runner alone.
+        surroundings: of the drafters, from this workbench's runner; None: they get the runner alone.
         eos_token_ids: what ends a sequence.
         max_context: prompt and output tokens of a sequence.
         max_sequences: sequences that decode together.
@@ -225,7 +225,7 @@ class Workbench:
             cached: tuple[int, ...] = ()
             for path in paths:
                 wanted = (root, *path)
-                # A path that begins like the one before it goes on from there.
+                # What a path shares with the one before it is not computed again.
                 kept = common_prefix(cached, wanted, len(path))
                 self.runner.cache.truncate(sequence_id, len(before) + kept)
                 for token in wanted[kept:]:

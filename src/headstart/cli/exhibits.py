@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 FILE_WIDTH = 160
-"""Columns of a file or pipe, which have no width of their own."""
+"""Characters in a line of a file or pipe, which have no width of their own."""
+_PROSE = 30
+"""Characters of the longest cell that is never folded."""
+_GAP = 2
+"""Characters between two columns."""
 
 
 def print_tables(exhibits: Sequence[Exhibit]) -> None:
@@ -40,15 +44,38 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
         if not isinstance(table, Table) or not table.rows:
             continue
         shown = RichTable(box=None, pad_edge=False)
-        for place, column in enumerate(table.columns):
-            shown.add_column(column, justify="left" if place == 0 or not column else "right", overflow="fold")
+        widths = _column_widths(table, console.width)
+        for place, (column, width) in enumerate(zip(table.columns, widths, strict=True)):
+            justify: Literal["left", "right"] = "left" if place == 0 or not column else "right"
+            shown.add_column(column, justify=justify, overflow="fold", width=width)
         for row in table.texts():
             shown.add_row(*row)
         console.print(table.title, style="bold", soft_wrap=True)
-        console.print(shown)
+        # Wider than the terminal if need be: it breaks lines, or a pager scrolls them.
+        width = max(console.width, sum(widths) + _GAP * len(widths))
+        Console(highlight=False, markup=False, width=width, height=console.height).print(shown)
         if table.note:
             console.print(table.note, style="dim")
         console.print()
+
+
+def _column_widths(table: Table, room: int) -> list[int]:
+    """Characters of each column, as many together as there is ``room`` for, or more.
+
+    Titles fold between words, and so do long cells; figures and short texts stay in one line.
+    """
+    from rich.cells import cell_len
+
+    widths, least = [], []
+    for title, *cells in zip(table.columns, *table.texts(), strict=True):
+        longest = max(map(cell_len, cells))
+        widths.append(max(cell_len(title), longest))
+        least.append(max(min(longest, _PROSE), *map(cell_len, title.split() or [""])))
+    for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):
+        # The widest of those that can still give.
+        place = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
+        widths[place] = max(widths[place] - 1, least[place])
+    return widths
 
 
 def print_json(result: Mapping[str, Any]) -> None:

@@ -14,8 +14,11 @@ from headstart.drafting.options import option_value, parse_drafter
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
+    from headstart.cli.comparing import Comparator
+    from headstart.cli.progress import Activity
     from headstart.cli.prompts import Conversation
     from headstart.cli.showing import Live
+    from headstart.drafting.base import SpeculationParams
     from headstart.llm import LLM
     from headstart.sampling.params import SamplingParams
 
@@ -110,18 +113,9 @@ def generate(
 
         headstart generate --prompts questions.jsonl --json > answers.jsonl
     """
-    if (prompt is None) == (prompts is None):
-        raise typer.BadParameter("give either a prompt or --prompts FILE.", param_hint="PROMPT")
-    if show_drafts and (prompt is None or n != 1 or as_json):
-        raise typer.BadParameter(
-            "it shows one sample of one prompt; leave out --prompts, --n and --json.", param_hint="--show-drafts"
-        )
-    for name, wanted in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
-        if wanted is not None and not as_json:
-            raise typer.BadParameter("log-probabilities come with --json; add it.", param_hint=name)
+    _check_together(prompt, prompts, show_drafts, n, as_json, logprobs, prompt_logprobs)
 
     from headstart.cli.progress import Activity
-    from headstart.cli.prompts import one_prompt, read_prompts
     from headstart.sampling.params import SamplingParams
 
     params = SamplingParams(
@@ -150,18 +144,12 @@ def generate(
     )
     drafter, drafter_options = parse_drafter(drafter)
     drafter_options |= dict(_drafter_option(text) for text in drafter_option or ())
-    is_chat = chat or system is not None
-    if prompts is None:
-        assert prompt is not None
-        conversations = [one_prompt(prompt, is_chat, system)]
-    else:
-        conversations = read_prompts(prompts, is_chat, system)
+    conversations = _conversations(prompt, prompts, chat or system is not None, system)
     _remark(params, lenience, typical, quiet)
 
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         from headstart.cli.answering import answer_all
-        from headstart.cli.comparing import Comparator
         from headstart.cli.reports import JsonReport, Report, TextReport
         from headstart.drafting.base import SpeculationParams
         from headstart.llm import LLM
@@ -192,14 +180,10 @@ def generate(
         activity.stop()
         activity.say(llm.memory.sentence())
 
-        comparator = None
         if compare:
             # Sampled outputs can be compared at one seed only.
             params = replace(params, seed=fresh_seed() if seed is None else seed)
-            comparator = Comparator(llm, params, speculation)
-            activity.show("Warming up")
-            comparator.warm_up()
-            activity.stop()
+        comparator = _warm_comparator(llm, params, speculation, activity) if compare else None
         report: Report
         if as_json:
             report = JsonReport(llm, activity, comparator)
@@ -210,6 +194,53 @@ def generate(
     report.close(clock, quiet)
     if report.failures:
         raise typer.Exit(1)
+
+
+def _check_together(
+    prompt: str | None,
+    prompts: str | None,
+    show_drafts: bool,
+    n: int,
+    as_json: bool,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        BadParameter: which.
+    """
+    if (prompt is None) == (prompts is None):
+        raise typer.BadParameter("give either a prompt or --prompts FILE.", param_hint="PROMPT")
+    if show_drafts and (prompt is None or n != 1 or as_json):
+        raise typer.BadParameter(
+            "it shows one sample of one prompt; leave out --prompts, --n and --json.", param_hint="--show-drafts"
+        )
+    for name, wanted in (("--logprobs", logprobs), ("--prompt-logprobs", prompt_logprobs)):
+        if wanted is not None and not as_json:
+            raise typer.BadParameter("log-probabilities come with --json; add it.", param_hint=name)
+
+
+def _conversations(prompt: str | None, prompts: str | None, chat: bool, system: str | None) -> list[Conversation]:
+    """What to answer: the prompt, or where there is none, each line of the file."""
+    from headstart.cli.prompts import one_prompt, read_prompts
+
+    if prompts is not None:
+        return read_prompts(prompts, chat, system)
+    assert prompt is not None
+    return [one_prompt(prompt, chat, system)]
+
+
+def _warm_comparator(
+    llm: LLM, params: SamplingParams, speculation: SpeculationParams, activity: Activity
+) -> Comparator:
+    from headstart.cli.comparing import Comparator
+
+    comparator = Comparator(llm, params, speculation)
+    activity.show("Warming up")
+    comparator.warm_up()
+    activity.stop()
+    return comparator
 
 
 def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_drafts: bool, quiet: bool) -> Live:

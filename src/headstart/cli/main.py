@@ -1,4 +1,4 @@
-"""The ``headstart`` command: its sub-commands, and how each of them ends."""
+"""The ``headstart`` command: its sub-commands and their exit statuses."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from headstart.errors import HeadstartError
 
 OK, FAILED, MISUSED = 0, 1, 2
 INTERRUPTED = 130
-"""As a shell reports a program that Ctrl-C (signal 2) has ended."""
+"""What a shell reports of a program that Ctrl-C (signal 2) has ended."""
 PIPE_CLOSED = 141
-"""Likewise for signal 13: whoever read the output (``head``) has seen enough."""
+"""Likewise for signal 13: the reader of the output (``head``) has closed the pipe."""
 
 TRACEBACK_VARIABLE = "HEADSTART_TRACEBACK"
 
-# Typer names the base of its usage errors nowhere in public.
+# Typer does not export the base class of its usage errors.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
@@ -50,7 +50,7 @@ class Commands(TyperGroup):
             super().invoke(context)
             sys.stdout.flush()
         except BrokenPipeError as error:
-            # What is still buffered has nowhere to go: the interpreter must not try it again at its end.
+            # What is still buffered has nowhere to go; the interpreter must not try to write it when it exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from error
 
@@ -65,7 +65,7 @@ class Commands(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
         except SystemExit as error:
-            # Rich, or Typer where it shows help, has seen to a closed pipe itself, and leaves with a status of its own.
+            # Rich, or Typer where it shows help, handles a closed pipe itself and exits with a status of its own.
             if isinstance(error.__context__, BrokenPipeError):
                 return PIPE_CLOSED
             raise
@@ -73,7 +73,7 @@ class Commands(TyperGroup):
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
             if isinstance(error, OSError) and error.strerror:
-                # A full disk, say, or a folder that was taken away: of the machine's making, not of ours.
+                # A full disk, say, or a folder that was removed: no fault of Headstart.
                 return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
             return _fail(
                 f"unexpected {type(error).__name__}: {_one_line(error)}. This is a fault of Headstart; "
@@ -137,7 +137,7 @@ def headstart(
 def main() -> None:
     """Entry point of the ``headstart`` script."""
     warnings.showwarning = _show_warning
-    # A stream that the caller has closed is None, which nothing can be written to.
+    # A stream that the caller has closed is None.
     sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     for stream in (sys.stdout, sys.stderr):
@@ -154,7 +154,7 @@ def _fail(sentence: str, status: int = FAILED) -> int:
 
 def _usage_sentence(error: Any) -> str:
     path = error.ctx.command_path if error.ctx is not None else "headstart"
-    # Typer has pydantic look at values, which puts the name of its exception first.
+    # Typer has pydantic check values, which puts the name of its exception first.
     message = _one_line(error.format_message()).replace("Value error, ", "")
     return f"{message.rstrip('.')}. Try '{path} --help'."
 

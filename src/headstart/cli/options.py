@@ -226,7 +226,7 @@ Samples = Annotated[
 Logprobs = Annotated[
     int | None,
     typer.Option(
-        help="With --json: log-probabilities of each output token and of the K likeliest in its place.",
+        help="With --json: log-probabilities of each output token and of the K likeliest in its place; -1: of all.",
         rich_help_panel=SAMPLING,
         metavar="K",
     ),

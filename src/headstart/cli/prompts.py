@@ -1,4 +1,4 @@
-"""What is to be answered: one prompt of the command line, or each line of a prompts file."""
+"""The prompts to answer: the one on the command line, or each line of a prompts file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STDIN = "-"
 LABELS = ("id", "category")
-"""Fields of a line that come back with its answers."""
+"""Fields of a line that are copied to its answers."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Conversation:
     messages: list[dict[str, Any]] = field(default_factory=list)
     """A chat so far."""
     turns: list[str] | None = None
-    """What the user says one after the other; None where the line gives no turns."""
+    """The user's messages in order; None if the line has no ``turns``."""
     error: str | None = None
     """Why it cannot be answered, as one sentence that names the line."""
 
@@ -40,7 +40,7 @@ class Conversation:
         return 1 if self.turns is None else len(self.turns)
 
     def request(self, llm: LLM, turn: int) -> EncodedPrompt:
-        """What the target is to go on from in this turn.
+        """What the target continues in this turn.
 
         Raises:
             RequestError: the model cannot read it.
@@ -52,13 +52,13 @@ class Conversation:
         return llm.encode_chat(self.messages)
 
     def answered(self, text: str) -> None:
-        """The answer becomes part of the chat."""
+        """Add the answer to the chat."""
         if self.turns is not None:
             self.messages.append({"role": "assistant", "content": text})
 
 
 def one_prompt(prompt: str, chat: bool, system: str | None) -> Conversation:
-    """The prompt of the command line, "-" for what stdin holds (less the newline at its end).
+    """The prompt of the command line, "-" for what stdin holds (without its last newline).
 
     Raises:
         RequestError: stdin is not UTF-8.

@@ -16,6 +16,7 @@ from headstart.models.aliases import DEFAULT_MODEL
 if TYPE_CHECKING:
     from headstart.analysis.quality.run import Quality
     from headstart.analysis.workbench import Workbench
+    from headstart.cli.progress import Activity
     from headstart.loading import Model, Precision
 
 ALL = "all"
@@ -71,12 +72,9 @@ def quality(
     from headstart.analysis.quality.passages import read_passages, windows
     from headstart.analysis.quality.report import exhibits, to_json
     from headstart.analysis.quality.run import GreedyPair, Quality, answer_greedily, read_texts
-    from headstart.analysis.workbench import Workbench
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
-    from headstart.loading import load_model
-    from headstart.memory import MemoryUse
 
     against = _named("--reference", reference.value)
     wanted = _wanted(precisions, against)
@@ -86,27 +84,19 @@ def quality(
     skipped: dict[str, str] = {}
     with Activity(shown=not quiet) as activity:
 
-        def load(precision: Precision) -> tuple[Model, Workbench]:
-            activity.show(f"Loading {model} in {precision.value}")
-            loaded = load_model(model, precision, revision)
-            bench = Workbench.of_model(loaded)
-            use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
-            activity.say(f"Memory in {precision.value}: {use}.")
-            return loaded, bench
-
         def answers(precision: Precision, bench: Workbench) -> list[list[int]]:
             activity.show(f"Answering in {precision.value}", len(asked))
             return list(answer_greedily(bench, [*asked.values()], max_tokens, lambda n: activity.advance(1, n)))
 
         def judge(precision: Precision) -> Quality:
-            other, bench = load(precision)
+            other, bench = _loaded(model, revision, precision, activity)
             activity.show(f"Reading in {precision.value}", len(pieces))
             figures = read_texts(base_bench, bench, pieces, lambda n: activity.advance(1, n))
             pairs = map(GreedyPair.of, asked, base_answers, answers(precision, bench))
             names, backend = (precision.value, against.value), other.backend
             return Quality(*names, backend.name, backend.nbytes, figures, tuple(pairs))
 
-        base, base_bench = load(against)
+        base, base_bench = _loaded(model, revision, against, activity)
         tokens = [base.tokenizer.encode(passage) for passage in passages]
         pieces = windows(tokens, min(context, base_bench.limits.max_context))
         if not pieces:
@@ -147,6 +137,20 @@ def quality(
         for verdict in verdicts:
             typer.echo(verdict)
     interruption.end()
+
+
+def _loaded(model: str, revision: str | None, precision: Precision, activity: Activity) -> tuple[Model, Workbench]:
+    """The model in one precision, and what it is measured on; says what memory they take."""
+    from headstart.analysis.workbench import Workbench
+    from headstart.loading import load_model
+    from headstart.memory import MemoryUse
+
+    activity.show(f"Loading {model} in {precision.value}")
+    loaded = load_model(model, precision, revision)
+    bench = Workbench.of_model(loaded)
+    use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
+    activity.say(f"Memory in {precision.value}: {use}.")
+    return loaded, bench
 
 
 def _wanted(precisions: str, against: Precision) -> list[Precision]:

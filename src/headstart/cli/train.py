@@ -143,8 +143,13 @@ def train(
         ),
     ] = None,
     slots: Annotated[
-        int, typer.Option(min=1, help="How many tokens medusa, blockwise and pass guess ahead.", rich_help_panel=HEAD)
-    ] = 4,
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many tokens medusa, blockwise and pass guess ahead. Left out: 4, or as the head of --init.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
     residual_blocks: Annotated[
         int | None,
         typer.Option(min=1, help="Residual blocks in each of medusa's heads. Left out: 4.", rich_help_panel=HEAD),

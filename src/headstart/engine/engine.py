@@ -98,6 +98,11 @@ class Engine:
             self.waiting.remove(sequence)
         self._leave()
 
+    def abort_all(self) -> None:
+        """End every sequence."""
+        for sequence in (*self.running, *self.waiting):
+            self.abort(sequence)
+
     def check(self) -> None:
         """Integrity between rounds: cache lengths follow the committed tokens, and no block is lost.
 

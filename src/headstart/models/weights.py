@@ -2,7 +2,7 @@
 
 Both backends build from this: projections are fused (q, k, v in one matrix; gate and up in one), rotary halves
 are in rotate-half order, norm weights are as stored in Hugging Face checkpoints (``ModelConfig.norm_offset`` is
-not yet added). Matrices are [out, in] in the precision asked for; norms and biases, being small, stay float32.
+not yet added). Matrices are [out, in] in the requested precision; norms and biases, being small, stay float32.
 """
 
 from __future__ import annotations
@@ -90,10 +90,10 @@ class DecoderWeights:
 def select_layers(
     config: ModelConfig, weights: DecoderWeights, layers: Sequence[int]
 ) -> tuple[ModelConfig, DecoderWeights]:
-    """The model that runs only ``layers``, in the order given; its tensors are the same ones, not copies.
+    """The model with only ``layers``, in the order given; its tensors are shared, not copied.
 
     Raises:
-        ConfigError: no layer, or one that the model does not have.
+        ConfigError: ``layers`` is empty or names one that the model does not have.
     """
     _require_layers(layers, config.num_layers)
     return (
@@ -103,17 +103,17 @@ def select_layers(
 
 
 def spread_layers(count: int, available: int) -> list[int]:
-    """``count`` of the layers ``0 .. available - 1``, evenly spread, the first and the last among them."""
+    """``count`` of the layers ``0 .. available - 1``, evenly spread from the first to the last."""
     if count == 1:
         return [0]
     return [round(i * (available - 1) / (count - 1)) for i in range(count)]
 
 
 def choose_layers(wanted: int | Sequence[int], available: int) -> list[int]:
-    """Layers by their numbers, or so many of them, evenly spread.
+    """Layers as ``wanted`` lists them, or that many, evenly spread.
 
     Raises:
-        ConfigError: more are asked for than there are, or none, or one that there is not.
+        ConfigError: none are wanted, too many, or one that the model does not have.
     """
     if not isinstance(wanted, int):
         _require_layers(wanted, available)

@@ -89,12 +89,12 @@ class SequenceNoise:
     def position_exponentials(self, position: int, vocab_size: int, ids: Tensor | None = None) -> Tensor:
         """Exp(1) noise of the token at ``position``, float64 [vocab], or [id] for int64 ``ids`` (the same bits).
 
-        argmin E/p over it draws from p; whoever uses it for the same position draws alike (methods-exact A6).
+        argmin E/p over it draws from p; draws for the same position are coupled (methods-exact A6).
         """
         return torch.from_numpy(self._row(Stream.TARGET, position, 0, vocab_size, _host(ids)))
 
     def exponentials(self, stream: Stream, root: int, index: int, vocab_size: int, ids: Tensor | None = None) -> Tensor:
-        """Exp(1) noise for one draw of the round whose root stands at position ``root``.
+        """Exp(1) noise for one draw of the round whose root is at position ``root``.
 
         float64 [vocab], or [id] for int64 ``ids`` (the same bits). ``index`` is the node or draw.
 
@@ -126,7 +126,7 @@ class SequenceNoise:
     def draw_distinct(self, stream: Stream, root: int, index: int, weights: Tensor, count: int) -> list[int]:
         """Up to ``count`` tokens without replacement, in the order drawn; fewer where fewer weights are above 0.
 
-        The smallest E / weights in order, which is one draw after another from what is left (methods-exact A4).
+        The smallest E / weights in order: the same as drawing one after another from what is left (methods-exact A4).
 
         Raises:
             ValueError: as ``draw``.
@@ -147,10 +147,9 @@ class SequenceNoise:
         return [int(token) for token in support[first[ratios[first].argsort()]]]
 
     def contenders(self, position: int, row: NDArray[np.float32], temperature: float, floor: float) -> IdArray | None:
-        """Tokens, ascending, among which the coupled draw of the token at ``position`` falls, where compiled code
-        can tell: p proportional to exp(logit / temperature) where logit >= floor.
+        """Tokens, ascending, that the coupled draw at ``position`` may pick; None where no compiled code can tell.
 
-        ``row``: logits, float32 [vocab].
+        p is proportional to exp(logit / temperature) where logit >= floor. ``row``: logits, float32 [vocab].
 
         Raises:
             ValueError: outside the limits of the packing.
@@ -241,7 +240,7 @@ def philox4x32_array(counter: Sequence[UInt64Array | int], key: Sequence[UInt64A
 
 
 def _exponentials(words: UInt64Array | UInt32Array) -> NDArray[np.float64]:
-    # NumPy's logarithm gives an element the same bits wherever it stands; torch's need not (vector tails).
+    # NumPy's logarithm gives an element the same bits wherever it is in the array; torch's may not (vector tails).
     uniform = words.astype(np.float64)
     uniform += 0.5
     uniform *= 1 / _WORD

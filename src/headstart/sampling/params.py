@@ -122,8 +122,8 @@ class SamplingParams:
     n: int = 1
     """Independent samples of the same prompt."""
     logprobs: int | None = None
-    """Number of best tokens whose log-probabilities are returned beside the chosen token's, before any transform;
-    None: no log-probabilities."""
+    """Number of best tokens whose log-probabilities are returned beside the chosen token's, before any transform; -1:
+    all of the vocabulary, as in vLLM; None: no log-probabilities."""
     prompt_logprobs: int | None = None
     """The same for each prompt token; None: none. The whole prompt is then computed, whatever is cached."""
     truncate_prompt_tokens: int | None = None
@@ -163,7 +163,9 @@ class SamplingParams:
             _check(0 <= self.seed < 2**64, "seed", f"is {self.seed}; it must lie in [0, 2**64).")
         for name in ("logprobs", "prompt_logprobs"):
             wanted = getattr(self, name)
-            _check(wanted is None or 0 <= wanted <= 100, name, f"is {wanted}; it must lie in [0, 100].")
+            _check(
+                wanted is None or -1 <= wanted <= 100, name, f"is {wanted}; it must lie in [0, 100], or be -1 for all."
+            )
         kept = self.truncate_prompt_tokens
         _check(
             kept is None or kept == -1 or kept >= 1,

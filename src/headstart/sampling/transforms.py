@@ -29,7 +29,7 @@ _NUCLEUS_HEADS = (128, 1024, 4096)
 
 
 _SELECTED_AT_MOST = 1024
-"""The rank up to which compiled code finds a logit sooner than NumPy does."""
+"""The rank up to which compiled code finds a logit faster than NumPy."""
 
 
 class TokenHistory:
@@ -104,10 +104,10 @@ class PathHistory:
 
 
 class Transforms:
-    """One request's way from logits to law, compiled once. Stateless: the history is an argument."""
+    """How one request turns logits into a law, prepared once. Stateless: the history is an argument."""
 
     def __init__(self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> None:
-        """``eos_token_ids`` are what min_tokens holds back, besides the request's stop tokens.
+        """``eos_token_ids``: banned until ``min_tokens``, like the request's stop tokens.
 
         Raises:
             RequestError: ``params`` names a token outside [0, vocab_size).
@@ -135,18 +135,18 @@ class Transforms:
 
     @property
     def only_best(self) -> bool:
-        """The next token is the one of the highest logit, whatever was said before."""
+        """Whether the next token is always the one with the highest logit."""
         return self.greedy and not (self._edits or self.needs_history)
 
     @property
     def needs_history(self) -> bool:
-        """Whether the law depends on what was said before, so that a history must be given."""
+        """Whether the law depends on earlier tokens, so that a history must be given."""
         return self._penalises or self.params.min_tokens > 0 or bool(self._sequences)
 
     def processed_logits(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
         """Logits [vocab] up to and including penalties, float32 on the host; greedy requests take their argmax.
 
-        The memory of ``logits`` itself where nothing is to be done.
+        Where nothing changes, they share the memory of ``logits``.
         """
         return torch.from_numpy(self._processed(logits, history))
 
@@ -172,7 +172,7 @@ class Transforms:
         """The token at ``position``: argmin of E / p over the position's noise, or the argmax if greedy.
 
         A draft and a target that sample the same position with the same noise agree as often as Gumbel coupling
-        can (methods-exact A6). Noise is computed for the tokens that may be drawn alone.
+        can (methods-exact A6). Noise is computed only for tokens that may be drawn.
 
         Raises:
             RequestError: as ``law``.
@@ -182,7 +182,7 @@ class Transforms:
             return _argmax(row)
         peak = _peak(row)
         if self.params.top_p == 1:
-            # Who might win is known without weights; hardly ever is there anything left to decide.
+            # Candidates are found without computing weights; there is hardly ever more than one.
             ids = noise.contenders(position, row, self.params.temperature, self._floor(row, peak))
             if ids is not None and len(ids) == 1:
                 return int(ids[0])
@@ -266,7 +266,7 @@ class Transforms:
         return np.exp(weights, out=weights)
 
     def _floor(self, row: Row, peak: float) -> float:
-        """What min-p and top-k keep: logits from here on, in either order of the two. -inf: all."""
+        """The lowest logit that min-p and top-k keep, in whichever order they are applied; -inf: all."""
         params = self.params
         floor = -math.inf
         if params.min_p > 0:
@@ -292,7 +292,7 @@ class Transforms:
             if mass[-1] < most:
                 continue
             last, other = np.searchsorted(mass, (least, most)).tolist()
-            # Equal weights may go on behind the head's last one.
+            # Tokens after the head may have the weight of its last one.
             if last != other or weights[ranking[last]] == weights[ranking[-1]]:
                 return None
             kept = np.sort(ranking[: last + 1])
@@ -301,9 +301,10 @@ class Transforms:
 
 
 def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, float], int]:
-    """Log-probability of ``token``; of the ``count`` best tokens, best first, lowest id first among equals; its rank.
+    """Log-probability of ``token``; of the ``count`` best tokens (-1: all), best first, among equals the lowest id
+    first; its rank.
 
-    The rank is 1 more than how many tokens are more probable.
+    The rank is 1 plus the number of more probable tokens.
     ``logits`` [vocab] are the target's own: log-softmax before any transform, in float32.
 
     Raises:
@@ -313,7 +314,9 @@ def logprobs(logits: Tensor, token: int, count: int) -> tuple[float, dict[int, f
     if math.isnan(row[token]):
         raise LogitsError(_NOT_A_NUMBER)
     best: IdArray = np.zeros(0, dtype=np.int64)
-    if count:
+    if count == -1:
+        best = np.argsort(-row, kind="stable")
+    elif count:
         kth = max(len(row) - count, 0)
         near = np.flatnonzero(row >= np.partition(row, kth)[kth])
         best = near[np.argsort(-row[near], kind="stable")][:count]

@@ -188,8 +188,10 @@ class Generation(Body):
             raise RequestError("prompt_logprobs cannot be streamed; leave stream out.", "prompt_logprobs")
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
         _at_most("n", self.n or 1, settings.max_samples)
-        _at_most("logprobs", logprobs or 0, settings.max_logprobs)
-        _at_most("prompt_logprobs", self.prompt_logprobs or 0, settings.max_logprobs)
+        for name, count in (("logprobs", logprobs or 0), ("prompt_logprobs", self.prompt_logprobs or 0)):
+            if count == -1:
+                raise RequestError(f"{name} is -1, for all tokens; this server allows {settings.max_logprobs}.", name)
+            _at_most(name, count, settings.max_logprobs)
         number, length = "the number of entries of ", "the length of an entry of "
         words = self.bad_words or ()
         _at_most("logit_bias", len(self.logit_bias or ()), settings.max_logit_bias, number)

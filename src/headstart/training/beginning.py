@@ -1,4 +1,4 @@
-"""Beginning a training from a head that knows something already."""
+"""Trainings that begin from an existing head."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
     """A head to begin from, in any format that is read.
 
     Args:
-        kind: what is to be trained: "eagle3", "eagle", "medusa" or "blockwise".
+        kind: of the head to be trained: "eagle3", "eagle", "medusa" or "blockwise".
 
     Raises:
-        ConfigError: it is of another kind.
+        ConfigError: the head is of another kind.
         CheckpointError: the directory holds no head for this target.
     """
     head = load_head(directory, target)
@@ -43,10 +43,10 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
 def begin_from(head: nn.Module, known: KnownHead) -> None:
     """Copy the weights of ``known`` into ``head``.
 
-    Draft vocabularies may differ: a token that only ``head`` says keeps the output row it has.
+    Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows.
 
     Raises:
-        ConfigError: the two are not of one shape.
+        ConfigError: their shapes differ.
     """
     if type(head) is not type(known) or _shape(head) != _shape(known):
         raise ConfigError("the head to begin from has another shape than the one to be trained; begin without it.")
@@ -60,12 +60,12 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
 
 
 def _shape(head: KnownHead) -> EagleConfig | ParallelConfig:
-    """All of its description but what it can say."""
+    """Its configuration, apart from the draft vocabulary."""
     return replace(head.config, draft_vocab_size=head.config.vocab_size)
 
 
 def _shared(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """int64 rows, in both, of the tokens that both say."""
+    """The tokens of both vocabularies: their rows in ``mine`` and in ``theirs``, int64."""
     row = {token: index for index, token in enumerate(theirs.tolist())}
     pairs = [(index, row[token]) for index, token in enumerate(mine.tolist()) if token in row]
     to, of = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).unbind(1)

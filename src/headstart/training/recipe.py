@@ -41,10 +41,20 @@ from headstart.training.vocabulary import choose_draft_vocabulary
 
 HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
 _FIRST_SURENESS = 0.1
+_SLOTS = 4
 _RESIDUAL_BLOCKS = 4
 HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
 _WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
+_USERS: dict[str, tuple[HeadName, ...]] = {
+    "slots": ("medusa", "blockwise", "pass"),
+    "unroll": ("eagle3", "eagle"),
+    "dropout": ("eagle3", "eagle"),
+    "layers": ("draft-model",),
+    "init": ("eagle3", "eagle", "medusa", "blockwise"),
+    "residual_blocks": ("medusa",),
+}
+"""The heads that use a setting, where not all do."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +64,8 @@ class HeadSettings:
     draft_vocab: int | None = None
     """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
     what the target says, or all for those two; 0: all."""
-    slots: int = 4
-    """Future tokens (Medusa, blockwise, PaSS)."""
+    slots: int | None = None
+    """Future tokens (Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four."""
     unroll: int | None = None
     """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
     decay: float = 0.8
@@ -114,13 +124,14 @@ def train_head(
     """
     text, head = text or TextSettings(), head or HeadSettings()
     settings, told = settings or TrainSettings(), on_progress or Progressing()
+    _require_used(name, head)
     _require_own(out)
     place = _place(device)
     with join_team(place) as team:
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
         # What cannot be trained is refused before hours of text are written.
-        _require_fitting(name, head, target.config)
+        _require_trainable(name, head, target.config)
         known = None if head.init is None else load_known(head.init, target.config, name)
         texts = write_text(model, target, text, out, settings.seed, team, told)
         _, weights = load_decoder(target.checkpoint, torch.float32)
@@ -137,7 +148,12 @@ def train_head(
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
         what = {"head": name, "target_digest": target.checkpoint.digest()}
         own, *earlier = texts.about()
-        chosen = {**asdict(head), "init": None if head.init is None else head.init.name, "length": length}
+        chosen = {
+            **asdict(head),
+            "slots": _slots(head, known),
+            "init": None if head.init is None else head.init.name,
+            "length": length,
+        }
         record = {
             **what,
             "target": str(model),
@@ -182,24 +198,25 @@ def _require_own(out: Path) -> None:
         raise ConfigError(f"{out} holds a model or head that no training there has written; name another directory.")
 
 
-def _require_fitting(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
-    """Refuse settings that this kind of head, or this target, does not have.
+def _require_used(name: HeadName, head: HeadSettings) -> None:
+    """Refuse settings that this kind of head does not use.
 
     Raises:
-        ConfigError, CheckpointError: which, and why.
+        ConfigError: which, or there is no such kind.
     """
     if name not in HEAD_NAMES:
         raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
-    of = {
-        "layers": ("draft-model",),
-        "unroll": ("eagle3", "eagle"),
-        "dropout": ("eagle3", "eagle"),
-        "init": ("eagle3", "eagle", "medusa", "blockwise"),
-        "residual_blocks": ("medusa",),
-    }
-    for setting, kinds in of.items():
-        if getattr(head, setting) is not None and name not in kinds:
-            raise ConfigError(f"{setting} is a setting of {', '.join(kinds)}; leave it out for {name}.")
+    for setting, users in _USERS.items():
+        if getattr(head, setting) is not None and name not in users:
+            raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
+
+
+def _require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
+    """Refuse a draft model that cannot be made of this target.
+
+    Raises:
+        ConfigError, CheckpointError: why.
+    """
     if name == "draft-model":
         check_writable(target)
         _first_layers(head.layers, target.num_layers)
@@ -227,7 +244,7 @@ def _objective(
         small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
         return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
     if name == "pass":
-        lookahead = LookaheadEmbeddings(settings.slots, config.hidden_size).to(ids.device)
+        lookahead = LookaheadEmbeddings(_slots(settings, known), config.hidden_size).to(ids.device)
         lookahead.begin_like(tables.embedding, config.embedding_scale)
         frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=ids.device)
         return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=settings.decay)
@@ -249,6 +266,13 @@ def _objective(
     )
 
 
+def _slots(settings: HeadSettings, known: KnownHead | None) -> int:
+    """Future tokens that are guessed from one state."""
+    if settings.slots is not None:
+        return settings.slots
+    return known.config.slots if isinstance(known, ParallelHeads) else _SLOTS
+
+
 def _parallel_heads(
     name: HeadName, config: ModelConfig, draft_vocab_size: int, settings: HeadSettings, known: KnownHead | None
 ) -> ParallelHeads:
@@ -260,7 +284,7 @@ def _parallel_heads(
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             draft_vocab_size=draft_vocab_size,
-            slots=settings.slots,
+            slots=_slots(settings, known),
             num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
             output_maps=name == "medusa" if begun is None else begun.output_maps,
         )

@@ -1,8 +1,8 @@
 """Text that the target writes itself, through Headstart's own engine (self-synthesis, as in Xu et al. 2024, Magpie,
 arXiv:2406.08464: a chat model that is given the user's header writes a question).
 
-What a drafter must guess is what its target says, in its chat template, at its temperatures: nothing else teaches it
-as well (methods-trained, section 5). A base model, which has no chat template, continues texts instead of answering.
+A drafter must guess what its target says, in its chat template and at its temperatures; no other text teaches it as
+well (methods-trained, section 5). A base model, which has no chat template, continues texts instead of answering.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from headstart.text.tokenizer import Tokenizer
 from headstart.training.corpus import Corpus, Document
 
 Progress = Callable[[int, int], None]
-"""Told of documents and tokens as they are written."""
+"""Called with the documents and tokens that were just written."""
 
 _QUESTION_TOKENS = 128
 _OPENING_TOKENS = 12
-"""Of a text that a base model begins itself: greedy text would be the same one time and again without them."""
+"""Sampled at the start of a text that a base model begins itself; without them all greedy texts would be the same."""
 _COMMON_TOKENS = 1000
 _PLAIN = ChatTemplate("{{ messages[0].content }}")
 _MARK = "question"
 _ANSWER_MARK = "<the answer>"
 _ROUNDS_QUEUED = 4
-"""Conversations that wait for each place of a batch, so that it stays full while answers end."""
+"""Conversations queued for each place of a batch, so that it stays full while answers end."""
 _PASSAGE_TOKENS = 240
 _TASKS = (
     "Summarize the following text: {passage}",
@@ -63,7 +63,7 @@ _OPENINGS = (
     "Write ",
     "Explain ",
 )
-"""Left to itself a model asks few kinds of questions, and hardly a short one."""
+"""First words of questions: left to itself, a model asks few kinds of questions, and hardly any short ones."""
 _FOLLOW_UPS = (
     "Can you say that again in simpler words?",
     "Rewrite your answer in half as many words.",
@@ -94,15 +94,14 @@ def write_answers(
 ) -> None:
     """Let the target write until the corpus holds ``num_tokens`` of its answers.
 
-    Sources take turns: conversations of ``prompts``, each once; questions that the target asks itself; prompts again;
-    and what follows from what it wrote before, tasks on passages (summaries, translations, questions on documents) and
-    second turns, so that long prompts and conversations are learnt as well. A target without a chat template continues
-    the texts of ``prompts``, and in all other turns what it begins itself. Temperatures take turns from answer to
-    answer. A corpus that was cut off, or is to hold more now, is continued where it ends, with the same text as if it
-    had been written at once.
+    Four sources take turns: ``prompts``, each once; questions that the target makes up; ``prompts`` again; and what
+    builds on earlier answers: tasks on passages (summaries, translations, questions on documents) and second turns, so
+    that long prompts and conversations are learnt as well. A target without a chat template continues the texts of
+    ``prompts`` and, in all other turns, texts that it begins itself. Temperatures take turns from answer to answer. A
+    corpus that was interrupted, or must grow, is continued with the same text as if it had been written in one go.
 
     Raises:
-        ConfigError: the chat template hides what a user says.
+        ConfigError: the chat template does not show what a user says.
         RequestError: a conversation cannot be rendered.
     """
     size = batch_size * _ROUNDS_QUEUED
@@ -110,7 +109,7 @@ def write_answers(
     while (missing := num_tokens - corpus.num_answer_tokens) > 0:
         place = len(corpus) % size
         begun = len(corpus) - place
-        # The last turn need not be a whole one: an answer is mostly longer than half of what it may be.
+        # The last turn need not be a whole one: most answers are longer than half of ``answer_tokens``.
         stop = min(size, place + math.ceil(2 * missing / answer_tokens))
         turn, source = divmod(begun // size, 4)
         turns_questions: list[EncodedPrompt] = []
@@ -122,7 +121,7 @@ def write_answers(
             tasks = task(llm, corpus, size - len(turns_questions), seed + begun, among=begun)
             turns_questions += [llm.encode_chat(each) for each in tasks]
         questions = turns_questions[place:stop]
-        # What a source lacks the target asks or begins itself: a whole turn has ``size`` documents.
+        # Where a source has too few, the target makes up the rest: a whole turn has ``size`` documents.
         lacking = stop - place - len(questions)
         asked = place + len(questions) - len(turns_questions)
         if chats:
@@ -136,7 +135,7 @@ def write_answers(
 
 
 def encode_asked(llm: LLM, conversation: Sequence[Mapping[str, Any]]) -> EncodedPrompt:
-    """What the target answers: a conversation in its chat template, or without one the first message as plain text.
+    """What the target answers: a conversation in its chat template or, without one, the first message as plain text.
 
     Raises:
         RequestError: it cannot be rendered.
@@ -147,11 +146,11 @@ def encode_asked(llm: LLM, conversation: Sequence[Mapping[str, Any]]) -> Encoded
 
 
 def begin_texts(llm: LLM, count: int, seed: int, after: int = 0) -> list[EncodedPrompt]:
-    """Openings of texts that the target begins itself, without being asked: some tokens at temperature 1. ``after``: so
-    many were begun before.
+    """Openings of texts that the target begins unasked: a few tokens at temperature 1. ``after``: how many it began
+    before.
 
-    It starts from its begin-of-sequence token; where it has none, from what ends a text, which stood between the
-    documents that it learnt from; without either, from a common word or a part of one.
+    It starts from its begin-of-sequence token; if it has none, from an end-of-sequence token, which separated the
+    documents that it was trained on; without either, from a common word or a part of one.
     """
     if count == 0:
         return []
@@ -174,7 +173,7 @@ def begin_texts(llm: LLM, count: int, seed: int, after: int = 0) -> list[Encoded
 
 
 def _common_words(tokenizer: Tokenizer) -> list[int]:
-    """Tokens of letters alone, those with the lowest ids: vocabularies begin with what is most frequent.
+    """Tokens of letters alone, the lowest ids first: vocabularies begin with what is most frequent.
 
     Raises:
         ConfigError: there is none.
@@ -187,11 +186,11 @@ def _common_words(tokenizer: Tokenizer) -> list[int]:
 
 
 def ask(llm: LLM, count: int, seed: int, after: int = 0) -> list[list[dict[str, str]]]:
-    """Questions that the target itself asks, each as a conversation of one message; most begin with a word or two that
-    it is given. ``after``: so many were asked before.
+    """Questions that the target makes up, each as a conversation of one message; most begin with a word or two that it
+    is given. ``after``: how many it made up before.
 
     Raises:
-        ConfigError: a message cannot be told from its header in the chat template.
+        ConfigError: the chat template does not show the user's message.
         RequestError: it has no chat template.
     """
     if count == 0:
@@ -206,7 +205,7 @@ def ask(llm: LLM, count: int, seed: int, after: int = 0) -> list[list[dict[str, 
         EncodedPrompt(begun, llm.model.tokenizer.encode(begun, add_special_tokens=False))
         for begun in (header + opening for opening in openings)
     ]
-    # A question is worth more where it differs from the others.
+    # Temperature 1: the more questions differ, the more they teach.
     params = [SamplingParams(temperature=1.0, max_tokens=_QUESTION_TOKENS, seed=seed + i) for i in numbers]
     said = [output.outputs[0].text for output in llm.generate(prompts, params)]
     questions = [(opening + text).strip() for opening, text in zip(openings, said, strict=True)]
@@ -214,8 +213,8 @@ def ask(llm: LLM, count: int, seed: int, after: int = 0) -> list[list[dict[str, 
 
 
 def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None = None) -> list[EncodedPrompt]:
-    """Conversations of the corpus (of its first ``among``) with a second question; none where the template does not
-    show answers."""
+    """Conversations of the corpus (of its first ``among``) with a second question; none if the template does not show
+    answers."""
     among = len(corpus) if among is None else among
     random = np.random.default_rng([seed, count, 1])
     ends = set(llm.model.eos_token_ids)
@@ -239,8 +238,8 @@ def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None
 
 
 def task(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None = None) -> list[list[dict[str, str]]]:
-    """Tasks on passages of the corpus (of its first ``among``), each as a conversation of one message; none before
-    there is a corpus."""
+    """Tasks on passages of the corpus (of its first ``among``), each as a conversation of one message; none while
+    it is empty."""
     among = len(corpus) if among is None else among
     if not among:
         return []
@@ -265,8 +264,8 @@ def answer(
     seed: int,
     after: int = 0,
 ) -> list[Document]:
-    """The target's answers with what it was asked; of a conversation that it cannot hold, the question alone.
-    ``after``: so many were answered before."""
+    """The target's answers behind their prompts; a prompt that is too long stays alone. ``after``: how many were
+    answered before."""
     params = [
         SamplingParams(temperature=temperatures[i % len(temperatures)], max_tokens=max_tokens, seed=seed + i)
         for i in range(after, after + len(prompts))
@@ -280,12 +279,12 @@ def answer(
 
 
 def read_conversations(path: Path, chats: bool = True) -> list[list[dict[str, Any]]]:
-    """What a JSONL file asks (``text.prompt_lines``): ``messages`` as they are, else a user's first text.
+    """The conversations of a JSONL file (``text.prompt_lines``): ``messages`` as they are, else a user's first text.
 
     ``chats``: whether the target has a chat template, which several messages need.
 
     Raises:
-        ConfigError: the file cannot be read or is empty, or a line asks nothing, or more than the target can read.
+        ConfigError: the file cannot be read or is empty, or a line asks nothing or has messages that need a template.
     """
     return [_conversation(line, f"{path}, line {line.number},", chats) for line in read_lines(path)]
 

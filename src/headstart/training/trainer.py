@@ -1,4 +1,4 @@
-"""The loop: warm-up and cosine, clipped gradients, held-out acceptance, checkpoints."""
+"""The training loop: warm-up and cosine, clipped gradients, held-out acceptance, checkpoints."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from headstart.training.optimiser import Optimiser, OptimiserName
 from headstart.training.states import TargetStates
 
 _TIMED_STEPS = 5
-"""Steps after the first whose pace decides how many fit into the minutes."""
+"""Steps, after the first, that are timed to see how many fit into the minutes."""
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How a head is trained; the defaults are methods-trained, section 6."""
+    """How a head is trained; the defaults are those of methods-trained, section 6."""
 
     epochs: float = 4.0
     steps: int | None = None
-    """Optimiser steps; None: as the epochs say."""
+    """Optimiser steps; None: as many as ``epochs`` take."""
     batch: int = 16
     """Packs of a step, over all processes."""
     micro_batch: int = 4
@@ -42,11 +42,11 @@ class TrainSettings:
     warm_up: float = 0.04
     """Share of the steps until the learning rate is reached."""
     final_lr: float = 0.05
-    """Share of it that is left in the end."""
+    """Share of it that is left at the end."""
     average: float = 0.0
-    """The head is the mean of its weights over about the last such share of the steps; 0: the last ones."""
+    """About the last share of the steps, over which the head's weights are averaged; 0: the last weights."""
     clip: float = 0.5
-    """Of the gradient's norm."""
+    """Largest norm of the gradient."""
     weight_decay: float = 0.0
     evaluate_every: int = 100
     save_every: int = 50
@@ -56,7 +56,7 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         for name in ("batch", "micro_batch", "evaluate_every", "save_every", "lr", "clip", "epochs"):
-            if not getattr(self, name) > 0:  # nor not-a-number
+            if not getattr(self, name) > 0:  # NaN is refused, too
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be more than 0.")
         if self.steps is not None and self.steps < 1:
             raise ConfigError(f"steps is {self.steps}; it must be 1 or more.")
@@ -67,25 +67,26 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step, as it is shown."""
+    """One step, for display."""
 
     progress: Progress
     loss: float
 
 
 class Trainer:
-    """Trains a head and keeps the best one in ``out``: acceptance decides, as loss goes on falling after it has peaked.
+    """Trains a head and keeps the best one in ``out``, by acceptance: loss keeps falling after acceptance has peaked.
 
-    Everything follows from the settings and the step, so a training that was killed goes on bit for bit as if it had
-    not been. Args:
+    Everything follows from the settings and the step, so a training that was killed continues bit for bit.
+
+    Args:
         objective: the head and its losses.
         states: the target's.
         packs: to learn from.
         held_out: to measure acceptance on.
         settings: how.
-        out: directory of the head, of its checkpoint and of what is known of both.
-        record: what else is to be known of the head (target, data).
-        identity: what else must be the same for a checkpoint to be gone on from, as JSON values.
+        out: directory of the head and of its checkpoint.
+        record: what else to keep about the head (target, data).
+        identity: what else must be the same for a checkpoint to be continued, as JSON values.
         minutes: budget; the learning rate is planned to end with it.
         team: this process among others.
     """
@@ -127,7 +128,7 @@ class Trainer:
         ) or Progress(total_steps=planned)
 
     def run(self, on_step: Callable[[StepReport], None] | None = None) -> Progress:
-        """Train to the end; ``on_step`` is told of every step by the leader."""
+        """Train to the end; the leader calls ``on_step`` after every step."""
         progress, settings = self.progress, self._settings
         since, timed = 0, 0.0
         keeps = self._states.keeps([*self._packs, *self._held_out])
@@ -152,7 +153,7 @@ class Trainer:
                 timed += time.perf_counter() - began
             else:
                 computing = self._states.computing_seconds
-            # Before anything asks whether this step is the last: the plan may make it so.
+            # Before it is asked whether this step is the last: the plan may make it so.
             if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
                 computing = (self._states.computing_seconds - computing) / _TIMED_STEPS
                 step = timed / _TIMED_STEPS - computing + measuring / settings.evaluate_every
@@ -165,7 +166,7 @@ class Trainer:
                 self._evaluate()
             progress.seconds += time.perf_counter() - began
             if last or progress.step % settings.save_every == 0:
-                # What a mean begins with must not depend on where a run began.
+                # A mean loss must not depend on where a run began.
                 if recent:
                     progress.losses.append((progress.step, sum(recent) / len(recent)))
                     recent = []
@@ -183,7 +184,7 @@ class Trainer:
         total = 0.0
         for part in parts:
             batch = self._states.batch(part)
-            # What an objective draws follows from the step alone, whatever process computes it, however it is divided.
+            # What an objective draws depends on the step alone, whichever process computes it in however many parts.
             torch.manual_seed(settings.seed + 1_000_003 * progress.step)
             with self._autocast():
                 loss = self._objective.loss(batch) * (len(part) / len(mine))
@@ -198,7 +199,7 @@ class Trainer:
         return mean
 
     def _batch(self, step: int) -> list[Pack]:
-        """The packs of a step: each epoch has an order of its own, a rest too small for a batch is left out."""
+        """The packs of a step: each epoch has its own order, and leaves out what does not fill a batch."""
         size = min(self._settings.batch, len(self._packs))
         per_epoch = max(len(self._packs) // size, 1)
         epoch, place = divmod(step, per_epoch)
@@ -208,7 +209,7 @@ class Trainer:
         return (chosen * -(-self._settings.batch // len(chosen)))[: self._settings.batch]
 
     def _evaluate(self) -> None:
-        """Measure acceptance; the best head is written."""
+        """Measure acceptance, and write the head if it is the best so far."""
         if not self._held_out:
             return
         depth = self._objective.depth
@@ -261,9 +262,9 @@ def steps_within(seconds: float, step: float, computing: float, unread: int | No
     """Steps that fit into ``seconds``.
 
     Args:
-        step: seconds of a step on text of which the target's states are kept.
-        computing: seconds besides, where they are not.
-        unread: coming steps on text that has not been read yet; None: states are computed at every visit.
+        step: seconds of a step on text whose target states are kept.
+        computing: further seconds where they are not.
+        unread: coming steps on text that has not been read yet; None: states are computed every time.
     """
     fitting = seconds / (step + computing)
     if unread is not None and fitting > unread:
@@ -272,7 +273,7 @@ def steps_within(seconds: float, step: float, computing: float, unread: int | No
 
 
 def learning_rate(step: int, total: int, warm_up: float, final: float) -> float:
-    """Share of the full rate: up in a line, then down along half a cosine to ``final``."""
+    """Share of the full rate: a linear rise, then half a cosine down to ``final``."""
     rising = max(round(warm_up * total), 1)
     if step < rising:
         return (step + 1) / rising

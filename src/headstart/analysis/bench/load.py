@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Client:
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url.rstrip("/"))
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_port(parts):
             raise ConfigError(f"--url is {url!r}; give an address like http://127.0.0.1:8000.")
         self._parts = parts
         self._headers = {"content-type": "application/json"}
@@ -95,19 +95,32 @@ class Client:
         """The JSON at a path.
 
         Raises:
-            HeadstartError: there is no server, or it refuses.
+            HeadstartError: there is no server, it refuses, or it is not one of Headstart's.
         """
+        address = self._parts.geturl()
         try:
             connection = self._connection(30.0)
             connection.request("GET", path, headers=self._headers)
             reply = connection.getresponse()
             body = reply.read()
             connection.close()
+            if reply.status == 401:
+                raise HeadstartError(f"{address} wants an API key; give it with --api-key-file.")
             if reply.status != 200:
-                raise HeadstartError(f"{path} was answered with status {reply.status}.")
+                raise HeadstartError(
+                    f"{address}{path} was answered with status {reply.status}; give the address of a Headstart server "
+                    "with --url."
+                )
             result: dict[str, Any] = json.loads(body)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise HeadstartError(f"{self._parts.geturl()}{path} cannot be read: {error}.") from error
+        except OSError as error:
+            raise HeadstartError(
+                f"no server answers at {address} ({error.strerror or error}); start one with 'headstart serve', or "
+                "give its address with --url."
+            ) from error
+        except (http.client.HTTPException, ValueError) as error:
+            raise HeadstartError(
+                f"what answers at {address} is no Headstart server; give the address of one with --url."
+            ) from error
         return result
 
     def ask(self, body: Mapping[str, Any], began: float) -> Answered:
@@ -186,6 +199,14 @@ def send(
             client.hang_up()
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _has_port(parts: SplitResult) -> bool:
+    """Whether the port, if one is named, is a number that a port can have."""
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _error(status: int, body: bytes) -> str:

@@ -45,7 +45,7 @@ class LoadSitting:
     questions: Sequence[str]
     drafter: str
     requests: int
-    """Of each run; questions are asked again from the first where they run out."""
+    """Of each run; after the last question comes the first again."""
     fields: Mapping[str, Any]
     """Further fields of every request."""
     seed: int = 0
@@ -53,7 +53,7 @@ class LoadSitting:
 
     @property
     def modes(self) -> dict[str, dict[str, Any]]:
-        """Name -> the request's own wish."""
+        """Name -> ``speculation`` of its requests."""
         return {self.drafter: {"drafter": self.drafter}, OFF: {"off": True}}
 
     def warm_up(self) -> None:
@@ -74,15 +74,15 @@ class LoadSitting:
         on_answer: Callable[[Answered], None],
         runs: list[LoadRun] | None = None,
     ) -> list[LoadRun]:
-        """Every load and mode, ``repeats`` times over; ``on_answer`` hears of each request.
+        """Every load in both modes, ``repeats`` times; ``on_answer`` is called for each request.
 
-        ``runs``: empty, filled with both modes of a load at once, so that whoever cuts it short keeps what can be
-        compared.
+        ``runs``: an empty list, to which both modes of a load are added at once: what an interruption leaves in it can
+        be compared.
         """
         runs = [] if runs is None else runs
         for repeat in range(repeats):
             for place, load in enumerate(loads):
-                # Who goes first alternates, so that neither always finds the machine as the other left it.
+                # Which mode goes first alternates, so that neither always finds the machine as the other left it.
                 first_is_off = (repeat + place) % 2 == 1
                 pair = []
                 for mode in sorted(self.modes, key=lambda mode: (mode == OFF) != first_is_off):

@@ -1,4 +1,4 @@
-"""Writing heads in the format that is asked for."""
+"""Writing heads, in Headstart's format or in other programs'."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from headstart.models.heads.tables import TargetTables
 def save_head(
     head: Head, directory: Path, record: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
 ) -> None:
-    """Write a head as Headstart keeps it: EAGLE heads as SafeAILab does, less the target's embedding.
+    """Write a head in Headstart's format; an EAGLE head as SafeAILab does, without the target's embedding.
 
     Args:
-        record: what is to be known of its training, as JSON values.
+        record: what to keep about its training, as JSON values.
         dtype: of the matrices; None: as they are.
     """
     description: dict[str, Any]
@@ -48,11 +48,11 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
 
     Args:
         format_name: speculators (EAGLE-1 and 3), eagle (EAGLE-1), eagle3 or medusa.
-        tables: the target's, for what these formats repeat of it.
+        tables: the target's, which these formats hold in part.
         target: its name.
 
     Raises:
-        CheckpointError: the head is of a kind that the format does not hold.
+        CheckpointError: the format is not for heads of this kind.
     """
     if format_name == "medusa" and isinstance(head, ParallelHeads):
         tensors = medusa_tensors(head, tables.head)

@@ -1,0 +1,135 @@
+"""Requests that share the engine: their answers, their failures, and what they may know of each other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra 'server'")
+
+from serving import GREEDY, ask, assert_openai_error
+
+from headstart import LLM, SamplingParams
+from headstart.drafting.base import SequenceView
+from headstart.drafting.context import DraftContext
+from headstart.drafting.draft_models.hierarchical import DraftedSequence
+from headstart.drafting.model_free.none import NoDrafter
+from headstart.drafting.options import NoOptions
+from headstart.loading import Model
+from headstart.server.settings import ServerSettings
+
+
+def test_concurrent_answers_are_those_of_one_at_a_time(model: Model, plain: LLM) -> None:
+    prompts = [("shared beginning " * 6) + "x" * (9 * i) for i in range(6)] + [f"{i} other" for i in range(4)]
+    expected = [plain.generate(prompt, SamplingParams(temperature=0, max_tokens=90))[0].text for prompt in prompts]
+    llm = LLM(
+        model,
+        "suffix",
+        more_drafters=["ngram", "random"],
+        prefix_caching=True,
+        max_batch_size=6,
+        max_rows=48,
+        max_context=300,
+        cache_tokens=320,
+    )
+    drafters = ["suffix", "ngram", "random"]
+
+    async def together(client: httpx.AsyncClient) -> tuple[list[str], str]:
+        bodies = [
+            {"prompt": p, "temperature": 0, "max_tokens": 90, "speculation": {"drafter": drafters[i % 3]}}
+            for i, p in enumerate(prompts)
+        ]
+        replies = await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+        return [reply.json()["choices"][0]["text"] for reply in replies], (await client.get("/metrics")).text
+
+    texts, metrics = ask(llm, together)
+    assert texts == expected
+    values = {line.split("{")[0]: float(line.split()[-1]) for line in metrics.splitlines() if line[0] != "#"}
+    assert values["vllm:prefix_cache_hits_total"] > 0
+    assert values["vllm:num_preemptions_total"] > 0
+    assert values["vllm:spec_decode_num_accepted_tokens_total"] > 0
+
+
+def test_bad_logits_end_their_own_request_only(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = llm.engine.runner.backend
+    forward = backend.forward
+    poison = llm.model.tokenizer.encode("Z")[0]
+
+    def poisoned(batch: Any, storage: Any) -> Any:
+        output = forward(batch, storage)
+        logits = output.logits.clone()
+        logits[[i for i, row in enumerate(batch.logit_rows.tolist()) if batch.tokens[row] == poison]] = float("nan")
+        return replace(output, logits=logits)
+
+    monkeypatch.setattr(backend, "forward", poisoned)
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        body = {**GREEDY, "logit_bias": {str(poison): -100}}
+        bodies = [{"prompt": prompt, **body} for prompt in ("abc", "abcZ", "xyz")]
+        return await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+
+    good, bad, other = ask(llm, work)
+    assert good.status_code == other.status_code == 200
+    assert "not a finite number" in assert_openai_error(bad, 500)["message"]
+
+
+def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = llm.engine.runner.backend
+    forward = backend.forward
+    calls = []
+
+    def failing(batch: Any, storage: Any) -> Any:
+        calls.append(batch)
+        if len(calls) == 3:
+            raise MemoryError
+        return forward(batch, storage)
+
+    monkeypatch.setattr(backend, "forward", failing)
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        body = {"prompt": "abc", **GREEDY, "speculation": {"off": True}}
+        return [await client.post("/v1/completions", json=body) for _ in range(2)]
+
+    failed, served = ask(llm, work)
+    assert_openai_error(failed, 500)
+    assert served.status_code == 200
+
+
+def test_tenants_share_no_prefixes(llm: LLM) -> None:
+    settings = ServerSettings("tiny", api_keys=("one", "two"))
+
+    async def work(client: httpx.AsyncClient) -> list[int]:
+        found = []
+        for key, salt in [("one", "a"), ("one", "b"), ("two", "a"), ("one", "a")]:
+            body = {"prompt": "a long enough prompt " * 4, **GREEDY, "cache_salt": salt}
+            reply = await client.post("/v1/completions", json=body, headers={"authorization": f"Bearer {key}"})
+            found.append(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+        return found
+
+    assert ask(llm, work, settings) == [0, 0, 0, 64]
+
+
+def test_drafters_learn_within_a_tenant_only(model: Model) -> None:
+    scopes = []
+
+    class Learner(NoDrafter):
+        """Notes in whose name it would learn, for a request and for what a drafter makes of one."""
+
+        def __init__(self, context: DraftContext, options: NoOptions) -> None:
+            self.scope_of = context.scope_of
+
+        def begin(self, sequence: SequenceView) -> None:
+            scopes.append(self.scope_of(sequence))
+            inner = DraftedSequence(sequence, -1, [], 0, sequence.params, sequence.speculation, sequence.noise)
+            scopes.append(self.scope_of(inner))
+
+    async def work(client: httpx.AsyncClient) -> None:
+        for salt in ("a", "b"):
+            await client.post("/v1/completions", json={"prompt": "abc", **GREEDY, "cache_salt": salt})
+
+    ask(LLM(model, Learner), work)
+    assert scopes == ["/a", "/a", "/b", "/b"]
