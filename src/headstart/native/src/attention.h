@@ -12,7 +12,7 @@
 #include "kernel.h"
 #include "kv_cache.h"
 #include "plan.h"
-#include "vector_math.h"
+#include "rotation.h"
 
 static inline void store_query(float *p, Lanes a) { store(p, a); }
 static inline void store_query(Bf16 *p, Lanes a) { store_bf16(p, a); }
@@ -73,7 +73,8 @@ struct AttentionLayer {
   const int32_t *positions;  // [pass row]
   int layer, window, head_dim;
   float scale, softcap;
-  const float *queries;      // rotated; row r of the pass at (r - first_row) * query_stride
+  HeadRotation rotation;     // of queries
+  const float *queries;      // as the product left them; row r of the pass at (r - first_row) * query_stride
   size_t query_stride;
   int first_row;
   Activations out;           // row r of the pass at r - first_row, column head * head_dim
@@ -149,10 +150,13 @@ template <class Cell> class AttentionTile {
 
   void load_queries() {
     const int d = layer_.head_dim;
+    alignas(64) float head[HeadRotation::kMostDimensions];
     for (int entry = 0; entry < entries_; ++entry) {
-      const float *q = layer_.queries + (row_of(entry) - layer_.first_row) * layer_.query_stride +
+      const int row = row_of(entry);
+      const float *q = layer_.queries + (row - layer_.first_row) * layer_.query_stride +
                        (item_.first_head + entry % item_.heads) * d;
-      for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(q + k) * splat(layer_.scale));
+      layer_.rotation.apply(q, layer_.positions[row], head);
+      for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(head + k) * splat(layer_.scale));
     }
   }
 
@@ -212,27 +216,29 @@ template <class Cell> class AttentionTile {
     layer_.ahead.ask(kLinesAnEntry);
     auto *weight = s_.weights + entry * kStride;
     const int from = begin < end ? begin & ~15 : 0, to = begin < end ? round_up(end, 16) : 0;
-    const auto inside = [&](Lanes v, int k, float other) {
-      return k >= begin && k + 16 <= end ? v : select_range(v, begin - k, end - k, splat(other));
+    // Runs over the lanes that the row sees; `edge` says that some of a vector's lanes are not.
+    const auto each = [&](auto &&work) {
+      for (int k = from; k < to; k += 16) work(k, k < begin || k + 16 > end);
     };
+    const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
     Lanes largest = splat(-INFINITY);
-    for (int k = from; k < to; k += 16) {
-      Lanes v = load(score + k);
-      if (layer_.softcap != 0.f) v = splat(layer_.softcap) * tanh(v / splat(layer_.softcap));
-      v = inside(v, k, -INFINITY);
-      store(score + k, v);
-      largest = max(largest, v);
-    }
-    const float maximum = reduce_max(largest);
+    if (layer_.softcap != 0.f)
+      each([&](int k, bool) { store(score + k, splat(layer_.softcap) * tanh(load(score + k) / splat(layer_.softcap))); });
+    each([&](int k, bool edge) {
+      if (edge) store(score + k, inside(load(score + k), k, -INFINITY));
+      largest = max(largest, load(score + k));
+    });
+    const Lanes maximum = splat(reduce_max(largest));
     Lanes total = splat(0.f);
-    for (int k = from; k < to; k += 16) {
-      const Lanes v = inside(exp(load(score + k) - splat(maximum)), k, 0.f);
+    each([&](int k, bool edge) {
+      Lanes v = exp(load(score + k) - maximum);
+      if (edge) v = inside(v, k, 0.f);
       total = total + v;
       store_query(weight + k, v);
-    }
+    });
     for (int k = 0; k < from; k += 16) store_query(weight + k, splat(0.f));
     for (int k = to; k < width; k += 16) store_query(weight + k, splat(0.f));
-    s_.chunk_maximum[entry] = maximum, s_.chunk_total[entry] = reduce_add(total);
+    s_.chunk_maximum[entry] = reduce_max(largest), s_.chunk_total[entry] = reduce_add(total);
   }
 
   void sum_values(int chunk, int page, int shared_end, int last) {
@@ -298,21 +304,24 @@ template <class Cell> class AttentionTile {
   }
 
   void begin_merge() {
-    for (int entry = 0; entry < entries_; ++entry) {
-      s_.maximum[entry] = -INFINITY, s_.total[entry] = 0.f;
-      for (int k = 0; k < layer_.head_dim; k += 16) store(s_.sum + entry * layer_.head_dim + k, splat(0.f));
-    }
+    std::fill_n(s_.maximum, entries_, -INFINITY), std::fill_n(s_.total, entries_, 0.f);
+    std::fill_n(s_.sum, entries_ * layer_.head_dim, 0.f);
   }
 
   void merge(int entry, float chunk_maximum, float chunk_total, const float *partial) {
     if (chunk_maximum == -INFINITY) return;  // this row sees nothing of the chunk
+    float *sum = s_.sum + entry * layer_.head_dim;
+    if (s_.maximum[entry] == -INFINITY) {  // the first chunk it sees
+      s_.maximum[entry] = chunk_maximum, s_.total[entry] = chunk_total;
+      std::memcpy(sum, partial, layer_.head_dim * sizeof(float));
+      return;
+    }
     const float maximum = std::max(s_.maximum[entry], chunk_maximum);
-    const Lanes old_factor = s_.maximum[entry] == -INFINITY ? splat(0.f) : exp(splat(s_.maximum[entry] - maximum));
+    const Lanes old_factor = exp(splat(s_.maximum[entry] - maximum));
     const Lanes new_factor = exp(splat(chunk_maximum - maximum));
     alignas(64) float total[16];
     store(total, fma(splat(s_.total[entry]), old_factor, splat(chunk_total) * new_factor));
     s_.total[entry] = total[0], s_.maximum[entry] = maximum;
-    float *sum = s_.sum + entry * layer_.head_dim;
     for (int k = 0; k < layer_.head_dim; k += 16)
       store(sum + k, fma(load(sum + k), old_factor, load(partial + k) * new_factor));
   }

@@ -5,7 +5,7 @@
 
 #include "api.h"
 #include "kernel.h"
-#include "rowwise.h"
+#include "rotation.h"
 #include "screen.h"
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kLinears };
@@ -18,11 +18,6 @@ enum class Entry {
   fused,   // a linear layer over embedding and feature, side by side (EAGLE-1); its output is the residual stream
   beside,  // attention reads both side by side, each normed; the feature is the residual stream (EAGLE-3)
   beside_normed,  // the same, and the normed feature is the residual stream
-};
-
-struct RopeTable {
-  const float *cosines = nullptr, *sines = nullptr;  // [position][dimensions / 2]
-  int positions = 0, dimensions = 0;
 };
 
 struct DecoderLayer {

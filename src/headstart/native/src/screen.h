@@ -85,20 +85,20 @@ class ScreenedRow {
 
   // 32 columns of screened logits; `bias` may be null.
   void take_columns(const float *x, float norm, const float *radii, const float *bias, int32_t first) {
-    alignas(64) float upper[kColumns];
-    uint32_t above = 0;
     for (int h = 0; h < kColumns; h += 16) {
       const Lanes value = load(x + h), error = splat(norm) * load(radii + h);
-      Lanes lower = value - error, high = value + error;
       // Rounding keeps order, so the bounds outlast the bias.
-      if (bias) lower = lower + load(bias + h), high = high + load(bias + h);
-      store(upper + h, high);
-      if (at_most(splat(floor_), lower)) raise(lower);
-      above |= at_most(splat(floor_), high) << h;
-    }
-    for (; above; above &= above - 1) {
-      const int column = __builtin_ctz(above);
-      if (upper[column] >= floor_) push({upper[column], first + column});
+      const Lanes offset = bias ? load(bias + h) : splat(0.f);
+      const Lanes high = value + error + offset;
+      uint32_t above = at_most(splat(floor_), high);
+      if (!above) continue;  // neither do their lower bounds reach the floor
+      raise(value - error + offset);
+      alignas(64) float upper[16];
+      store(upper, high);
+      for (; above; above &= above - 1) {
+        const int column = __builtin_ctz(above);
+        if (upper[column] >= floor_) push({upper[column], first + h + column});
+      }
     }
   }
 

@@ -1,7 +1,7 @@
 // What one thread of the team does in a panel of a pass (see pass.h).
 #pragma once
 
-// Cache lines asked of memory between two looks at a barrier, and for each head of a row that is rotated: about what it
+// Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
 // Most of the cache that a layer asks for before it is read: it has to stay in L2 beside weights.
@@ -189,11 +189,11 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
     if (m_.precision == Precision::fp32) {
-      rotate_and_store<float>(layer, index);
+      store_keys_and_values<float>(layer, index);
       barrier();
       attend<float>(layer, index);
     } else {
-      rotate_and_store<Bf16>(layer, index);
+      store_keys_and_values<Bf16>(layer, index);
       barrier();
       attend<Bf16>(layer, index);
     }
@@ -246,56 +246,34 @@ class PassRunner::Worker {
     });
   }
 
-  // Norms and rotates queries and keys in place, and writes keys and values to the cache. A head's keys and values are
-  // one thread's: values of neighbours share words.
-  template <class Cell> void rotate_and_store(const DecoderLayer &layer, int index) {
-    const int heads = m_.shape.heads, written = 2 * m_.shape.kv_heads;
-    const auto rotate_units = [&](int first, int last) {
-      for (int unit = first; unit < last; ++unit) {
-        ahead_.ask(kLinesAUnit);
-        rotate_row<Cell>(layer, index, unit / rows_, unit % rows_);
-      }
-    };
-    rotate_units(heads * rows_ * thread_ / threads_, heads * rows_ * (thread_ + 1) / threads_);
-    rotate_units((heads + written * thread_ / threads_) * rows_, (heads + written * (thread_ + 1) / threads_) * rows_);
+  HeadRotation rotation(const DecoderLayer &layer, NormIndex norm) const {
+    return {layer.norms[norm], m_.shape.norm_eps, layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
   }
 
-  // One of query, key and value heads, of one row of the panel.
-  template <class Cell> void rotate_row(const DecoderLayer &layer, int index, int head, int panel_row) {
-    const int first_key = m_.shape.heads, first_value = first_key + m_.shape.kv_heads, d = m_.shape.head_dim;
-    const int row = p_.first_ + panel_row;
-    float *at = p_.qkv_ + panel_row * p_.qkv_stride_ + head * d;
-    if (head < first_value) {
-      const Norm &norm = layer.norms[head < first_key ? kQueryNorm : kKeyNorm];
-      if (norm.present()) norm_head(norm, at);
-      if (layer.rope >= 0) rotate(m_.ropes[layer.rope], pass_.positions[row], at);
-      if (head < first_key) return;
-    }
+  // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
+  template <class Cell> void store_keys_and_values(const DecoderLayer &layer, int index) {
+    const int written = 2 * m_.shape.kv_heads;
+    const HeadRotation of_keys = rotation(layer, kKeyNorm);
+    for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
+      for (int row = 0; row < rows_; ++row) {
+        ahead_.ask(kLinesAUnit);
+        store_head<Cell>(of_keys, index, head, row);
+      }
+  }
+
+  // One of the key and value heads, of one row of the panel.
+  template <class Cell> void store_head(const HeadRotation &of_keys, int index, int head, int panel_row) {
+    const int kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim, row = p_.first_ + panel_row;
+    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + (m_.shape.heads + head) * d;
     const SequencePlan &s = p_.plan_.sequence_of(row);
     const int slot = s.slot(row), page = p_.plan_.page(s, slot / kPageKeys);
-    if (head < first_value)
-      write_key(p_.cache_->keys<Cell>(index, page, head - first_key), slot % kPageKeys, at, d);
-    else
-      write_value(p_.cache_->values<Cell>(index, page, head - first_value), slot % kPageKeys, at, d);
-  }
-
-  // The head stands between others, so the norm's padding goes to scratch.
-  void norm_head(const Norm &norm, float *head) {
-    float *scratch = p_.row_[thread_];
-    normalise(NormKind::rms, norm, m_.shape.norm_eps, head, m_.shape.head_dim, scratch);
-    std::memcpy(head, scratch, m_.shape.head_dim * sizeof(float));
-  }
-
-  // Rotate-half: dimension i turns with i + dimensions / 2.
-  static void rotate(const RopeTable &rope, int position, float *head) {
-    const int half = rope.dimensions / 2;
-    const float *cosines = rope.cosines + static_cast<size_t>(position) * half;
-    const float *sines = rope.sines + static_cast<size_t>(position) * half;
-    for (int k = 0; k < half; k += 16) {
-      const Lanes a = load(head + k), b = load(head + half + k), c = load(cosines + k), s = load(sines + k);
-      store(head + k, a * c - b * s);
-      store(head + half + k, b * c + a * s);
+    if (head >= kv_heads) {
+      write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
+      return;
     }
+    alignas(64) float key[HeadRotation::kMostDimensions];
+    of_keys.apply(from, pass_.positions[row], key);
+    write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
   // The sequences and heads whose pages this thread will read in every layer; no more than can be asked for.
@@ -332,11 +310,14 @@ class PassRunner::Worker {
   }
 
   template <class Cell> void attend(const DecoderLayer &layer, int index) {
-    const AttentionLayer attention{*p_.cache_,        p_.plan_,        pass_.positions,
-                                   index,             layer.window,    m_.shape.head_dim,
-                                   m_.shape.attention_scale, m_.shape.attention_softcap, p_.qkv_,
-                                   p_.qkv_stride_,    p_.first_,       p_.attended_,
-                                   middle_kind(),     ahead_};
+    const AttentionLayer attention{*p_.cache_,        p_.plan_,
+                                   pass_.positions,   index,
+                                   layer.window,      m_.shape.head_dim,
+                                   m_.shape.attention_scale, m_.shape.attention_softcap,
+                                   rotation(layer, kQueryNorm), p_.qkv_,
+                                   p_.qkv_stride_,    p_.first_,
+                                   p_.attended_,      middle_kind(),
+                                   ahead_};
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
     const int parts = static_cast<int>(p_.parts_.size());
     const size_t size = p_.part_size();
