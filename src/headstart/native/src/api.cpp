@@ -41,10 +41,12 @@ HEADSTART_API void *headstart_create(const HeadstartShape *shape) {
 }
 HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
 
-HEADSTART_API void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size) {
+HEADSTART_API void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias,
+                                      int size) {
   model_of(model)->decoder.set_norm(layer, which, weight, bias, size);
 }
-HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16, const float *bias) {
+HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16,
+                                        const float *bias) {
   model_of(model)->decoder.set_linear(layer, which, weight, is_bf16, bias);
 }
 HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int rope) {
@@ -57,7 +59,8 @@ HEADSTART_API void headstart_set_rope(void *model, int index, const float *cosin
   if (index >= static_cast<int>(ropes.size())) ropes.resize(index + 1);
   ropes[index] = {cosines, sines, positions, dimensions};
 }
-HEADSTART_API void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned, int positions) {
+HEADSTART_API void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned,
+                                           int positions) {
   Decoder &decoder = model_of(model)->decoder;
   decoder.embedding = table, decoder.embedding_bf16 = is_bf16;
   decoder.learned = learned, decoder.learned_positions = positions;
@@ -75,7 +78,9 @@ HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
 }
 HEADSTART_API void headstart_cache_destroy(void *cache) { delete static_cast<KvCache *>(cache); }
 HEADSTART_API void *headstart_cache_data(const void *cache) { return cache_of(cache)->data(); }
-HEADSTART_API int64_t headstart_cache_bytes(const void *cache) { return static_cast<int64_t>(cache_of(cache)->bytes()); }
+HEADSTART_API int64_t headstart_cache_bytes(const void *cache) {
+  return static_cast<int64_t>(cache_of(cache)->bytes());
+}
 HEADSTART_API void headstart_cache_move(const void *cache, const int32_t *source, const int32_t *target, int count) {
   for (int i = 0; i < count; ++i) cache_of(cache)->move_slot(source[i], target[i]);
 }
@@ -99,7 +104,8 @@ HEADSTART_API const char *headstart_draft(void *model, const void *cache, Headst
   }
 }
 
-HEADSTART_API void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count, uint32_t *words) {
+HEADSTART_API void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count,
+                                         uint32_t *words) {
   ids ? chosen_words(words, ids, count, *noise) : row_words(words, count, *noise);
 }
 HEADSTART_API int headstart_contenders(const float *logits, int64_t count, double temperature, double floor,
@@ -145,7 +151,8 @@ HEADSTART_API double headstart_read_seconds(const void *model) {
     const HugeBuffer &stream = decoder.streams[omp_get_thread_num()];
     for (size_t at = 0; at + 256 <= stream.size(); at += 256) {
       prefetch_lines(stream.data() + at + kPrefetchBytes, 256);
-      for (int i = 0; i < 4; ++i) sums[i] = max(sums[i], load(reinterpret_cast<const float *>(stream.data() + at) + i * 16));
+      for (int i = 0; i < 4; ++i)
+        sums[i] = max(sums[i], load(reinterpret_cast<const float *>(stream.data() + at) + i * 16));
     }
     const float total = reduce_add(max(max(sums[0], sums[1]), max(sums[2], sums[3])));
 #pragma omp critical

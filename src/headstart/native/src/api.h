@@ -28,7 +28,7 @@ struct HeadstartPass {
   // the first to its own. Its rows stand behind those of the draft's earlier passes. Null: as `parents` say.
   const int32_t *paths;
   float *logits;              // [wanted][vocab]
-  int32_t *best_ids;          // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
+  int32_t *best_ids;  // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
 };
 
@@ -71,13 +71,15 @@ void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1: 0 final, 1 of a head's features, from 2
 // on those of the parts that true features are cut into. `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
-// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1: 0 output head, 1 what fuses features. `weight` is [outputs][inputs], bf16 or float.
+// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1: 0 output head, 1 what fuses features. `weight` is
+// [outputs][inputs], bf16 or float.
 void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16, const float *bias);
 // window 0: full attention; rope -1: no rotation.
 void headstart_set_layer(void *model, int layer, int window, int rope);
 // Borrowed tables: cosines and sines [positions][dimensions / 2]; embedding [vocab][hidden]; learned positions
 // [positions][hidden] or null.
-void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions, int dimensions);
+void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
+                        int dimensions);
 void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned, int positions);
 int64_t headstart_bytes(const void *model);
 
@@ -92,9 +94,10 @@ void headstart_cache_copy(const void *cache, const int32_t *source, const int32_
 // Null on success, else what is wrong with the pass, as a sentence. Nothing has been written then.
 const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass);
 
-// Grows the levels `first` to `last` of a draft, and runs the pass whose logits the next level grows from; level 0 begins
-// a draft: it reads the true rows. Between two calls the caller may change the logits, nothing else. What is written at
-// the end are the best nodes so far. Null on success, else what is wrong, as a sentence; then the draft is to begin anew.
+// Grows the levels `first` to `last` of a draft, and runs the pass whose logits the next level grows from; level 0
+// begins a draft: it reads the true rows. Between two calls the caller may change the logits, nothing else. What is
+// written at the end are the best nodes so far. Null on success, else what is wrong, as a sentence; then the draft is
+// to begin anew.
 const char *headstart_draft(void *model, const void *cache, HeadstartDraft *draft, int first, int last);
 
 // The 32-bit noise words of tokens 0..count - 1, or of `ids`, where given.

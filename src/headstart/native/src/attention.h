@@ -223,7 +223,9 @@ template <class Cell> class AttentionTile {
     const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
     Lanes largest = splat(-INFINITY);
     if (layer_.softcap != 0.f)
-      each([&](int k, bool) { store(score + k, splat(layer_.softcap) * tanh(load(score + k) / splat(layer_.softcap))); });
+      each([&](int k, bool) {
+        store(score + k, splat(layer_.softcap) * tanh(load(score + k) / splat(layer_.softcap)));
+      });
     each([&](int k, bool edge) {
       if (edge) store(score + k, inside(load(score + k), k, -INFINITY));
       largest = max(largest, load(score + k));
@@ -247,7 +249,8 @@ template <class Cell> class AttentionTile {
     const int shared = std::max(shared_end - page, 0);
     for (int i = 0; i < shared; ++i) pages[i] = value_page(page + i);
     // The page that holds the last row may hold slots nobody has written.
-    if (shared > 0 && (page + shared) * kPageKeys > last + 1) pages[shared - 1] = gather(page + shared - 1, last, nullptr);
+    if (shared > 0 && (page + shared) * kPageKeys > last + 1)
+      pages[shared - 1] = gather(page + shared - 1, last, nullptr);
     multiply_pages(entries_, s_.weights + page * kPageKeys - start, pages, shared, s_.partial, false);
     if (sequence_.straight) return;
     gathered_ = 0;
@@ -267,8 +270,8 @@ template <class Cell> class AttentionTile {
     const int d = layer_.head_dim;
     for (int column = 0; column < d; column += kColumns)
       multiply_tiles<Cell>(rows, weights, kStride,
-                           Paged<Cell>{pages, (column / kColumns) * TileOrder<Cell>::kPairCells}, count, out + column, d,
-                           accumulate);
+                           Paged<Cell>{pages, (column / kColumns) * TileOrder<Cell>::kPairCells}, count, out + column,
+                           d, accumulate);
   }
 
   // The values of logical page `logical` in order of position, up to `last`; without a path slots are positions.
@@ -298,7 +301,8 @@ template <class Cell> class AttentionTile {
     const int end = std::min(last + 1, (logical + 1) * kPageKeys);
     for (int position = std::max(sequence_.cached, logical * kPageKeys); position < end; ++position) {
       const int slot = path[position - sequence_.cached];
-      copy_value(s_.gathered[into], position % kPageKeys, value_page(slot / kPageKeys), slot % kPageKeys, layer_.head_dim);
+      copy_value(s_.gathered[into], position % kPageKeys, value_page(slot / kPageKeys), slot % kPageKeys,
+                 layer_.head_dim);
     }
     return s_.gathered[into];
   }

@@ -29,10 +29,17 @@ struct DecoderLayer {
 class Decoder {
  public:
   explicit Decoder(const HeadstartShape &s)
-      : shape(s), precision(static_cast<Precision>(s.precision)), norm_kind(static_cast<NormKind>(s.norm)),
-        activation(static_cast<Activation>(s.activation)), entry(static_cast<Entry>(s.entry)), kernel(linear_kernel(precision)),
-        hidden(round_up(s.hidden, kPadding)), attention(round_up(s.heads * s.head_dim, kPadding)),
-        mlp(round_up(s.mlp, kPadding)), qkv((s.heads + 2 * s.kv_heads) * s.head_dim), layers(s.layers) {
+      : shape(s),
+        precision(static_cast<Precision>(s.precision)),
+        norm_kind(static_cast<NormKind>(s.norm)),
+        activation(static_cast<Activation>(s.activation)),
+        entry(static_cast<Entry>(s.entry)),
+        kernel(linear_kernel(precision)),
+        hidden(round_up(s.hidden, kPadding)),
+        attention(round_up(s.heads * s.head_dim, kPadding)),
+        mlp(round_up(s.mlp, kPadding)),
+        qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
+        layers(s.layers) {
     for (DecoderLayer &layer : layers) {
       const int inputs = is_beside() ? 2 * s.hidden : s.hidden;
       layer.linears[kQkv] = plan(qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
@@ -61,7 +68,8 @@ class Decoder {
   }
 
   void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
-    if (layer < 0 && which >= kPartNorms) part_norms.resize(std::max<size_t>(part_norms.size(), which - kPartNorms + 1));
+    if (layer < 0 && which >= kPartNorms)
+      part_norms.resize(std::max<size_t>(part_norms.size(), which - kPartNorms + 1));
     Norm &norm = layer >= 0                 ? layers[layer].norms[which]
                  : which >= kPartNorms      ? part_norms[which - kPartNorms]
                  : which == kFeatureNorm    ? feature_norm

@@ -183,7 +183,8 @@ class Draft {
 
     int count() const { return static_cast<int>(tokens.size()); }
     void clear() {
-      for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &sequences}) table->clear();
+      for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &sequences})
+        table->clear();
       starts.assign(1, 0);
     }
     void add(int token, int position, int parent) {

@@ -90,7 +90,8 @@ static inline Activations element_rows(std::vector<AlignedBuffer> &memory, int r
 }
 
 // Rows as linear layers of up to `columns` inputs read them.
-static inline Activations packed_rows(Precision precision, std::vector<AlignedBuffer> &memory, int rows, size_t columns) {
+static inline Activations packed_rows(Precision precision, std::vector<AlignedBuffer> &memory, int rows,
+                                      size_t columns) {
   if (!is_quantised(precision)) return element_rows(memory, rows, columns);
   Activations a;
   a.row_bytes = (precision == Precision::int8 ? 2 : 1) * kPlaneBytes;

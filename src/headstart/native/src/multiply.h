@@ -74,8 +74,8 @@ constexpr int kFmaRows = 12;  // 24 of 32 registers hold sums
 constexpr int kFmaRows = 2;
 #endif
 
-// Rows of block `index` where `rows` are cut into as few blocks of up to `most` as will do, all of about one size: small
-// blocks share the loads of weights badly and keep the arithmetic units waiting for each other.
+// Rows of block `index` where `rows` are cut into as few blocks of up to `most` as will do, all of about one size:
+// small blocks share the loads of weights badly and keep the arithmetic units waiting for each other.
 static inline int block_rows(int rows, int most, int index) {
   const int blocks = ceil_div(rows, most);
   return rows * (index + 1) / blocks - rows * index / blocks;

@@ -40,7 +40,8 @@ class OutputHead {
 
   // One thread's part. `state(row, out)` writes a row of the panel as the final norm leaves it, padded; `meet()` is a
   // barrier.
-  template <class State, class Meet> void run(int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
+  template <class State, class Meet>
+  void run(int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
     if (screens_) screen(thread, ahead, deal, state, meet);
     std::vector<int> places;  // best row i of the panel, or -1 - i for logit row i
     for (int i = 0; i < logits_.count; ++i) places.push_back(-1 - i);
@@ -78,7 +79,8 @@ class OutputHead {
 
   // All of the head for these rows.
   template <class State, class Meet>
-  void multiply(const std::vector<int> &places, int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
+  void multiply(const std::vector<int> &places, int thread, ReadAhead &ahead, PairDeal &deal, State &&state,
+                Meet &&meet) {
     ahead.begin(m_.head.weights[thread], m_.streams[thread].data() + m_.streams[thread].size());
     const int rows = static_cast<int>(places.size());
     // Up to two rows every thread packs for itself: cheaper than one more barrier.
@@ -91,7 +93,7 @@ class OutputHead {
     best.assign(best_rows_.count, {});
     const int size = m_.shape.vocab;
     const float cap = m_.shape.logit_softcap;
-    run_linear(m_.kernel, m_.head, input, rows, thread, ahead, deal, [&](int pair, int row, int count, const float *out) {
+    const auto take = [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns, columns = std::min(kColumns, size - column);
       for (int r = 0; r < count; ++r) {
         alignas(64) float capped[kColumns];
@@ -105,7 +107,8 @@ class OutputHead {
           std::memcpy(pass_->logits + static_cast<size_t>(logits_.first - 1 - place) * size + column, capped,
                       columns * sizeof(float));
       }
-    });
+    };
+    run_linear(m_.kernel, m_.head, input, rows, thread, ahead, deal, take);
     if (best_rows_.count == 0) return;
     meet();
     my_rows(rows, thread, [&](int i) {
@@ -117,7 +120,8 @@ class OutputHead {
   }
 
   // Decides all best rows, but for those where too much is left.
-  template <class State, class Meet> void screen(int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
+  template <class State, class Meet>
+  void screen(int thread, ReadAhead &ahead, PairDeal &deal, State &&state, Meet &&meet) {
     const HugeBuffer &stream = m_.screen_streams[thread];
     ahead.begin(stream.data(), stream.data() + stream.size());
     const int rows = best_rows_.count;
@@ -135,12 +139,13 @@ class OutputHead {
     meet();
     std::vector<ScreenedRow> &screened = screened_[thread];
     for (int i = 0; i < rows; ++i) screened[i].reset();
-    run_products(kernel, screen.linear, screen_input_, rows, thread, ahead, deal, [&](int pair, int row, int count, const float *out) {
+    const auto take = [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns;
       const float *bias = screen.linear.bias.empty() ? nullptr : &screen.linear.bias[column];
       for (int r = 0; r < count; ++r)
         screened[row + r].take_columns(out + r * kColumns, norms_[row + r], &screen.radii[column], bias, column);
-    });
+    };
+    run_products(kernel, screen.linear, screen_input_, rows, thread, ahead, deal, take);
     meet();
     my_rows(rows, thread, [&](int i) { decided_[i] = decide(i, thread, state); });
     meet();

@@ -9,7 +9,8 @@
 
 class PassRunner {
  public:
-  explicit PassRunner(Decoder &model) : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
+  explicit PassRunner(Decoder &model)
+      : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
     x_ = floats(m_.hidden, x_stride_);
     qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
     input_ = packed(kPanelRows);

@@ -28,6 +28,8 @@ struct AttentionPart {
   int thread;
   int64_t cost;  // in products of a query and a key
 };
+// Most work of a thread in a good deal, in even shares: to cut items into chunks costs one more barrier a layer.
+constexpr double kWellDealt = 1.25;
 constexpr int kPageReadEntries = 4;  // what reading a page is held to cost, in entries to multiply: an estimate
 
 class Plan {
@@ -40,7 +42,8 @@ class Plan {
     for (int s = 0; s < pass.sequences; ++s) {
       SequencePlan plan{pass.row_starts[s], pass.row_starts[s + 1], pass.cached_lengths[s], 0,
                         pass.block_tables + static_cast<int64_t>(s) * pass.blocks_per_sequence, true};
-      if (plan.cached < 0 || plan.first_row >= plan.end_row) return "a sequence has no rows or a negative cached length";
+      if (plan.cached < 0 || plan.first_row >= plan.end_row)
+        return "a sequence has no rows or a negative cached length";
       if (pass.paths)
         if (const char *error = take_paths(pass, plan)) return error;
       const int blocks = ceil_div(plan.slot(plan.end_row), kPageKeys * pages_per_block_);
@@ -57,7 +60,8 @@ class Plan {
       }
       if (!plan.straight && !pass.paths) add_paths(pass, plan);
       if (!plan.straight)
-        tree_span_ = std::max(tree_span_, kPageKeys + round_up(plan.slot(plan.end_row) - plan.cached + kPageKeys, kPageKeys));
+        tree_span_ =
+            std::max(tree_span_, kPageKeys + round_up(plan.slot(plan.end_row) - plan.cached + kPageKeys, kPageKeys));
       sequences_.push_back(plan);
     }
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
@@ -115,7 +119,7 @@ class Plan {
       }
       if (parts.size() == items.size())
         for (AttentionPart &part : parts) part.chunk = -1;
-      if (deal(parts, threads) * threads * 4 <= all * 5) return;
+      if (deal(parts, threads) * threads <= kWellDealt * all) return;
     }
   }
 

@@ -1,5 +1,5 @@
-// What a thread asks memory for before it needs it. Memory is to work all the time: while a thread multiplies, and while
-// it does or waits for anything else.
+// What a thread asks memory for before it needs it. Memory is to work all the time: while a thread multiplies, and
+// while it does or waits for anything else.
 #pragma once
 #include <immintrin.h>
 

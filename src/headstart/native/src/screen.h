@@ -11,8 +11,8 @@
 
 constexpr Precision kScreenPrecision = Precision::int8;  // two planes: a row's own rounding hardly counts
 
-// |logit - screened logit| <= |x| times the token's radius, with |x| at least kLeastNorm; `reach` times |x| bounds every
-// magnitude on the way.
+// |logit - screened logit| <= |x| times the token's radius, with |x| at least kLeastNorm; `reach` times |x| bounds
+// every magnitude on the way.
 struct HeadScreen {
   PackedLinear linear;
   std::vector<float> radii;  // [pairs * 32], NaN for padding, which no comparison finds
@@ -39,7 +39,8 @@ static inline double screen_radius(const float *w, const float *rounded, double 
 }
 
 // Packs the copy of a head that computes in `precision` (bf16 or fp32).
-static inline void pack_screen(HeadScreen &screen, Precision precision, const void *weight, bool is_bf16, const float *bias) {
+static inline void pack_screen(HeadScreen &screen, Precision precision, const void *weight, bool is_bf16,
+                               const float *bias) {
   PackedLinear &linear = screen.linear;
   const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
   linear.scales.assign(columns, 1.f), linear.column_sums.assign(columns, 0);
@@ -63,6 +64,7 @@ static inline void pack_screen(HeadScreen &screen, Precision precision, const vo
         const double radius = screen_radius(w.data(), rounded.data(), linear.scales[output], linear.padded_inputs);
         double squares = 0;
         for (const float x : w) squares += static_cast<double>(x) * x;
+        // |w| |x| bounds a sum of products (Cauchy-Schwarz); four times that leaves room for its parts and roundings.
         const double most = 4 * std::sqrt(squares) + radius;
         const bool fits = most < kLargestLogit && (!bias || std::fabs(bias[output]) < kLargestLogit);
         screen.radii[output] = static_cast<float>(radius);

@@ -9,8 +9,10 @@ class SingleLinear {
  public:
   SingleLinear(Precision precision, int threads, int outputs, int inputs, const void *weight, bool is_bf16,
                const float *bias)
-      : threads_(threads), kernel_(linear_kernel(precision)),
-        linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns), threads)) {
+      : threads_(threads),
+        kernel_(linear_kernel(precision)),
+        linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
+                            threads)) {
     for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
     pack_linear(linear_, precision, weight, is_bf16, bias, [&](int column) { return column < outputs ? column : -1; });
     input_ = packed_rows(precision, memory_, kRows, linear_.padded_inputs);
@@ -49,11 +51,14 @@ class SingleLinear {
   void multiply(int rows, float *y) {
     const int thread = omp_get_thread_num();
     ReadAhead ahead(streams_[thread].data(), streams_[thread].size());
-    run_linear(kernel_, linear_, input_, rows, thread, ahead, deal_, [&](int pair, int row, int count, const float *out) {
+    const auto copy = [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns, columns = std::min(kColumns, linear_.outputs - column);
-      for (int r = 0; r < count; ++r)
-        std::memcpy(y + static_cast<size_t>(row + r) * linear_.outputs + column, out + r * kColumns, columns * sizeof(float));
-    });
+      for (int r = 0; r < count; ++r) {
+        float *to = y + static_cast<size_t>(row + r) * linear_.outputs + column;
+        std::memcpy(to, out + r * kColumns, columns * sizeof(float));
+      }
+    };
+    run_linear(kernel_, linear_, input_, rows, thread, ahead, deal_, copy);
   }
 
   int threads_;

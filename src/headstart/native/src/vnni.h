@@ -1,7 +1,8 @@
 // 8-bit weights with the dot product of AVX-512 (VNNI).
 //
-// It multiplies unsigned by signed bytes: high bytes carry an offset of 128, taken back by the column sums; low bytes are
-// unsigned as they are. Sums of integers are exact, so whatever else multiplies the same bytes has the same results.
+// It multiplies unsigned by signed bytes: high bytes carry an offset of 128, taken back by the column sums; low bytes
+// are unsigned as they are. Sums of integers are exact, so whatever else multiplies the same bytes has the same
+// results.
 #pragma once
 #include "linear.h"
 

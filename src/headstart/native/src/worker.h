@@ -4,20 +4,23 @@
 // Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
-// Most of the cache that a layer asks for before it is read: it has to stay in L2 beside weights.
-constexpr size_t kPageBytesAsked = 512 << 10;
 
 class PassRunner::Worker {
  public:
   Worker(PassRunner &runner, int thread)
-      : p_(runner), m_(runner.m_), pass_(*runner.pass_), thread_(thread), threads_(m_.shape.threads), rows_(runner.rows_),
+      : p_(runner),
+        m_(runner.m_),
+        pass_(*runner.pass_),
+        thread_(thread),
+        threads_(m_.shape.threads),
+        rows_(runner.rows_),
         quantised_(m_.kernel.element == ElementKind::int8) {}
 
   void run() {
     const HugeBuffer &stream = m_.streams[thread_];
     const bool all = pass_.layers == m_.shape.layers;
-    ahead_.begin(stream.data(), all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
-    choose_pages();
+    ahead_.begin(stream.data(),
+                 all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
     if (m_.is_head())
       enter();
     else
@@ -185,7 +188,6 @@ class PassRunner::Worker {
     Activations mlp_input;
     if (m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
-    ask_for_pages(index, layer.window);
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_));
     barrier();
     if (m_.precision == Precision::fp32) {
@@ -276,39 +278,6 @@ class PassRunner::Worker {
     write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
-  // The sequences and heads whose pages this thread will read in every layer; no more than can be asked for.
-  void choose_pages() {
-    for (const AttentionPart &part : p_.parts_) {
-      if (pages_of_.size() * pair_of_pages() >= kPageBytesAsked) return;
-      const AttentionItem &item = p_.items_[part.item];
-      if (part.thread != thread_ || p_.plan_.sequences()[item.sequence].cached == 0) continue;
-      const auto same = [&](const AttentionItem &of) { return of.sequence == item.sequence && of.kv_head == item.kv_head; };
-      if (std::none_of(pages_of_.begin(), pages_of_.end(), same)) pages_of_.push_back(item);
-    }
-  }
-
-  // Bytes of a page of keys and one of values, of one head.
-  size_t pair_of_pages() const {
-    return 2 * static_cast<size_t>(kPageKeys) * m_.shape.head_dim * (m_.precision == Precision::fp32 ? 4 : 2);
-  }
-
-  // Asks memory for them while a layer's first product runs: pages stand anywhere, and attention would wait for each.
-  void ask_for_pages(int layer, int window) const {
-    const int bytes = static_cast<int>(pair_of_pages() / 2);
-    size_t left = kPageBytesAsked;
-    for (const AttentionItem &item : pages_of_) {
-      const SequencePlan &sequence = p_.plan_.sequences()[item.sequence];
-      const int oldest = window ? std::max(0, sequence.cached - window) / kPageKeys : 0;
-      for (int logical = ceil_div(sequence.cached, kPageKeys) - 1; logical >= oldest; --logical) {
-        if (left < pair_of_pages()) return;
-        left -= pair_of_pages();
-        const int page = p_.plan_.page(sequence, logical);
-        prefetch_lines(p_.cache_->keys<char>(layer, page, item.kv_head), bytes);
-        prefetch_lines(p_.cache_->values<char>(layer, page, item.kv_head), bytes);
-      }
-    }
-  }
-
   template <class Cell> void attend(const DecoderLayer &layer, int index) {
     const AttentionLayer attention{*p_.cache_,        p_.plan_,
                                    pass_.positions,   index,
@@ -366,6 +335,5 @@ class PassRunner::Worker {
   const int thread_, threads_, rows_;
   const bool quantised_;
   int phase_ = 0;
-  std::vector<AttentionItem> pages_of_;
   ReadAhead ahead_;
 };
