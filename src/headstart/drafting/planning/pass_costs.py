@@ -156,8 +156,8 @@ class QuestionCosts:
 
     def add_probe(self, sequences: int, seconds: float) -> None:
         """A question after a rest was timed. If it took less than such ones before it, all timings so far are from
-        slower times: a disturbance lengthens questions, nothing shortens them, and a drafter that rests is asked too
-        rarely to outnumber them."""
+        slower times: a disturbance lengthens questions much more than a short draft shortens one, and a drafter that
+        rests is asked too rarely to outnumber them. Where it was but a short draft, the next questions soon tell."""
         if sequences not in self._recent:
             self.add(sequences, seconds)
         elif seconds < (expected := self.seconds(sequences)):

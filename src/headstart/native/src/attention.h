@@ -230,17 +230,17 @@ template <class Cell> class AttentionTile {
       if (edge) store(score + k, inside(load(score + k), k, -INFINITY));
       largest = max(largest, load(score + k));
     });
-    const Lanes maximum = splat(reduce_max(largest));
+    const float maximum = reduce_max(largest);
     Lanes total = splat(0.f);
     each([&](int k, bool edge) {
-      Lanes v = exp(load(score + k) - maximum);
+      Lanes v = exp(load(score + k) - splat(maximum));
       if (edge) v = inside(v, k, 0.f);
       total = total + v;
       store_query(weight + k, v);
     });
     for (int k = 0; k < from; k += 16) store_query(weight + k, splat(0.f));
     for (int k = to; k < width; k += 16) store_query(weight + k, splat(0.f));
-    s_.chunk_maximum[entry] = reduce_max(largest), s_.chunk_total[entry] = reduce_add(total);
+    s_.chunk_maximum[entry] = maximum, s_.chunk_total[entry] = reduce_add(total);
   }
 
   void sum_values(int chunk, int page, int shared_end, int last) {
