@@ -84,7 +84,7 @@ def main() -> None:
     state = torch.randn(1, config.hidden_size)
     width = len(eagle.config.taps) * config.hidden_size
     cases = [(f"eagle3 {rows} rows", drafted(head, rows, options.context, width)) for rows in options.rows]
-    cases.append(("medusa", lambda: heads.best(heads.logits(state), 8)))
+    cases.append(("medusa", lambda: heads.best(heads.logits(state, torch.zeros(1, dtype=torch.int64)), 8)))
     for name, work in cases:
         times: dict[str, list[float]] = {"pass": [], "first": [], "next": []}
         for _ in range(options.repeats):

@@ -72,7 +72,8 @@ def random_parallel(
     vocab_size: int, kind: ParallelKind, reduced: bool = True, own_heads: bool = False
 ) -> ParallelHeads:
     draft_vocab = len(DRAFT_IDS) if reduced else vocab_size
-    heads = ParallelHeads(ParallelConfig(kind, HIDDEN, vocab_size, draft_vocab, slots=3, own_heads=own_heads))
+    config = ParallelConfig(kind, HIDDEN, vocab_size, draft_vocab, slots=3, own_heads=own_heads)
+    heads = ParallelHeads(replace(config, reads_token=kind == "medusa"))
     shake(heads, 12)
     if reduced:
         heads.d2t.copy_(torch.tensor(DRAFT_IDS) - torch.arange(len(DRAFT_IDS)))

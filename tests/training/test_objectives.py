@@ -252,10 +252,30 @@ def test_parallel_heads_learn_only_where_the_text_goes_on_greedily() -> None:
     assert all(after < before for before, after in zip(greedy, sampled, strict=True))
 
 
+def test_heads_that_read_the_token_learn_behind_drawn_ones_where_they_are_shown_it() -> None:
+    vocab = target().config.vocab_size
+    batch = batch_of((FINAL_TAP,), packs()[0])
+    drawn = int(batch.answers[0].nonzero()[4])
+    tokens = batch.tokens.clone()
+    tokens[0, drawn] = (tokens[0, drawn] + 1) % vocab
+    config = ParallelConfig("medusa", 32, vocab, vocab, slots=2, output_maps=True, reads_token=True)
+    learnt = []
+    for seed in range(12):
+        heads = ParallelHeads(config)
+        given = replace(batch, tokens=tokens, final=batch.final.clone().requires_grad_())
+        torch.manual_seed(seed)
+        ParallelObjective(heads, tables(), torch.arange(vocab)).loss(given).backward()
+        assert given.final.grad is not None
+        learnt.append(bool(given.final.grad[0, drawn - 1].any()))
+        assert given.final.grad[0, drawn + 1].any()
+    assert 6 <= sum(learnt) < 12
+
+
 @pytest.mark.parametrize("name", ["ce", "tv", "lk"])
 def test_every_loss_reaches_every_parameter(name: str) -> None:
     vocab = target().config.vocab_size
-    medusa = ParallelHeads(ParallelConfig("medusa", 32, vocab, vocab, slots=2, num_layers=2, output_maps=True))
+    config = ParallelConfig("medusa", 32, vocab, vocab, slots=2, num_layers=2, output_maps=True)
+    medusa = ParallelHeads(replace(config, reads_token=True))
     blockwise = ParallelHeads(ParallelConfig("blockwise", 32, vocab, vocab, slots=2))
     torch.nn.init.normal_(blockwise.narrow.weight)
     eagles = [

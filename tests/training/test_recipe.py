@@ -214,6 +214,13 @@ def test_a_medusa_head_of_other_blocks_is_trained_on_as_it_is(tmp_path: Path, co
     trained = load_head(tmp_path / "b", target().config)
     assert isinstance(trained, ParallelHeads)
     assert (trained.config.slots, trained.config.num_layers, trained.config.output_maps) == (2, 1, False)
+    # But a head may begin to read the last token, or leave that off again.
+    assert trained.config.reads_token
+    without = HeadSettings(200, init=tmp_path / "b", reads_token=False)
+    train_head("medusa", target().name, tmp_path / "c", text=text, head=without, settings=SETTINGS, length=320)
+    left_off = load_head(tmp_path / "c", target().config)
+    assert isinstance(left_off, ParallelHeads)
+    assert not left_off.config.reads_token
 
 
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:
@@ -240,6 +247,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("draft-model", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass"),
         ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
+        ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
         ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, eagle"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),

@@ -49,6 +49,7 @@ def export(
 
     from headstart.models.checkpoint import open_checkpoint
     from headstart.models.heads.loading import load_head
+    from headstart.models.heads.parallel import ParallelHeads
     from headstart.models.heads.saving import export_head
     from headstart.models.heads.tables import TargetTables
     from headstart.models.weight_loading import load_decoder
@@ -59,4 +60,5 @@ def export(
         export_head(loaded, to.value, out, TargetTables(weights.embedding, weights.head.weight), model)
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
-    typer.echo(f"{out}: written as {to.value}.")
+    unread = isinstance(loaded, ParallelHeads) and loaded.config.reads_token
+    typer.echo(f"{out}: written as {to.value}{', without what reads the last token' if unread else ''}.")

@@ -154,6 +154,16 @@ def train(
         int | None,
         typer.Option(min=1, help="Residual blocks in each of medusa's heads. Left out: 4.", rich_help_panel=HEAD),
     ] = None,
+    read_token: Annotated[
+        bool | None,
+        typer.Option(
+            "--read-token/--state-only",
+            help="Whether medusa's heads also read the token that the target has just said. They guess better; exports "
+            "to Medusa's format leave it out.",
+            show_default="read",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
     unroll: Annotated[
         int | None,
         typer.Option(
@@ -317,6 +327,7 @@ def train(
                 layers=None if layers is None else options.layer_choice(layers),
                 init=init,
                 residual_blocks=residual_blocks,
+                reads_token=read_token,
                 dropout=dropout,
             ),
             settings=TrainSettings(

@@ -43,7 +43,8 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
 def begin_from(head: nn.Module, known: KnownHead) -> None:
     """Copy the weights of ``known`` into ``head``.
 
-    Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows.
+    Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
+    token is read: a head that begins to read it says at first what it said without.
 
     Raises:
         ConfigError: their shapes differ.
@@ -55,12 +56,14 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     for name, parameter in head.named_parameters():
         if name.startswith(_OUTPUTS):
             parameter[to] = theirs[name][of]
-        else:
+        elif name in theirs:
             parameter.copy_(theirs[name])
 
 
 def _shape(head: KnownHead) -> EagleConfig | ParallelConfig:
-    """Its configuration, apart from the draft vocabulary."""
+    """Its configuration, apart from what may differ."""
+    if isinstance(head, ParallelHeads):
+        return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
     return replace(head.config, draft_vocab_size=head.config.vocab_size)
 
 

@@ -2,7 +2,8 @@
 
 Unlike the papers, which learn the token that the text happens to say, each slot learns the target's whole law of it;
 all of blockwise's slots are learnt at once rather than one at random. The state that the heads read tells what greedy
-decoding says next, not what was drawn: a place is learnt only where the text goes on greedily up to the guess.
+decoding says next, not what was drawn: a place is learnt only where the text goes on greedily up to the guess, but for
+the token after the state where the heads read it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.parallel import ParallelHeads, token_rows
 from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch, shift
+
+_UNSEEN = 0.25
+"""Share of the places where heads that read tokens are not shown them, so that other engines can do without."""
 
 
 class ParallelObjective:
@@ -37,16 +41,21 @@ class ParallelObjective:
         self.head = head
         self.depth = head.config.slots
         self._teacher = Teacher(tables, teacher_ids)
+        self._embedding = tables.embedding
         self._loss, self._decay = loss, decay
 
     def loss(self, batch: Batch) -> Tensor:
         losses = StepLosses(self._teacher, batch, self._loss, self._decay)
-        states = self.head(batch.final)
-        total = torch.zeros((), device=batch.tokens.device)
         favoured = batch.favourites == shift(batch.tokens, 1, -2)
-        foreseeable = torch.ones_like(favoured)
+        seen = torch.zeros_like(favoured)
+        if self.head.config.reads_token:
+            seen = torch.rand(favoured.shape).to(favoured.device) >= _UNSEEN
+        states = self.head(batch.final, self._next_tokens(batch) * seen.unsqueeze(-1))
+        total = torch.zeros((), device=batch.tokens.device)
+        foreseeable = favoured | seen
         for slot in range(self.head.config.slots):
-            foreseeable = foreseeable & shift(favoured, slot, False)
+            if slot:
+                foreseeable = foreseeable & shift(favoured, slot, False)
             places = losses.places(slot) & foreseeable
             total = total + losses.loss(slot, places, self._logits(states[places], slot))
         return total
@@ -54,13 +63,17 @@ class ParallelObjective:
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:
         chains = Chains(self._teacher, batch)
-        states = self.head(batch.final)[chains.places]
+        states = self.head(batch.final[chains.places], self._next_tokens(batch)[chains.places])
         for slot in range(self.head.config.slots):
             chains.judge(slot, self._logits(states, slot))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record, torch.bfloat16)
+
+    def _next_tokens(self, batch: Batch) -> Tensor:
+        """[pack, position, hidden]."""
+        return token_rows(self._embedding, shift(batch.tokens, 1, 0))
 
     def _logits(self, states: Tensor, slot: int) -> Tensor:
         """[place, slot, hidden] -> [place, draft vocab] of one slot."""

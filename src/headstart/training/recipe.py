@@ -53,6 +53,7 @@ _USERS: dict[str, tuple[HeadName, ...]] = {
     "layers": ("draft-model",),
     "init": ("eagle3", "eagle", "medusa", "blockwise"),
     "residual_blocks": ("medusa",),
+    "reads_token": ("medusa",),
 }
 """The heads that use a setting, where not all do."""
 
@@ -80,6 +81,8 @@ class HeadSettings:
     """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
     residual_blocks: int | None = None
     """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
+    reads_token: bool | None = None
+    """Medusa's slots read the token that the target has just said, beside its state; None: they do."""
 
 
 @dataclass(frozen=True)
@@ -287,6 +290,7 @@ def _parallel_heads(
             slots=_slots(settings, known),
             num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
             output_maps=name == "medusa" if begun is None else begun.output_maps,
+            reads_token=name == "medusa" if settings.reads_token is None else settings.reads_token,
         )
     )
 

@@ -16,7 +16,7 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.head_drafters.medusa import MedusaOptions
 from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.parallel import ParallelHeads
+from headstart.models.heads.parallel import ParallelHeads, token_rows
 from headstart.sampling.params import SamplingParams
 
 VOCAB = 12
@@ -25,18 +25,24 @@ BUDGET = DraftBudget(nodes=12, depth=5)
 
 
 def begin(drafter: Drafter, tokens: list[int]) -> ToySequence:
-    sequence = ToySequence(1, list(tokens))
+    sequence = ToySequence(1, list(tokens), params=SamplingParams(temperature=0))
     drafter.begin(sequence)
     chunk = np.asarray(tokens[:-1], dtype=np.int32)
     drafter.observe([RoundOutcome(sequence, 0, chunk, DraftTree.empty())])
     return sequence
 
 
-def best_ids(heads: ParallelHeads, state: torch.Tensor, count: int) -> list[list[int]]:
-    """[slot][rank] target ids, by the module itself."""
-    shared = random_tables(VOCAB).head[heads.target_ids]
-    with torch.no_grad():
-        best = heads.logits(heads(state), shared).topk(count).indices
+def logits_of(heads: ParallelHeads, state: torch.Tensor, root: int) -> torch.Tensor:
+    """[slot, draft vocab], by the module itself."""
+    tables = random_tables(VOCAB)
+    shown = heads(state, token_rows(tables.embedding, torch.tensor(root)))
+    return heads.logits(shown, tables.head[heads.target_ids])
+
+
+@torch.no_grad()
+def best_ids(heads: ParallelHeads, state: torch.Tensor, root: int, count: int) -> list[list[int]]:
+    """[slot][rank] target ids."""
+    best = logits_of(heads, state, root).topk(count).indices
     return heads.target_ids[best].tolist()  # type: ignore[no-any-return]
 
 
@@ -45,7 +51,7 @@ def test_slot_i_reads_the_state_before_the_root_and_guesses_depth_i_plus_1(kind:
     """Root t4 is not cached: slot 0 on the state of t3 says t5 (and the target's own head said t4)."""
     drafter = head_drafter(kind, VOCAB, {})
     sequence = begin(drafter, PROMPT)
-    best = best_ids(random_parallel(VOCAB, kind), state_after(PROMPT[:-1], FINAL_TAP), 8)  # type: ignore[arg-type]
+    best = best_ids(random_parallel(VOCAB, kind), state_after(PROMPT[:-1], FINAL_TAP), PROMPT[-1], 8)  # type: ignore[arg-type]
     tree = drafter.propose([sequence], [BUDGET])[0]
     for node, depth in enumerate(tree.depths.tolist()):
         assert int(tree.tokens[node]) in best[depth - 1]
@@ -60,14 +66,23 @@ def test_slot_i_reads_the_state_before_the_root_and_guesses_depth_i_plus_1(kind:
 def test_after_a_round_the_last_accepted_rows_state_counts() -> None:
     drafter = head_drafter("blockwise", VOCAB, {})
     sequence = begin(drafter, PROMPT)
-    sequence.params = SamplingParams(temperature=0)
     tree = drafter.propose([sequence], [BUDGET])[0]
     first = int(tree.tokens[0])
     rows = np.asarray([PROMPT[-1], *tree.tokens.tolist()], dtype=np.int32)
     sequence.tokens.extend([first, 10])
     drafter.observe([RoundOutcome(sequence, 4, rows, tree, (0,), (first, 10))])
-    best = best_ids(random_parallel(VOCAB, "blockwise"), state_after([*PROMPT, first], FINAL_TAP), 1)
+    best = best_ids(random_parallel(VOCAB, "blockwise"), state_after([*PROMPT, first], FINAL_TAP), 10, 1)
     assert drafter.propose([sequence], [BUDGET])[0].tokens.tolist() == [ids[0] for ids in best]
+
+
+def test_medusa_guesses_by_the_root_too() -> None:
+    """The state is the same, what was said after it is not."""
+    heads, state = random_parallel(VOCAB, "medusa"), state_after(PROMPT[:-1], FINAL_TAP)
+    roots = [root for root in range(VOCAB) if best_ids(heads, state, root, 1) != best_ids(heads, state, PROMPT[-1], 1)]
+    for root in (PROMPT[-1], roots[0]):
+        drafter = head_drafter("medusa", VOCAB, {"tree_nodes": 1})
+        sequence = begin(drafter, [*PROMPT[:-1], root])
+        assert drafter.propose([sequence], [BUDGET])[0].tokens.tolist() == best_ids(heads, state, root, 1)[0]
 
 
 def test_no_guess_without_the_state_before_the_root() -> None:
@@ -79,7 +94,7 @@ def test_no_guess_without_the_state_before_the_root() -> None:
 
 def test_a_shape_of_ones_own() -> None:
     drafter = head_drafter("medusa", VOCAB, {"shape": ((0,), (1,), (1, 0), (1, 0, 2))})
-    best = best_ids(random_parallel(VOCAB, "medusa"), state_after(PROMPT[:-1], FINAL_TAP), 3)
+    best = best_ids(random_parallel(VOCAB, "medusa"), state_after(PROMPT[:-1], FINAL_TAP), PROMPT[-1], 3)
     tree = drafter.propose([begin(drafter, PROMPT)], [BUDGET])[0]
     assert tree.tokens.tolist() == [best[0][0], best[0][1], best[1][0], best[2][2]]
     assert tree.parents.tolist() == [-1, -1, 1, 2]
@@ -92,8 +107,7 @@ def test_a_tree_holds_the_paths_that_are_likeliest_together() -> None:
     drafter = head_drafter("medusa", VOCAB, {"min_probability": 0, "width": 8, "tree_nodes": 10})
     heads = random_parallel(VOCAB, "medusa")
     with torch.no_grad():
-        shown = heads(state_after(PROMPT[:-1], FINAL_TAP))
-        laws = heads.logits(shown, random_tables(VOCAB).head[heads.target_ids]).double().softmax(-1)
+        laws = logits_of(heads, state_after(PROMPT[:-1], FINAL_TAP), PROMPT[-1]).double().softmax(-1)
     ids = heads.target_ids.tolist()
     every = {
         tuple(ids[place] for place in path): math.prod(float(laws[slot, place]) for slot, place in enumerate(path))

@@ -12,7 +12,7 @@ from head_cases import HIDDEN, TARGET, VOCAB, write
 from headstart.errors import CheckpointError
 from headstart.models.heads.head_pass import torch_kit
 from headstart.models.heads.loading import load_head
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind, ParallelPass
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind, ParallelPass, token_rows
 from headstart.models.heads.saving import export_head, save_head
 from headstart.models.heads.tables import TargetTables
 
@@ -66,9 +66,10 @@ def test_heads_of_another_target(tmp_path: Path) -> None:
         load_head(write(tmp_path, MEDUSA, {"x": torch.zeros(1)}, "medusa_lm_head.pt"), TARGET)
 
 
-@pytest.mark.parametrize(("kind", "output_maps"), [("medusa", False), ("medusa", True), ("blockwise", False)])
-def test_headstarts_own_files(tmp_path: Path, kind: ParallelKind, output_maps: bool) -> None:
-    heads = ParallelHeads(ParallelConfig(kind, HIDDEN, VOCAB, 8, slots=3, num_layers=2, output_maps=output_maps))
+@pytest.mark.parametrize(("kind", "more"), [("medusa", False), ("medusa", True), ("blockwise", False)])
+def test_headstarts_own_files(tmp_path: Path, kind: ParallelKind, more: bool) -> None:
+    config = ParallelConfig(kind, HIDDEN, VOCAB, 8, slots=3, num_layers=2, output_maps=more, reads_token=more)
+    heads = ParallelHeads(config)
     heads.d2t.copy_(torch.arange(8))
     save_head(heads, tmp_path, {"steps": 3})
     again = load_head(tmp_path, TARGET)
@@ -90,11 +91,33 @@ def test_exported_medusa_heads_say_the_same(tmp_path: Path, output_maps: bool) -
     again = load_head(tmp_path, TARGET)
     assert isinstance(again, ParallelHeads)
     states = torch.randn(3, HIDDEN)
+    tokens = torch.tensor([0, 5, VOCAB - 1])
     passes = [ParallelPass(each, TABLES, torch_kit(torch.float32)) for each in (heads, again)]
-    torch.testing.assert_close(passes[0].logits(states), passes[1].logits(states), rtol=1e-4, atol=1e-3)
+    said = [each.logits(states, tokens) for each in passes]
+    torch.testing.assert_close(said[0], said[1], rtol=1e-4, atol=1e-3)
     with torch.no_grad():
         whole = heads.logits(heads(states), TABLES.head)
-    torch.testing.assert_close(passes[0].logits(states), whole, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(said[0], whole, rtol=1e-4, atol=1e-3)
+
+
+def test_heads_that_read_tokens_are_exported_without_that(tmp_path: Path) -> None:
+    """The pass does as the module does; the export says what the module says where no token is shown."""
+    heads = ParallelHeads(ParallelConfig("medusa", HIDDEN, VOCAB, VOCAB, slots=2, output_maps=True, reads_token=True))
+    for parameter in heads.parameters():
+        torch.nn.init.normal_(parameter)
+    states, tokens = torch.randn(3, HIDDEN), torch.tensor([0, 5, VOCAB - 1])
+    with torch.no_grad():
+        seen = heads.logits(heads(states, token_rows(TABLES.embedding, tokens)), TABLES.head)
+        unseen = heads.logits(heads(states), TABLES.head)
+    assert not torch.allclose(seen, unseen)
+    said = ParallelPass(heads, TABLES, torch_kit(torch.float32)).logits(states, tokens)
+    torch.testing.assert_close(said, seen, rtol=1e-4, atol=1e-2)
+    export_head(heads, "medusa", tmp_path, TABLES, "org/target")
+    again = load_head(tmp_path, TARGET)
+    assert isinstance(again, ParallelHeads)
+    with torch.no_grad():
+        exported = again.logits(again(states), TABLES.head)
+    torch.testing.assert_close(exported, unseen, rtol=1e-4, atol=1e-2)
 
 
 def test_what_medusas_format_cannot_hold(tmp_path: Path) -> None:
@@ -106,9 +129,10 @@ def test_what_medusas_format_cannot_hold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "own_heads"), [("blockwise", False), ("medusa", True)])
-def test_output_maps_are_refused_where_nothing_reads_them(tmp_path: Path, kind: ParallelKind, own_heads: bool) -> None:
+def test_parts_are_refused_where_nothing_uses_them(tmp_path: Path, kind: ParallelKind, own_heads: bool) -> None:
     save_head(ParallelHeads(ParallelConfig(kind, HIDDEN, VOCAB, VOCAB, slots=2, own_heads=own_heads)), tmp_path)
     description = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(description | {"output_maps": True}))
-    with pytest.raises(CheckpointError, match="output_maps"):
-        load_head(tmp_path, TARGET)
+    for part in ("output_maps", "reads_token") if kind == "blockwise" else ("output_maps",):
+        (tmp_path / "config.json").write_text(json.dumps(description | {part: True}))
+        with pytest.raises(CheckpointError, match=part):
+            load_head(tmp_path, TARGET)

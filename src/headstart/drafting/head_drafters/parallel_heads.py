@@ -1,7 +1,7 @@
 """Drafts from heads that say several future tokens at once: the shared part of Medusa and blockwise decoding.
 
-The heads read the target's state at the last committed position but the root's, which the last pass has brought; no
-cache is needed. What they say of one depth does not depend on what was said of the depths above.
+The heads read the target's state at the last committed position but the root's, which the last pass has brought, and
+perhaps the root; no cache is needed. What they say of one depth does not depend on what was said of the depths above.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class ParallelHeadsDrafter:
         self, sequences: Sequence[SequenceView], states: Tensor, budgets: Sequence[DraftBudget]
     ) -> list[DraftTree]:
         slots = min(self._slots, self._options.draft_tokens)
-        logits = self._pass.logits(states)[:, :slots]
+        roots = torch.tensor([sequence.tokens[-1] for sequence in sequences])
+        logits = self._pass.logits(states, roots)[:, :slots]
         foresight = Foresight(sequences, self._pass.target_ids, self._vocab_size)
         if foresight.sampled:
             logits = torch.cat([foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)

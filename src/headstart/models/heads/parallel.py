@@ -3,7 +3,8 @@
 Medusa (Cai et al. 2024, arXiv:2401.10774): residual blocks for each future token. Blockwise (Stern et al. 2018,
 arXiv:1811.03115): one wide layer for all of them. Both end in the target's own output head, or Medusa in heads of its
 own: SiLU is hardly ever negative, so blocks alone cannot take back what the state says of the token before
-(docs/experiments.md).
+(docs/experiments.md). Medusa's slots may also read that token, which a round knows before it drafts, as the first of
+Hydra's heads does (Ankner et al. 2024, arXiv:2402.05109, section 3).
 
 Slot i (from 0) of the state at position t says token t + 2 + i; the target's own head says token t + 1.
 """
@@ -50,6 +51,8 @@ class ParallelConfig:
     output_maps: bool = False
     """Each slot ends in the target's head after a matrix of its own: an own head that a state's size suffices for
     (Medusa)."""
+    reads_token: bool = False
+    """Each slot also reads the token after the state, by the target's embedding (Medusa)."""
 
     @property
     def reduced(self) -> bool:
@@ -68,6 +71,11 @@ class MedusaBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         changed: Tensor = F.silu(self.linear(x))
         return x + changed
+
+
+def token_rows(embedding: Tensor, tokens: Tensor) -> Tensor:
+    """What slots read of tokens: [...] ids -> [..., hidden], of one size whatever the embedding's."""
+    return F.rms_norm(F.embedding(tokens, embedding).float(), embedding.shape[-1:])
 
 
 class ParallelHeads(nn.Module):
@@ -89,6 +97,10 @@ class ParallelHeads(nn.Module):
             self.narrow = nn.Linear(inner, slots * hidden)
             nn.init.zeros_(self.narrow.weight)
             nn.init.zeros_(self.narrow.bias)
+        if config.reads_token:
+            self.token_maps = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(slots))
+            for each in self.maps_of_tokens():
+                nn.init.zeros_(each.weight)
         if config.output_maps:
             self.maps = nn.ModuleList(nn.Linear(hidden, hidden, bias=False) for _ in range(slots))
             for each in self.output_maps():
@@ -120,10 +132,26 @@ class ParallelHeads(nn.Module):
         """Each slot's matrix before the target's output head, where it has one."""
         return [cast(nn.Linear, self.maps[slot]) for slot in range(self.config.slots)]
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """The target's state after its final norm [..., hidden] -> [..., slot, hidden], to be read by a head."""
+    def maps_of_tokens(self) -> list[nn.Linear]:
+        """Each slot's matrix for the token after the state, where it reads that."""
+        return [cast(nn.Linear, self.token_maps[slot]) for slot in range(self.config.slots)]
+
+    def forward(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """What a head is to read for each slot.
+
+        Args:
+            hidden: [..., hidden] the target's state after its final norm.
+            tokens: [..., hidden] ``token_rows`` of the tokens after the states, zeros for those that are not to be
+                known; used where the heads read them.
+
+        Returns:
+            [..., slot, hidden].
+        """
         if self.config.kind == "medusa":
-            slots = [block(hidden) for block in self.blocks]
+            entries = [hidden] * self.config.slots
+            if self.config.reads_token and tokens is not None:
+                entries = [hidden + of_tokens(tokens) for of_tokens in self.maps_of_tokens()]
+            slots = [block(entry) for block, entry in zip(self.blocks, entries, strict=True)]
             if self.config.output_maps:
                 slots = [last(slot) for last, slot in zip(self.output_maps(), slots, strict=True)]
             return torch.stack(slots, dim=-2)
@@ -143,7 +171,7 @@ class ParallelPass:
 
     Args:
         head: weights, copied.
-        tables: the target's; used where the heads have no output of their own.
+        tables: the target's; used where the heads read tokens, or have no output of their own.
         kit: what it is computed with.
     """
 
@@ -154,14 +182,16 @@ class ParallelPass:
         self.target_ids = head.target_ids.cpu()
         linear = kit.linear
         if config.kind == "medusa":
-            # All slots read the same state first: their first blocks are one matrix.
-            first, *deeper = head.blocks_by_depth()
-            weight, bias = (torch.cat([getattr(block, name) for block in first]) for name in ("weight", "bias"))
-            self._first = linear(LinearWeights(weight, bias))
-            self._deeper = [[linear(LinearWeights(block.weight, block.bias)) for block in depth] for depth in deeper]
+            self._blocks = [
+                [linear(LinearWeights(block.weight, block.bias)) for block in depth] for depth in head.blocks_by_depth()
+            ]
             self._maps = (
                 [linear(LinearWeights(last.weight)) for last in head.output_maps()] if config.output_maps else []
             )
+            if config.reads_token:
+                self._embedding = tables.embedding.cpu()
+                weight = torch.cat([of_tokens.weight for of_tokens in head.maps_of_tokens()])
+                self._token_maps = linear(LinearWeights(weight))
         else:
             self._wide = linear(LinearWeights(head.wide.weight, head.wide.bias))
             self._narrow = linear(LinearWeights(head.narrow.weight, head.narrow.bias))
@@ -174,19 +204,32 @@ class ParallelPass:
     def nbytes(self) -> int:
         """Of its matrices."""
         if self.config.kind == "medusa":
-            layers = [self._first, *(block for depth in self._deeper for block in depth), *self._maps]
+            layers = [*(block for depth in self._blocks for block in depth), *self._maps]
+            if self.config.reads_token:
+                layers.append(self._token_maps)
         else:
             layers = [self._wide, self._narrow]
         return sum(part.nbytes for part in (*layers, *self._heads))
 
     @torch.inference_mode()
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[row, hidden] states of the target after its final norm -> float32 [row, slot, draft vocab]."""
+    def logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """What is said after each state.
+
+        Args:
+            hidden: [row, hidden] states of the target after its final norm.
+            tokens: int64 [row] the tokens after them.
+
+        Returns:
+            float32 [row, slot, draft vocab].
+        """
         config = self.config
         x = hidden.to(self._kit.dtype)
         if config.kind == "medusa":
-            slots = x.unsqueeze(1) + F.silu(self._first(x)).view(len(x), config.slots, -1)
-            for depth in self._deeper:
+            slots = x.unsqueeze(1).expand(-1, config.slots, -1)
+            if config.reads_token:
+                rows = token_rows(self._embedding, tokens).to(self._kit.dtype)
+                slots = slots + self._token_maps(rows).view(len(x), config.slots, -1)
+            for depth in self._blocks:
                 slots = slots + F.silu(_each(depth, slots))
             if config.output_maps:
                 slots = _each(self._maps, slots)

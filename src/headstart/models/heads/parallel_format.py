@@ -45,11 +45,14 @@ def read_parallel(
         inner_size=fields.integer("inner_size", 0, minimum=0),
         own_heads=fields.flag("own_heads", False),
         output_maps=fields.flag("output_maps", False),
+        reads_token=fields.flag("reads_token", False),
     )
     if config.kind not in ("medusa", "blockwise"):
         raise fields.bad(KIND_KEY, config.kind, "medusa or blockwise")
     if config.output_maps and (config.kind == "blockwise" or config.own_heads):
         raise fields.bad("output_maps", True, "false where there are own heads, and for blockwise")
+    if config.reads_token and config.kind == "blockwise":
+        raise fields.bad("reads_token", True, "false for blockwise")
     _check_target(config, target, source)
     heads = ParallelHeads(config)
     load_strictly(heads, tensors, source)
@@ -72,6 +75,7 @@ def describe_parallel(heads: ParallelHeads) -> dict[str, Any]:
         "inner_size": config.inner_size,
         "own_heads": config.own_heads,
         "output_maps": config.output_maps,
+        "reads_token": config.reads_token,
     }
 
 
@@ -119,7 +123,8 @@ def describe_medusa(heads: ParallelHeads, base: str) -> dict[str, Any]:
 
 def medusa_tensors(heads: ParallelHeads, target_head: Tensor) -> dict[str, Tensor]:
     """Tensors by Medusa's names, an output head in each slot: ``target_head`` [vocab, hidden], after the slot's
-    own matrix if it has one, or its own.
+    own matrix if it has one, or its own. What reads the token after the state is left out: the format has no place
+    for it, and heads that were trained here guess without it, too.
 
     Raises:
         CheckpointError: they are no Medusa heads, or own heads cover a part of the vocabulary only.
