@@ -16,7 +16,7 @@ from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, Paral
 from headstart.models.heads.saving import export_head, save_head
 from headstart.models.heads.tables import TargetTables
 
-TABLES = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
+TABLES = TargetTables(torch.randn(VOCAB, HIDDEN).bfloat16().float(), torch.randn(VOCAB, HIDDEN))
 MEDUSA = {"medusa_num_heads": 2, "medusa_num_layers": 1, "base_model_name_or_path": "org/target"}
 
 

@@ -189,7 +189,7 @@ class ParallelPass:
                 [linear(LinearWeights(last.weight)) for last in head.output_maps()] if config.output_maps else []
             )
             if config.reads_token:
-                self._embedding = tables.embedding.cpu()
+                self._embedding = tables.embedding.detach().to("cpu", torch.bfloat16)
                 weight = torch.cat([of_tokens.weight for of_tokens in head.maps_of_tokens()])
                 self._token_maps = linear(LinearWeights(weight))
         else:
@@ -202,14 +202,15 @@ class ParallelPass:
 
     @property
     def nbytes(self) -> int:
-        """Of its matrices."""
+        """Of its matrices, and of its copy of the embedding if it has one."""
         if self.config.kind == "medusa":
             layers = [*(block for depth in self._blocks for block in depth), *self._maps]
             if self.config.reads_token:
                 layers.append(self._token_maps)
         else:
             layers = [self._wide, self._narrow]
-        return sum(part.nbytes for part in (*layers, *self._heads))
+        copied = self._embedding.nbytes if self.config.reads_token else 0
+        return copied + sum(part.nbytes for part in (*layers, *self._heads))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
