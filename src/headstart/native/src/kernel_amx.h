@@ -45,17 +45,41 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
   }
 }
 
-static void multiply_linear_bf16(const PackedLinear &linear, int, const char *weights, const Activations &a, int row,
-                                 int rows, ReadAhead *ahead, float *out) {
+// Up to 32 rows against the tiles of one pair.
+template <class Tiles>
+static inline void multiply_pair(const PackedLinear &linear, const Activations &a, int row, int rows, Tiles &&tiles,
+                                 Prefetch ask, float *out) {
   const Bf16 *x = reinterpret_cast<const Bf16 *>(a.row(row));
-  const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
   const size_t stride = a.row_bytes / sizeof(Bf16);
   const int count = linear.padded_inputs / 32;
-  const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, 0, 1);
   if (rows <= 16)
     multiply_tile_rows<1>(x, stride, tiles, count, out, kColumns, false, ask);
   else
     multiply_tile_rows<2>(x, stride, tiles, count, out, kColumns, false, ask);
+}
+
+static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
+  const int steps = linear.padded_inputs / 2;
+  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
+  const PairCode &code = linear.codes[pair];
+  return {code, &linear.listed[code.first_listed], weights, ask};
+}
+
+static void multiply_linear_bf16(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                 int row, int rows, ReadAhead *ahead, float *out) {
+  TwelveBitTiles tiles = packed_tiles(linear, pair, weights, ahead);
+  multiply_pair(linear, a, row, rows, [&](int) { return tiles(); }, {}, out);
+}
+
+static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,
+                                     int row, int rows, ReadAhead *, float *out) {
+  multiply_pair(linear, a, row, rows, Stream<Bf16>{reinterpret_cast<const Bf16 *>(weights)}, Prefetch::nearby(), out);
+}
+
+static void unpack_linear(const PackedLinear &linear, int pair, const char *weights, ReadAhead &ahead, char *to) {
+  TwelveBitTiles tiles = packed_tiles(linear, pair, weights, &ahead);
+  for (int tile = 0; tile < linear.padded_inputs / 32; ++tile)
+    tiles.unpack(reinterpret_cast<Bf16 *>(to) + tile * kTileCells);
 }
 
 static void store_row_bf16(const Activations &to, int row, const float *x, int padded_inputs) {
@@ -134,7 +158,8 @@ template <class Cell> struct QueryElement { using type = Cell; };
 
 static inline LinearKernel linear_kernel(Precision precision) {
   switch (precision) {
-    case Precision::bf16: return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16};
+    case Precision::bf16:
+      return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, unpack_linear, multiply_linear_unpacked};
     case Precision::int8: return {ElementKind::int8, store_row_int8<2, 0>, multiply_linear_int8<2>};
     case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, 0>, multiply_linear_int8<1>};
     case Precision::fp32: return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};

@@ -7,6 +7,7 @@
 #include "multiply.h"
 #include "pair_deal.h"
 #include "platform.h"
+#include "twelve_bits.h"
 
 enum class Precision { bf16, int8, int8_fast, fp32 };
 
@@ -33,6 +34,8 @@ struct PackedLinear {
   std::vector<float> bias;           // [pairs * 32], empty without bias
   std::vector<float> scales;         // [pairs * 32], int8: a column's unit
   std::vector<int32_t> column_sums;  // [pairs * 32], int8: what an activation offset of one adds to a column
+  std::vector<PairCode> codes;       // [pairs], where bf16 weights are packed in twelve bits
+  std::vector<ListedWeight> listed;  // likewise, pair by pair
 
   // Where a pair stands in its thread's stream.
   const char *pair_weights(int pair) const {
@@ -52,6 +55,9 @@ struct LinearKernel {
   // `kRowBlock` rows. `ahead` reads the stream that `weights` is part of; null: nothing is to be asked of memory.
   void (*multiply)(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int row, int rows,
                    ReadAhead *ahead, float *out);
+  // Where weights are stored packed: writes a pair as `multiply_unpacked`, which does the same as `multiply`, reads it.
+  void (*unpack)(const PackedLinear &linear, int pair, const char *weights, ReadAhead &ahead, char *to) = nullptr;
+  decltype(multiply) multiply_unpacked = nullptr;
 };
 
 constexpr int kRowBlock = 32;  // most rows of one `multiply`
@@ -67,6 +73,7 @@ static inline void store_activation(ElementKind kind, const Activations &to, int
 static inline size_t element_bytes(Precision precision) {
   return precision == Precision::fp32 ? 4 : precision == Precision::bf16 ? 2 : 1;
 }
+static inline bool is_packed(Precision p) { return kTwelveBits && p == Precision::bf16; }
 static inline bool is_quantised(Precision p) { return p == Precision::int8 || p == Precision::int8_fast; }
 
 // Sizes and the deal of pairs to threads, before any weight is seen.
@@ -75,6 +82,7 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
   PackedLinear linear;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
   linear.pair_bytes = static_cast<size_t>(kColumns) * padded_inputs * element_bytes(precision);
+  if (is_packed(precision)) linear.pair_bytes = static_cast<size_t>(padded_inputs) / 32 * kPackedTileBytes;
   linear.first_pair.resize(threads + 1);
   for (int t = 0; t <= threads; ++t) linear.first_pair[t] = static_cast<int>(static_cast<int64_t>(pairs) * t / threads);
   linear.weights.resize(threads);
@@ -149,12 +157,17 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
       if (const int output = output_of(static_cast<int>(c)); output >= 0) linear.bias[c] = bias[output];
   }
   const int threads = static_cast<int>(linear.weights.size());
+  std::vector<std::vector<ListedWeight>> listed(is_packed(precision) ? linear.pairs : 0);
+  linear.codes.resize(listed.size());
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int t = 0; t < threads; ++t) {
     std::vector<float> floats(linear.padded_inputs);
     std::vector<Bf16> halves(linear.padded_inputs);
+    std::vector<Bf16> whole(is_packed(precision) ? kColumns * linear.padded_inputs : 0);
     for (int pair = linear.first_pair[t]; pair < linear.first_pair[t + 1]; ++pair) {
-      char *to = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
+      char *const at = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
+      char *const to = whole.empty() ? at : reinterpret_cast<char *>(whole.data());
+      std::fill(whole.begin(), whole.end(), Bf16{});
       for (int column = 0; column < kColumns; ++column) {
         const int output = output_of(pair * kColumns + column);
         if (output < 0) continue;
@@ -173,7 +186,14 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
           pack_column_int8(linear, to, pair, column, floats.data());
         std::fill(floats.begin() + linear.inputs, floats.end(), 0.f);
       }
+      if (!whole.empty())
+        linear.codes[pair] = pack_twelve_bits(whole.data(), static_cast<int>(whole.size()),
+                                              reinterpret_cast<uint8_t *>(at), listed[pair]);
     }
+  }
+  for (size_t pair = 0; pair < listed.size(); ++pair) {
+    linear.codes[pair].first_listed = static_cast<uint32_t>(linear.listed.size());
+    linear.listed.insert(linear.listed.end(), listed[pair].begin(), listed[pair].end());
   }
 }
 
@@ -191,17 +211,31 @@ static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &line
   return stream;
 }
 
+// Where a thread unpacks a pair of `bytes`; what stood there is gone.
+static inline char *unpacked_pair(size_t bytes) {
+  static thread_local AlignedBuffer kept;
+  static thread_local size_t size = 0;
+  if (size < bytes) kept = AlignedBuffer(bytes), size = bytes;
+  return kept.data();
+}
+
 // The products of a layer that thread t computes, without bias: `finish(pair, row, rows, out)` gets each block of 32
 // columns.
 template <class Finish>
 static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
                                 int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish) {
   alignas(64) float out[kRowBlock * kColumns];
+  // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
+  const bool unpacks = kernel.unpack && rows > kRowBlock;
+  char *const unpacked = unpacks ? unpacked_pair(kColumns * linear.padded_inputs * sizeof(Bf16)) : nullptr;
+  const auto multiply = unpacks ? kernel.multiply_unpacked : kernel.multiply;
   const auto run = [&](int owner, int index, ReadAhead &reading) {
     const char *weights = linear.weights[owner] + index * linear.pair_bytes;
+    const int pair = linear.first_pair[owner] + index;
+    if (unpacks) kernel.unpack(linear, pair, weights, reading, unpacked), weights = unpacked;
     for (int row = 0; row < rows; row += kRowBlock) {
-      const int n = rows - row < kRowBlock ? rows - row : kRowBlock, pair = linear.first_pair[owner] + index;
-      kernel.multiply(linear, pair, weights, a, row, n, row == 0 ? &reading : nullptr, out);
+      const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
+      multiply(linear, pair, weights, a, row, n, row == 0 && !unpacks ? &reading : nullptr, out);
       if (row == 0) reading.ask(n);  // memory works while the products are finished
       finish(pair, row, n, out);
     }

@@ -97,16 +97,17 @@ class ReadAhead {
     for (; asked_ < to; asked_ += kCacheLine) _mm_prefetch(asked_, _MM_HINT_T1);
   }
 
-  // While a pair is multiplied, of which `block` of `blocks` row blocks comes now: each asks for its share of what lies
-  // some way ahead, a pair where there are several blocks.
-  Prefetch next_block(const char *weights, size_t pair_bytes, int block, int blocks) {
+  // While a pair is multiplied in `steps`, of which `block` of `blocks` row blocks comes now: each asks for its share
+  // of what lies some way ahead, a pair where there are several blocks.
+  Prefetch next_block(const char *weights, size_t pair_bytes, int steps, int block, int blocks) {
     const size_t least = blocks > 1 && pair_bytes > kPrefetchBytes ? pair_bytes : kPrefetchBytes;
     if (block == 0) at_ = weights, asked_ = std::max(asked_, weights + least);
     // What was asked for elsewhere, beyond that, is multiplied faster than memory delivers: memory is not waited for.
     const ptrdiff_t beyond = asked_ - (at_ + least + pair_bytes * block / blocks);
-    const int pace = ceil_div(kLine, blocks) >> (beyond > kFarBeyond ? 2 : beyond > kWellBeyond ? 1 : 0);
+    const int slower = beyond > kFarBeyond ? 2 : beyond > kWellBeyond ? 1 : 0;
+    const int pace = ceil_div(static_cast<int>(pair_bytes / steps), blocks) >> slower;
     const Prefetch next = Prefetch::from(asked_, pace);
-    asked_ += pace * (pair_bytes / kLine);
+    asked_ += pace * steps;
     return next;
   }
   Prefetch by_page(const void *weights, size_t pair_bytes) {
@@ -122,5 +123,7 @@ class ReadAhead {
 
 // The same for a thread that may not ask memory (`ahead` is null), because other rows have asked already.
 static inline Prefetch next_block(ReadAhead *ahead, const void *weights, size_t pair_bytes, int block, int blocks) {
-  return ahead ? ahead->next_block(static_cast<const char *>(weights), pair_bytes, block, blocks) : Prefetch::nearby();
+  if (!ahead) return Prefetch::nearby();
+  return ahead->next_block(static_cast<const char *>(weights), pair_bytes, static_cast<int>(pair_bytes / kLine), block,
+                           blocks);
 }

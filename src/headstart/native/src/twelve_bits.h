@@ -1,0 +1,116 @@
+// bf16 weights in twelve bits, without loss: memory delivers a third more of them in the same time.
+//
+// The upper byte of a weight is its sign and the upper seven bits of its exponent, and of these trained weights use
+// few: eight values cover a factor of 65,536. So a pair of columns keeps a table of its eight most frequent ones, four
+// bits of a weight say its sign and its place there, and the weights of other exponents, one in some thousands, are
+// listed. (The idea of DFloat11, Zhang et al. 2025, arXiv:2504.11651, with codes of one length, which vectors decode.)
+#pragma once
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "read_ahead.h"
+
+// The matrix unit multiplies sixteen rows in less time than memory takes, so that there is time to unpack.
+#if defined(HEADSTART_AMX)
+constexpr bool kTwelveBits = true;
+#else
+constexpr bool kTwelveBits = false;
+#endif
+
+// A weight of a pair whose exponent is not in the pair's table.
+struct ListedWeight {
+  uint32_t place;  // in the pair's cells; the last one of a pair is `kNoPlace`
+  Bf16 weight;
+};
+constexpr uint32_t kNoPlace = UINT32_MAX;
+
+struct PairCode {
+  alignas(16) std::array<uint8_t, 16> upper{};  // [sign * 8 + place in the table] the upper byte
+  uint32_t first_listed = 0;                    // in the layer's list
+};
+
+// Two steps of a pair tile are packed together: the lower bytes of 64 weights, those of 64 more, and 64 bytes of codes,
+// the first 64 weights' in their lower halves.
+constexpr int kPackedCells = 128, kPackedBytes = 192;
+constexpr int kTileCells = static_cast<int>(TileOrder<Bf16>::kPairCells);
+constexpr int kPackedTileBytes = kTileCells / kPackedCells * kPackedBytes;
+
+// Where a weight's lower byte stands among those of its step, so that unpacking leaves weights in order: bytes are
+// interleaved by halves of sixteen.
+static inline int packed_place(int cell) { return (cell & 31) / 8 * 16 + (cell & 7) + (cell & 32) / 4; }
+
+// Packs one pair of `cells` weights; what the table does not hold goes to the end of `listed`.
+static inline PairCode pack_twelve_bits(const Bf16 *pair, int cells, uint8_t *to, std::vector<ListedWeight> &listed) {
+  std::array<int, 128> count{};
+  for (int i = 0; i < cells; ++i) ++count[(pair[i].bits >> 8) & 127];
+  std::array<int, 128> place;
+  place.fill(-1);
+  PairCode code;
+  for (int entry = 0; entry < 8; ++entry) {
+    const int most = static_cast<int>(std::max_element(count.begin(), count.end()) - count.begin());
+    place[most] = entry, count[most] = -1;
+    code.upper[entry] = static_cast<uint8_t>(most), code.upper[8 + entry] = static_cast<uint8_t>(128 | most);
+  }
+  for (int i = 0; i < cells; ++i) {
+    const int step = i % kPackedCells / 64, at = packed_place(i & 63), upper = pair[i].bits >> 8;
+    uint8_t *const group = to + i / kPackedCells * kPackedBytes;
+    group[step * 64 + at] = static_cast<uint8_t>(pair[i].bits);
+    const int entry = place[upper & 127];
+    if (entry < 0) listed.push_back({static_cast<uint32_t>(i), pair[i]});
+    const int nibble = (upper >> 7) * 8 + std::max(entry, 0);
+    uint8_t &codes = group[128 + at];
+    codes = static_cast<uint8_t>(step ? (codes & 15) | nibble << 4 : nibble);
+  }
+  listed.push_back({kNoPlace, {}});
+  return code;
+}
+
+#if defined(HEADSTART_AMX)
+
+// Reads the tiles of a pair one after the other.
+class TwelveBitTiles {
+ public:
+  TwelveBitTiles(const PairCode &code, const ListedWeight *listed, const char *packed, Prefetch prefetch)
+      : upper_(_mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i *>(code.upper.data())))),
+        listed_(listed), packed_(packed), prefetch_(prefetch) {}
+
+  // The next tile, written to `to` [kTileCells].
+  HEADSTART_PREFETCHES void unpack(Bf16 *to) {
+    const __m512i low_half = _mm512_set1_epi8(15);
+    for (int group = 0; group < kTileCells / kPackedCells; ++group, packed_ += kPackedBytes) {
+      prefetch_.ask(packed_);
+      prefetch_.ask(packed_ + kPackedBytes / 2);
+      const __m512i codes = _mm512_load_si512(packed_ + 128);
+      const __m512i first = _mm512_shuffle_epi8(upper_, _mm512_and_si512(codes, low_half));
+      const __m512i second =
+          _mm512_shuffle_epi8(upper_, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_half));
+      const __m512i lower[2] = {_mm512_load_si512(packed_), _mm512_load_si512(packed_ + 64)};
+      Bf16 *const at = to + group * kPackedCells;
+      _mm512_store_si512(at, _mm512_unpacklo_epi8(lower[0], first));
+      _mm512_store_si512(at + 32, _mm512_unpackhi_epi8(lower[0], first));
+      _mm512_store_si512(at + 64, _mm512_unpacklo_epi8(lower[1], second));
+      _mm512_store_si512(at + 96, _mm512_unpackhi_epi8(lower[1], second));
+    }
+    for (; listed_->place < end_; ++listed_) to[listed_->place - (end_ - kTileCells)] = listed_->weight;
+    end_ += kTileCells;
+  }
+
+  // The next tile, until the next call.
+  HEADSTART_PREFETCHES const Bf16 *operator()() {
+    unpack(tile_);
+    return tile_;
+  }
+
+ private:
+  alignas(64) Bf16 tile_[kTileCells];
+  const __m512i upper_;
+  const ListedWeight *listed_;
+  const char *packed_;
+  uint32_t end_ = kTileCells;
+  Prefetch prefetch_;
+};
+
+#endif

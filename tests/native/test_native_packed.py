@@ -1,0 +1,64 @@
+"""bf16 weights come back from wherever they are packed as they were, bit by bit, whatever their exponents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from native_cases import isa_params
+
+from headstart.models.weights import LinearWeights
+from headstart.native.heads import NativeLinear
+from headstart.native.loader import load_library
+
+INPUTS, OUTPUTS = 192, 100
+ROWS = (1, 16, 17, 32, 33, 64, 65, 192)
+"""Rows of one call: with the matrix unit, one block of them reads packed weights, several read what was unpacked."""
+
+
+def bfloat16(bits: torch.Tensor) -> torch.Tensor:
+    """The numbers that these 16 bits stand for."""
+    return bits.to(torch.int16).view(torch.bfloat16)
+
+
+def weights(kind: str) -> torch.Tensor:
+    """[OUTPUTS, INPUTS] finite numbers, none of them subnormal (the matrix unit takes those for zero)."""
+    generator = torch.Generator().manual_seed(3)
+    shape = (OUTPUTS, INPUTS)
+    if kind == "trained":
+        return (torch.randn(shape, generator=generator) * 0.05).bfloat16()
+    if kind == "zeros":
+        return torch.zeros(shape, dtype=torch.bfloat16)
+    exponents = torch.randint(1, 255, shape, generator=generator)
+    if kind == "a few of other sizes":
+        exponents = torch.where(torch.rand(shape, generator=generator) < 0.01, exponents, 120)
+    elif kind == "one more size than a table has":
+        exponents = 100 + 2 * torch.randint(0, 9, shape, generator=generator)
+    signs, mantissas = (torch.randint(0, most, shape, generator=generator) for most in (2, 128))
+    return bfloat16((signs << 15) + (exponents << 7) + mantissas)
+
+
+@pytest.mark.parametrize(
+    "kind", ["trained", "zeros", "all sizes", "a few of other sizes", "one more size than a table has"]
+)
+@pytest.mark.parametrize("isa", isa_params())
+def test_products_with_unit_vectors_are_the_weights(isa: str, kind: str) -> None:
+    library = load_library(isa)
+    assert library is not None
+    weight = weights(kind)
+    layer = NativeLinear(library, LinearWeights(weight), "bf16", 2)
+    units = torch.eye(INPUTS)
+    for rows in ROWS:
+        some = units[: max(3 * rows, 16)]
+        said = torch.cat([layer(part) for part in some.split(rows)])
+        assert torch.equal(said, weight.float().T[: len(some)])
+
+
+@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated")))
+def test_packed_weights_take_three_quarters(isa: str) -> None:
+    library = load_library(isa)
+    assert library is not None
+    layers = [
+        NativeLinear(library, LinearWeights(weights("trained").float().repeat(8, 1)), precision, 1)  # type: ignore[arg-type]
+        for precision in ("bf16", "fp32")
+    ]
+    assert layers[0].nbytes == layers[1].nbytes * 3 // 8
