@@ -158,7 +158,7 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
   }
   const int threads = static_cast<int>(linear.weights.size());
   std::vector<std::vector<ListedWeight>> listed(is_packed(precision) ? linear.pairs : 0);
-  linear.codes.resize(listed.size());
+  linear.codes.resize(listed.size()), linear.listed.clear();
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int t = 0; t < threads; ++t) {
     std::vector<float> floats(linear.padded_inputs);
