@@ -21,6 +21,7 @@ from headstart.models.heads.loading import load_head
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
+from headstart.training.beginning import begin_from
 from headstart.training.corpus import Corpus
 from headstart.training.progressing import Progressing
 from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, train_head
@@ -221,6 +222,17 @@ def test_a_medusa_head_of_other_blocks_is_trained_on_as_it_is(tmp_path: Path, co
     left_off = load_head(tmp_path / "c", target().config)
     assert isinstance(left_off, ParallelHeads)
     assert not left_off.config.reads_token
+
+
+@torch.no_grad()
+def test_a_head_that_begins_to_read_tokens_says_what_it_said() -> None:
+    config = ParallelConfig("medusa", 16, 40, 40, slots=2, output_maps=True)
+    known, head = ParallelHeads(config), ParallelHeads(replace(config, reads_token=True))
+    for parameter in known.parameters():
+        torch.nn.init.normal_(parameter)
+    begin_from(head, known)
+    states, tokens = torch.randn(2, 5, 16)
+    assert torch.equal(head(states, tokens), known(states))
 
 
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:

@@ -46,13 +46,13 @@ class ParallelObjective:
 
     def loss(self, batch: Batch) -> Tensor:
         losses = StepLosses(self._teacher, batch, self._loss, self._decay)
-        favoured = batch.favourites == shift(batch.tokens, 1, -2)
-        seen = torch.zeros_like(favoured)
-        if self.head.config.reads_token:
+        favoured = foreseeable = batch.favourites == shift(batch.tokens, 1, -2)
+        tokens = self._next_tokens(batch)
+        if tokens is not None:
             seen = torch.rand(favoured.shape).to(favoured.device) >= _UNSEEN
-        states = self.head(batch.final, self._next_tokens(batch) * seen.unsqueeze(-1))
+            tokens, foreseeable = tokens * seen.unsqueeze(-1), favoured | seen
+        states = self.head(batch.final, tokens)
         total = torch.zeros((), device=batch.tokens.device)
-        foreseeable = favoured | seen
         for slot in range(self.head.config.slots):
             if slot:
                 foreseeable = foreseeable & shift(favoured, slot, False)
@@ -63,7 +63,8 @@ class ParallelObjective:
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:
         chains = Chains(self._teacher, batch)
-        states = self.head(batch.final[chains.places], self._next_tokens(batch)[chains.places])
+        tokens = self._next_tokens(batch)
+        states = self.head(batch.final[chains.places], None if tokens is None else tokens[chains.places])
         for slot in range(self.head.config.slots):
             chains.judge(slot, self._logits(states, slot))
         return chains.result()
@@ -71,9 +72,9 @@ class ParallelObjective:
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record, torch.bfloat16)
 
-    def _next_tokens(self, batch: Batch) -> Tensor:
-        """[pack, position, hidden]."""
-        return token_rows(self._embedding, shift(batch.tokens, 1, 0))
+    def _next_tokens(self, batch: Batch) -> Tensor | None:
+        """[pack, position, hidden]; None where the heads do not read them."""
+        return token_rows(self._embedding, shift(batch.tokens, 1, 0)) if self.head.config.reads_token else None
 
     def _logits(self, states: Tensor, slot: int) -> Tensor:
         """[place, slot, hidden] -> [place, draft vocab] of one slot."""

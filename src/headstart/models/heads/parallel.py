@@ -142,7 +142,7 @@ class ParallelHeads(nn.Module):
         Args:
             hidden: [..., hidden] the target's state after its final norm.
             tokens: [..., hidden] ``token_rows`` of the tokens after the states, zeros for those that are not to be
-                known; used where the heads read them.
+                known; None: none of them is. Of use where the heads read them.
 
         Returns:
             [..., slot, hidden].

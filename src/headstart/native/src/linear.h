@@ -81,8 +81,8 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
                                        int threads) {
   PackedLinear linear;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
-  linear.pair_bytes = static_cast<size_t>(kColumns) * padded_inputs * element_bytes(precision);
-  if (is_packed(precision)) linear.pair_bytes = static_cast<size_t>(padded_inputs) / 32 * kPackedTileBytes;
+  const size_t tiles = padded_inputs / 32;
+  linear.pair_bytes = tiles * (is_packed(precision) ? kPackedTileBytes : kTileCells * element_bytes(precision));
   linear.first_pair.resize(threads + 1);
   for (int t = 0; t <= threads; ++t) linear.first_pair[t] = static_cast<int>(static_cast<int64_t>(pairs) * t / threads);
   linear.weights.resize(threads);
