@@ -1,4 +1,7 @@
 // The matrix unit: tiles of 16 rows, so that 16 rows cost what one costs. fp32 uses the float kernel.
+//
+// As few tiles as possible hold anything: while the other half of a core is at work, tile registers to rename are few,
+// and a product with all eight in use takes twice to three times as long (docs/decisions/0030).
 #pragma once
 #include "tiles.h"
 #include "vnni.h"
@@ -17,31 +20,36 @@ static inline void multiply_tile_rows(const Bf16 *a, size_t a_stride, Tiles tile
     TILE_ZERO(1);
   }
   if constexpr (kRowTiles == 2) {
-    TILE_ZERO(2);
-    TILE_ZERO(3);
+    TILE_ZERO(4);
+    TILE_ZERO(5);
   }
   for (int tile = 0; tile < count; ++tile, a += 32) {
     const Bf16 *b = tiles(tile);
     prefetch.ask_quarter(b, 0);
-    TILE_LOAD(4, a, a_bytes);
+    TILE_LOAD(2, a, a_bytes);
     prefetch.ask_quarter(b, 1);
-    TILE_LOAD(6, b, 128);
+    TILE_LOAD(3, b, 128);
     prefetch.ask_quarter(b, 2);
-    TILE_LOAD(7, b + 32, 128);
-    prefetch.ask_quarter(b, 3);
-    TILE_BF16(0, 4, 6);
-    TILE_BF16(1, 4, 7);
+    TILE_BF16(0, 2, 3);
     if constexpr (kRowTiles == 2) {
-      TILE_LOAD(5, a + 16 * a_stride, a_bytes);
-      TILE_BF16(2, 5, 6);
-      TILE_BF16(3, 5, 7);
+      TILE_LOAD(2, a + 16 * a_stride, a_bytes);
+      TILE_BF16(4, 2, 3);
     }
+    prefetch.ask_quarter(b, 3);
+    TILE_LOAD(3, b + 32, 128);
+    if constexpr (kRowTiles == 2) {
+      TILE_BF16(5, 2, 3);
+      TILE_LOAD(2, a, a_bytes);
+    }
+    TILE_BF16(1, 2, 3);
   }
   TILE_STORE(0, c, c_bytes);
   TILE_STORE(1, c + 16, c_bytes);
   if constexpr (kRowTiles == 2) {
-    TILE_STORE(2, c + 16 * c_stride, c_bytes);
-    TILE_STORE(3, c + 16 * c_stride + 16, c_bytes);
+    TILE_STORE(4, c + 16 * c_stride, c_bytes);
+    TILE_STORE(5, c + 16 * c_stride + 16, c_bytes);
+    TILE_ZERO(4);
+    TILE_ZERO(5);
   }
 }
 
@@ -59,7 +67,7 @@ static inline void multiply_pair(const PackedLinear &linear, const Activations &
 }
 
 static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
-  const int steps = linear.padded_inputs / 2;
+  const int steps = static_cast<int>(linear.pair_bytes / kPackedBytes);
   const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
   const PairCode &code = linear.codes[pair];
   return {code, &linear.listed[code.first_listed], weights, ask};
@@ -86,65 +94,74 @@ static void store_row_bf16(const Activations &to, int row, const float *x, int p
   for (int k = 0; k < padded_inputs; k += 16) store_activation(ElementKind::bf16, to, row, k, load(x + k));
 }
 
-// One row tile against one pair, all planes: high bytes signed, low bytes unsigned.
-template <int kPlanes>
-static inline void multiply_int8_tile(const char *high, size_t tile_bytes, const char *weights, int count,
-                                      int32_t *sums, Prefetch prefetch) {
-  constexpr int row_bytes = kPlanes * kPlaneBytes;
+// One tile of bytes, [16 rows of planes][64 inputs], against a pair, or two of them against a half of one:
+// sums[2][16][16].
+template <int kRowTiles>
+static inline void multiply_int8_tiles(const char *a, size_t a_tile_bytes, const char *weights, int count,
+                                       int32_t *sums, Prefetch prefetch) {
+  constexpr int kTileBytes = 16 * kPlaneBytes;
   TILE_ZERO(0);
   TILE_ZERO(1);
-  if constexpr (kPlanes == 2) {
-    TILE_ZERO(2);
-    TILE_ZERO(3);
-  }
-  for (int tile = 0; tile < count; ++tile, weights += 2048, high += tile_bytes) {
+  for (int tile = 0; tile < count; ++tile, weights += 2048, a += a_tile_bytes) {
     prefetch.ask_quarter(weights, 0);
-    TILE_LOAD(4, high, row_bytes);
+    TILE_LOAD(2, a, kPlaneBytes);
     prefetch.ask_quarter(weights, 1);
-    TILE_LOAD(6, weights, 128);
+    TILE_LOAD(3, weights, 128);
     prefetch.ask_quarter(weights, 2);
-    TILE_LOAD(7, weights + 64, 128);
+    TILE_S8_S8(0, 2, 3);
+    if constexpr (kRowTiles == 2)
+      TILE_LOAD(2, a + kTileBytes, kPlaneBytes);
+    else
+      TILE_LOAD(3, weights + 64, 128);
     prefetch.ask_quarter(weights, 3);
-    TILE_S8_S8(0, 4, 6);
-    TILE_S8_S8(1, 4, 7);
-    if constexpr (kPlanes == 2) {
-      TILE_LOAD(5, high + kPlaneBytes, row_bytes);
-      TILE_U8_S8(2, 5, 6);
-      TILE_U8_S8(3, 5, 7);
-    }
+    TILE_S8_S8(1, 2, 3);
   }
   TILE_STORE(0, sums, 64);
   TILE_STORE(1, sums + 256, 64);
-  if constexpr (kPlanes == 2) {
-    TILE_STORE(2, sums + 512, 64);
-    TILE_STORE(3, sums + 768, 64);
+}
+
+// out[rows][32], columns of one half, from the sums of their planes.
+template <int kPlanes>
+static inline void finish_int8_half(const PackedLinear &linear, int pair, int half, const int32_t *sums,
+                                    const float *units, int rows, float *out) {
+  const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
+  for (int r = 0; r < rows; ++r) {
+    const int32_t *sum = sums + r * kPlanes * 16;
+    store(out + r * kColumns + half * 16,
+          kPlanes == 2 ? dequantise(load_int32(sum), load_int32(sum + 16), scale, units[r])
+                       : load_int32(sum) * (scale * splat(units[r])));
   }
 }
 
-// Up to so many rows of two planes the dot product is faster: a tile takes as long for one row as for sixteen.
-constexpr int kFewRows = 6;
+// What makes signed bytes such that carry the dot product's offset, four of them.
+constexpr int kSignFlips = static_cast<int>(0x80808080);
 
+// The planes of a row are neighbours, so that a tile holds those of 16 / kPlanes rows.
 template <int kPlanes>
 static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
-  if (kPlanes == 2 && rows <= kFewRows) {
-    multiply_linear_vnni<kPlanes, static_cast<int>(0x80808080)>(linear, pair, weights, a, row, rows, ahead, out);
+  if (kPlanes == 2 && rows == 1) {  // the dot product gets along with less of the core
+    multiply_linear_vnni<kPlanes, kSignFlips>(linear, pair, weights, a, row, rows, ahead, out);
     return;
   }
-  alignas(64) int32_t sums[kPlanes * 512];
-  for (int first = 0; first < rows; first += 16) {
-    const char *high = a.row(row + first);
-    multiply_int8_tile<kPlanes>(high, a.tile_bytes, weights, linear.padded_inputs / 64, sums,
-                                next_block(ahead, weights, linear.pair_bytes, first / 16, ceil_div(rows, 16)));
-    const int count = rows - first < 16 ? rows - first : 16;
-    for (int half = 0; half < 2; ++half) {
-      const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
-      for (int r = 0; r < count; ++r) {
-        const int32_t *sum = sums + half * 256 + r * 16;
-        const float unit = a.scales[row + first + r];
-        store(out + (first + r) * kColumns + half * 16,
-              kPlanes == 2 ? dequantise(load_int32(sum), load_int32(sum + 512), scale, unit)
-                           : load_int32(sum) * (scale * splat(unit)));
+  constexpr int kTileRows = 16 / kPlanes;
+  const int tiles = ceil_div(rows, kTileRows), count = linear.padded_inputs / 64;
+  int sweep = 0;
+  const auto ask = [&] { return next_block(ahead, weights, linear.pair_bytes, sweep++, tiles); };
+  alignas(64) int32_t sums[2 * 256];
+  for (int tile = 0; tile < tiles; tile += 2) {
+    const int first = tile * kTileRows;
+    const char *planes = a.row(row + first);
+    const float *units = a.scales + row + first;
+    float *to = out + first * kColumns;
+    if (tile + 1 == tiles) {
+      multiply_int8_tiles<1>(planes, a.tile_bytes, weights, count, sums, ask());
+      for (int half = 0; half < 2; ++half)
+        finish_int8_half<kPlanes>(linear, pair, half, sums + half * 256, units, rows - first, to);
+    } else {
+      for (int half = 0; half < 2; ++half) {
+        multiply_int8_tiles<2>(planes, a.tile_bytes, weights + half * 64, count, sums, ask());
+        finish_int8_half<kPlanes>(linear, pair, half, sums, units, std::min(rows - first, 2 * kTileRows), to);
       }
     }
   }

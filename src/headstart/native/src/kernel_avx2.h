@@ -17,15 +17,15 @@ static inline void multiply_int8_half(const char *high, size_t tile_bytes, const
       int32_t four[2] = {};
       std::memcpy(&four[0], high + step * 4, 4);
       if (kPlanes == 2) std::memcpy(&four[1], high + kPlaneBytes + step * 4, 4);
-      const __m256i signed_bytes = _mm256_cvtepi8_epi16(_mm_set1_epi32(four[0]));
-      const __m256i unsigned_bytes = _mm256_cvtepu8_epi16(_mm_set1_epi32(four[1]));
+      const __m256i upper = _mm256_cvtepi8_epi16(_mm_set1_epi32(four[0]));
+      const __m256i lower = _mm256_cvtepi8_epi16(_mm_set1_epi32(four[1]));
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         const __m256i w = _mm256_cvtepi8_epi16(
             _mm_load_si128(reinterpret_cast<const __m128i *>(weights + step * kLine + i * 16)));
-        sum[0][i] = _mm256_add_epi32(sum[0][i], _mm256_madd_epi16(signed_bytes, w));
+        sum[0][i] = _mm256_add_epi32(sum[0][i], _mm256_madd_epi16(upper, w));
         if (kPlanes == 2)
-          sum[kPlanes - 1][i] = _mm256_add_epi32(sum[kPlanes - 1][i], _mm256_madd_epi16(unsigned_bytes, w));
+          sum[kPlanes - 1][i] = _mm256_add_epi32(sum[kPlanes - 1][i], _mm256_madd_epi16(lower, w));
       }
     }
   }

@@ -2,15 +2,6 @@
 #pragma once
 #include "vnni.h"
 
-// The instruction multiplies unsigned by signed bytes.
-constexpr int kHighOffset = 128;
-
-template <int kPlanes>
-static void multiply_linear_int8(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                 int row, int rows, ReadAhead *ahead, float *out) {
-  multiply_linear_vnni<kPlanes, 0>(linear, pair, weights, a, row, rows, ahead, out);
-}
-
 // Most rows of a pass whose screened logits take less time than the head's own.
 constexpr int kScreenedRows = 256;
 
@@ -20,8 +11,8 @@ template <class Cell> struct QueryElement { using type = float; };
 static inline LinearKernel linear_kernel(Precision precision) {
   switch (precision) {
     case Precision::bf16: return {ElementKind::fp32, store_row_float, multiply_linear_fma<Bf16>};
-    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kHighOffset>, multiply_linear_int8<2>};
-    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kHighOffset>, multiply_linear_int8<1>};
+    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kOffset>, multiply_linear_vnni<2, 0>};
+    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kOffset>, multiply_linear_vnni<1, 0>};
     case Precision::fp32: return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};
   }
   return {};

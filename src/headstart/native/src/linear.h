@@ -284,8 +284,9 @@ static void multiply_linear_fma(const PackedLinear &linear, int, const char *wei
 }
 
 // A row of 8-bit activations: symmetric, the largest magnitude at 127 (one plane) or 127 * 256 (two planes: almost
-// 16 bits, so that the error is the weights' alone). High bytes are stored with `kHighOffset` added.
-template <int kPlanes, int kHighOffset>
+// 16 bits, so that the error is the weights' alone: 256 times a signed byte and another). `kOffset` is added to every
+// byte.
+template <int kPlanes, int kOffset>
 static void store_row_int8(const Activations &to, int row, const float *x, int padded_inputs) {
   Lanes largest = splat(0.f);
   for (int k = 0; k < padded_inputs; k += 16) largest = max(largest, abs(load(x + k)));
@@ -297,9 +298,9 @@ static void store_row_int8(const Activations &to, int row, const float *x, int p
   for (int first = 0; first < padded_inputs; first += kPlaneBytes, tile += to.tile_bytes)
     for (int k = 0; k < kPlaneBytes; k += 16) {
       if (kPlanes == 2)
-        store_two_planes(tile + k, tile + kPlaneBytes + k, load(x + first + k) * factor, kHighOffset);
+        store_two_planes(tile + k, tile + kPlaneBytes + k, load(x + first + k) * factor, kOffset);
       else
-        store_one_plane(tile + k, load(x + first + k) * factor, kHighOffset);
+        store_one_plane(tile + k, load(x + first + k) * factor, kOffset);
     }
 }
 

@@ -53,21 +53,23 @@ class Prefetch {
     return p;
   }
 
-  HEADSTART_PREFETCHES void ask(const void *line) {
-    const char *at = static_cast<const char *>(line);
+  // For a step of so many cache lines.
+  template <int kLines = kLine / kCacheLine> HEADSTART_PREFETCHES void ask(const void *step) {
+    const char *at = static_cast<const char *>(step);
     if (paged_ && reinterpret_cast<uintptr_t>(at) % kPage < 2 * kLine) {
       _mm_prefetch(at + kPageBytesAhead, _MM_HINT_T1);
       _mm_prefetch(at + kPageBytesAhead + kCacheLine, _MM_HINT_T1);
     }
     if (pace_) {
       _mm_prefetch(far_, _MM_HINT_T1);
-      if (pace_ > kCacheLine) _mm_prefetch(far_ + kCacheLine, _MM_HINT_T1);
+#pragma GCC unroll 4
+      for (int line = 1; line < kLines; ++line)
+        if (pace_ > line * kCacheLine) _mm_prefetch(far_ + line * kCacheLine, _MM_HINT_T1);
       far_ += pace_;
     }
-    if (near_) {
-      _mm_prefetch(at + kNearBytes, _MM_HINT_T0);
-      _mm_prefetch(at + kNearBytes + kCacheLine, _MM_HINT_T0);
-    }
+    if (near_)
+#pragma GCC unroll 4
+      for (int line = 0; line < kLines; ++line) _mm_prefetch(at + kNearBytes + line * kCacheLine, _MM_HINT_T0);
   }
 
   // The same for a quarter of the 16 steps of a pair tile: what is asked for stands between other instructions.

@@ -39,12 +39,12 @@ static inline void multiply_bf16(int c, int a, int b) {
     std::memcpy(tiles[c].bytes[m], sum, 64);
   }
 }
-template <class Left> static inline void multiply_int8(int c, int a, int b) {
+static inline void multiply_int8(int c, int a, int b) {
   int32_t sum[16];
   for (int m = 0; m < 16; ++m) {
     std::memcpy(sum, tiles[c].bytes[m], 64);
     for (int k = 0; k < 16; ++k) {
-      Left four[4];
+      int8_t four[4];
       int8_t row[64];
       std::memcpy(four, tiles[a].bytes[m] + 4 * k, 4);
       std::memcpy(row, tiles[b].bytes[k], 64);
@@ -61,8 +61,7 @@ template <class Left> static inline void multiply_int8(int c, int a, int b) {
 #define TILE_LOAD(t, from, stride) emulated::load(t, from, stride)
 #define TILE_STORE(t, to, stride) emulated::store(t, to, stride)
 #define TILE_BF16(c, a, b) emulated::multiply_bf16(c, a, b)
-#define TILE_S8_S8(c, a, b) emulated::multiply_int8<int8_t>(c, a, b)
-#define TILE_U8_S8(c, a, b) emulated::multiply_int8<uint8_t>(c, a, b)
+#define TILE_S8_S8(c, a, b) emulated::multiply_int8(c, a, b)
 
 static inline bool enable_unit() { return true; }
 struct UnitScope {
@@ -86,7 +85,6 @@ struct UnitScope {
                    "r"(static_cast<size_t>(stride)) : "memory")
 #define TILE_BF16(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define TILE_S8_S8(c, a, b) __asm__ volatile("tdpbssd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
-#define TILE_U8_S8(c, a, b) __asm__ volatile("tdpbusd %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 // Linux gives the tile registers to a process that asks for them (arch_prctl ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static inline bool enable_unit() { return syscall(SYS_arch_prctl, 0x1023, 18) == 0; }

@@ -81,8 +81,7 @@ class TwelveBitTiles {
   HEADSTART_PREFETCHES void unpack(Bf16 *to) {
     const __m512i low_half = _mm512_set1_epi8(15);
     for (int group = 0; group < kTileCells / kPackedCells; ++group, packed_ += kPackedBytes) {
-      prefetch_.ask(packed_);
-      prefetch_.ask(packed_ + kPackedBytes / 2);
+      prefetch_.ask<kPackedBytes / kCacheLine>(packed_);
       const __m512i codes = _mm512_load_si512(packed_ + 128);
       const __m512i first = _mm512_shuffle_epi8(upper_, _mm512_and_si512(codes, low_half));
       const __m512i second =

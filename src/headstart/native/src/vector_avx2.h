@@ -104,13 +104,15 @@ static inline __m128i low_bytes(__m256i a, __m256i b) {
       _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte)), 0xd8);
   return _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
 }
-static inline void store_two_planes(uint8_t *high, uint8_t *low, Lanes a, int high_offset) {
+static inline void store_two_planes(uint8_t *high, uint8_t *low, Lanes a, int offset) {
   const __m256i first = _mm256_cvtps_epi32(a.lo), second = _mm256_cvtps_epi32(a.hi);
-  const __m256i offset = _mm256_set1_epi32(high_offset);
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(high),
-                   low_bytes(_mm256_add_epi32(_mm256_srai_epi32(first, 8), offset),
-                             _mm256_add_epi32(_mm256_srai_epi32(second, 8), offset)));
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(low), low_bytes(first, second));
+  const __m256i shift = _mm256_set1_epi32(offset), half = _mm256_set1_epi32(128);
+  const auto upper = [&](__m256i v) {
+    return _mm256_add_epi32(_mm256_srai_epi32(_mm256_add_epi32(v, half), 8), shift);
+  };
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(high), low_bytes(upper(first), upper(second)));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(low),
+                   low_bytes(_mm256_add_epi32(first, shift), _mm256_add_epi32(second, shift)));
 }
 static inline void store_one_plane(uint8_t *plane, Lanes a, int offset) {
   const __m256i shift = _mm256_set1_epi32(offset);

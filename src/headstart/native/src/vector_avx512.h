@@ -83,13 +83,13 @@ static inline void load_bf16_pairs(const Bf16 *p, Lanes &even, Lanes &odd) {
   odd.v = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
 }
 
-// Sixteen lanes rounded to integers and split into a high byte and a low byte: value = 256 * high + low. `high` is
-// stored as high + high_offset modulo 256, `low` is unsigned.
-static inline void store_two_planes(uint8_t *high, uint8_t *low, Lanes a, int high_offset) {
-  const __m512i value = _mm512_cvtps_epi32(a.v);
-  const __m512i upper = _mm512_add_epi32(_mm512_srai_epi32(value, 8), _mm512_set1_epi32(high_offset));
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(high), _mm512_cvtepi32_epi8(upper));
-  _mm_storeu_si128(reinterpret_cast<__m128i *>(low), _mm512_cvtepi32_epi8(value));
+// Sixteen lanes rounded to integers and split into two signed bytes: value = 256 * high + low. Both are stored with
+// `offset` added, modulo 256.
+static inline void store_two_planes(uint8_t *high, uint8_t *low, Lanes a, int offset) {
+  const __m512i value = _mm512_cvtps_epi32(a.v), shift = _mm512_set1_epi32(offset);
+  const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(value, _mm512_set1_epi32(128)), 8);
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(high), _mm512_cvtepi32_epi8(_mm512_add_epi32(upper, shift)));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(low), _mm512_cvtepi32_epi8(_mm512_add_epi32(value, shift)));
 }
 static inline void store_one_plane(uint8_t *plane, Lanes a, int offset) {
   const __m512i value = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(offset));

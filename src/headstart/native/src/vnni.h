@@ -1,8 +1,7 @@
 // 8-bit weights with the dot product of AVX-512 (VNNI).
 //
-// It multiplies unsigned by signed bytes: high bytes carry an offset of 128, taken back by the column sums; low bytes
-// are unsigned as they are. Sums of integers are exact, so whatever else multiplies the same bytes has the same
-// results.
+// It multiplies unsigned by signed bytes: those of the rows carry an offset of 128, taken back by the column sums. Sums
+// of integers are exact, so whatever else multiplies the same bytes has the same results.
 #pragma once
 #include "linear.h"
 
@@ -15,7 +14,9 @@ static inline Sums dot(Sums sum, __m512i unsigned_bytes, __m512i signed_bytes) {
 }
 static inline Lanes to_floats(Sums sum) { return {_mm512_cvtepi32_ps((__m512i)sum)}; }
 
-// `kFlip` is what makes a high byte, as it is stored, one that carries the offset.
+constexpr int kOffset = 128;
+
+// `kFlip` makes bytes as they are stored, four at a time, such that carry the offset.
 template <int kRows, int kPlanes, int kFlip>
 static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                       int row, float *out, Prefetch prefetch) {
@@ -37,8 +38,7 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
         for (int p = 0; p < kPlanes; ++p) {
           int32_t four;
           std::memcpy(&four, bytes + r * row_bytes + p * kPlaneBytes + step * 4, 4);
-          if (p == 0) four ^= kFlip;
-          const __m512i x = _mm512_set1_epi32(four);
+          const __m512i x = _mm512_set1_epi32(four ^ kFlip);
           sum[r][p][0] = dot(sum[r][p][0], x, left);
           sum[r][p][1] = dot(sum[r][p][1], x, right);
         }
@@ -51,11 +51,10 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
     const Sums offset = (Sums)_mm512_slli_epi32(_mm512_loadu_si512(&linear.column_sums[column]), 7);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Lanes high = to_floats(sum[r][0][half] - offset);
+      const Lanes high = to_floats(sum[r][0][half] - offset), low = to_floats(sum[r][kPlanes - 1][half] - offset);
       const float unit = a.scales[row + r];
       store(out + r * kColumns + half * 16,
-            kPlanes == 2 ? dequantise(high, to_floats(sum[r][kPlanes - 1][half]), scale, unit)
-                         : high * (scale * splat(unit)));
+            kPlanes == 2 ? dequantise(high, low, scale, unit) : high * (scale * splat(unit)));
     }
   }
 }
@@ -68,8 +67,8 @@ static void multiply_linear_vnni(const PackedLinear &linear, int pair, const cha
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
     const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
-#define HEADSTART_ROWS(R)                                                                      \
-  case R:                                                                                      \
+#define HEADSTART_ROWS(R)                                                                                    \
+  case R:                                                                                                    \
     if constexpr (R <= most) multiply_vnni_rows<R, kPlanes, kFlip>(linear, pair, weights, a, row, out, ask); \
     break;
     switch (n) {
