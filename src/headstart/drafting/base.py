@@ -101,6 +101,9 @@ class DraftBudget:
     depth: int
     prompt_rows: int = 0
     """Rows of prompts that ride in the same pass."""
+    least: float | None = None
+    """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
+    drafters that know how likely their guesses are."""
 
 
 @dataclass(frozen=True)

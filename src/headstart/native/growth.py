@@ -23,7 +23,7 @@ class NativeGrowth:
         model: the packed head.
         pages: of its caches.
         ropes: its tables.
-        width, ids: see ``HeadPass.growth``, as ``bounds``: least, and least of parents.
+        width, ids: see ``HeadPass.growth``.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class NativeGrowth:
         pages: PagePool,
         ropes: RopeTables,
         width: int,
-        bounds: tuple[float, float],
         ids: IntArray,
     ) -> None:
         self._library = library
@@ -48,15 +47,16 @@ class NativeGrowth:
         self._draft = Draft(
             width=width,
             state_tap=-1 if config.norm_output else 1,
-            least=bounds[0],
-            least_of_parents=bounds[1],
             target_ids=address(self._ids),
         )
         self._drafted = (Drafted * 0)()
 
-    def grow(self, roots: Sequence[DraftRoot], scores: RowScores | None) -> list[GrownTree]:
+    def grow(
+        self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
+    ) -> list[GrownTree]:
         """See ``Growth``."""
         self._reserve(len(roots))
+        self._draft.least, self._draft.least_of_parents = bounds
         trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
         if scores is None:
             self._run(0, max(root.depth for root in roots))

@@ -125,11 +125,9 @@ class NativeEaglePass:
         """See ``best_tokens``."""
         return best_tokens(self._library, logits, ranks)
 
-    def growth(self, width: int, least: float, least_of_parents: float, ids: IntArray) -> NativeGrowth:
+    def growth(self, width: int, ids: IntArray) -> NativeGrowth:
         """See ``HeadPass``."""
-        return NativeGrowth(
-            self._library, self.handle, self.config, self._pages, self._ropes, width, (least, least_of_parents), ids
-        )
+        return NativeGrowth(self._library, self.handle, self.config, self._pages, self._ropes, width, ids)
 
     def _run(
         self, tokens: IntArray, inputs: Tensor, parts: Sequence[DraftRows], wanted: IntArray, true: bool

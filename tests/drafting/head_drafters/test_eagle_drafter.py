@@ -300,3 +300,18 @@ def test_a_draft_ends_where_nothing_is_likely(monkeypatch: pytest.MonkeyPatch) -
         steps.append((len(recorder.steps), len(tree)))
     assert steps[0][0] == 3
     assert steps[1] == (1, 0)
+
+
+def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
+    """Where no option does: 0.1 without a planner."""
+    asked = DraftBudget(nodes=9, depth=3, least=0.02)
+    fixed = {least: len(draft_of(new_drafter(min_probability=least), BUDGET)) for least in (0.0, 0.02, 0.1)}
+    assert fixed[0.1] < fixed[0.02]
+    free = new_drafter(min_probability=None)
+    assert [len(draft_of(free, budget)) for budget in (asked, BUDGET, asked)] == [fixed[0.02], fixed[0.1], fixed[0.02]]
+    assert len(draft_of(new_drafter(min_probability=0.0), asked)) == fixed[0.0]
+
+
+def draft_of(drafter: HeadDrafter, budget: DraftBudget) -> DraftTree:
+    (tree,) = drafter.propose([begin(drafter, PROMPT)], [budget])
+    return tree

@@ -19,7 +19,7 @@ from headstart.drafting.head_drafters.eagle import Eagle2Drafter
 from headstart.drafting.registry import create_drafter
 from headstart.models.config import RopeConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.head_pass import DraftRoot
+from headstart.models.heads.head_pass import DraftRoot, GrownTree
 from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.native.growth import NativeGrowth
@@ -186,16 +186,21 @@ def test_states_that_are_no_numbers_bring_no_guess(tmp_path: Path) -> None:
 
 def test_roots_that_cannot_be_read_are_refused() -> None:
     native = NativeEaglePass(random_head("eagle3"), tables(), "bf16", 1)
-    growth = native.growth(2, -5.0, -4.0, np.arange(DRAFT_VOCAB, dtype=np.int32))
+    growth = native.growth(2, np.arange(DRAFT_VOCAB, dtype=np.int32))
     cache, width = native.new_cache(), len(native.config.taps) * HIDDEN
+
+    def grow(tokens: list[int], features: int) -> list[GrownTree]:
+        rows = np.ones((features, width), np.float32)
+        return growth.grow([DraftRoot(cache, np.array(tokens, np.int32), rows, 4, 2)], (-5.0, -4.0), None)
+
     with pytest.raises(ValueError, match="features"):
-        growth.grow([DraftRoot(cache, np.array([1], np.int32), np.zeros((2, width), np.float32), 4, 2)], None)
+        grow([1], 2)
     with pytest.raises(ValueError, match="features"):
-        growth.grow([DraftRoot(cache, np.array([], np.int32), np.zeros((0, width), np.float32), 4, 2)], None)
+        grow([], 0)
     with pytest.raises(ValueError, match="vocabulary"):
-        growth.grow([DraftRoot(cache, np.array([VOCAB], np.int32), np.zeros((1, width), np.float32), 4, 2)], None)
+        grow([VOCAB], 1)
     assert cache.rows == 0
-    (tree,) = growth.grow([DraftRoot(cache, np.array([3], np.int32), np.ones((1, width), np.float32), 4, 2)], None)
+    (tree,) = grow([3], 1)
     assert cache.rows == 1
     assert (tree.parents < np.arange(len(tree.tokens))).all()
     assert not len(tree.parents) or tree.parents[0] == ROOT

@@ -128,6 +128,16 @@ def test_unlikely_paths_are_left_out() -> None:
     assert set(paths_of(few)) < set(paths_of(many))
 
 
+def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
+    def paths(least: float | None, **options: float) -> list[tuple[int, ...]]:
+        drafter = head_drafter("medusa", VOCAB, {"width": 8, "tree_nodes": 99, **options})
+        return paths_of(drafter.propose([begin(drafter, PROMPT)], [DraftBudget(99, 3, least=least)])[0])
+
+    assert paths(None) == paths(None, min_probability=0.1)
+    assert paths(0.03) == paths(None, min_probability=0.03) != paths(None)
+    assert paths(0.03, min_probability=0.1) == paths(None)
+
+
 def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):

@@ -193,6 +193,7 @@ class Oracle:
         self.target, self.length, self.price, self.clock = target, length, price, clock
         self.asked = 0
         self.right = True
+        self.least: list[float | None] = []
 
     def begin(self, sequence) -> None: ...
 
@@ -202,6 +203,7 @@ class Oracle:
 
     def propose(self, sequences, budgets) -> list[DraftTree]:
         self.asked += len(sequences)
+        self.least += [budget.least for budget in budgets]
         self.clock.now += self.price * len(sequences)
         trees = []
         for sequence, budget in zip(sequences, budgets, strict=True):
@@ -241,6 +243,16 @@ def test_a_dear_drafter_rests_while_a_cheap_one_goes_on(monkeypatch: pytest.Monk
     assert oracles["cheap"].asked > 390
     assert oracles["dear"].asked < 10
     assert np.mean([count >= 2 for count in nodes[50:]]) > 0.95
+
+
+def test_drafters_hear_how_likely_a_path_must_be_to_pay_for_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = []
+    for per_row in (0.02, 0.1):
+        drafter, oracles = with_oracles(monkeypatch, only=(3, 0.0))
+        decode(drafter, [begin(drafter)], PREDICTABLE, lambda rows, each=per_row: 1 + each * (rows - 1), 50)
+        assert oracles["only"].least[0] is None
+        lines.append(oracles["only"].least[-1])
+    assert 0.025 < lines[0] < lines[1] < 0.4
 
 
 def test_drafters_that_agree_do_not_both_rest(monkeypatch: pytest.MonkeyPatch) -> None:

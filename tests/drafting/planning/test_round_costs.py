@@ -77,3 +77,26 @@ def test_guesses_are_worth_the_time_of_their_tokens_less_their_rows() -> None:
     assert without == pytest.approx(-0.2)
     # All of the guesses' tokens, had they been said one by one by passes without them.
     assert size.worth(1.7, 2) == pytest.approx(1.7 * 1.0 / 1.0 - 0.2)
+
+
+def test_a_path_is_looked_for_where_it_may_pay_for_its_row() -> None:
+    """On average a row costs ``per_row`` seconds, in which ``tokens / seconds`` tokens are said elsewhere."""
+    known = costs(per_row=0.05)
+    assert known.least_reach is None
+    size = known.size(1, [0.9, 0.8, 0.7], 0.0)
+    pays = size.per_row * size.tokens / size.seconds
+    assert known.least_reach is not None
+    assert 0.5 * pays < known.least_reach <= pays
+
+
+@pytest.mark.parametrize(("per_row", "least"), [(0.0, 0.025), (0.35, 0.2)])
+def test_free_rows_make_no_path_worth_a_search_nor_dear_ones_a_sure_one_worthless(per_row: float, least: float) -> None:
+    known = costs(per_row=per_row)
+    known.size(1, [0.99, 0.98], 0.0)
+    assert known.least_reach == least
+
+
+def test_rounds_without_guesses_say_nothing_about_rows() -> None:
+    known = costs(per_row=0.05)
+    known.size(1, [], 0.0)
+    assert known.least_reach is None

@@ -25,4 +25,4 @@ class BlockwiseDrafter(ParallelHeadsDrafter):
 
     def __init__(self, context: DraftContext, options: BlockwiseOptions) -> None:
         chain = path_template([(0,) * (depth + 1) for depth in range(MAX_SLOTS)])
-        super().__init__(context, options, "blockwise", 1, lambda count: TemplateTrees(count, chain))
+        super().__init__(context, options, "blockwise", 1, lambda budgets: TemplateTrees(len(budgets), chain))

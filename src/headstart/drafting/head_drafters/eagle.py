@@ -23,14 +23,12 @@ from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, head_pass, open_head
 from headstart.drafting.head_drafters.head_trees import (
     CONFIDENCE_RATES,
-    ConfidenceTrees,
     HeadTrees,
     Ids,
     Scores,
     TemplateTrees,
     confidence_grades,
-    least_score,
-    parent_score,
+    path_bounds,
 )
 from headstart.drafting.head_drafters.read_prefixes import ReadPrefixes
 from headstart.drafting.head_drafters.reading import Features, Reading
@@ -86,8 +84,8 @@ class HeadDrafter(ABC):
         self.needs = TargetSignals(taps=self._taps)
 
     @abstractmethod
-    def new_trees(self, count: int) -> HeadTrees:
-        """Empty trees for this many sequences."""
+    def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
+        """Empty trees, one for each budget."""
 
     @property
     @abstractmethod
@@ -184,7 +182,7 @@ class HeadDrafter(ABC):
         )
         true_rows = [cache.rows for cache in caches]
         foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
-        trees = self.new_trees(count)
+        trees = self.new_trees(budgets)
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
         paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
@@ -227,8 +225,8 @@ class EagleDrafter(HeadDrafter):
         super().__init__(context, options)
         self._template = rank_tree(STATIC_LEVELS, RANK_PROBABILITIES)
 
-    def new_trees(self, count: int) -> HeadTrees:
-        return TemplateTrees(count, self._template)
+    def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
+        return TemplateTrees(len(budgets), self._template)
 
 
 class Eagle2Drafter(HeadDrafter):
@@ -240,17 +238,16 @@ class Eagle2Drafter(HeadDrafter):
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
         super().__init__(context, options)
-        self._width, self._least = options.width, options.min_probability
+        self._confidence = options
         ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
-        least = least_score(self._least)
-        self._growth = self._pass.growth(self._width, least, parent_score(least), ids)
+        self._growth = self._pass.growth(options.width, ids)
 
     @property
     def ranks(self) -> int:
-        return self._width
+        return self._confidence.width
 
-    def new_trees(self, count: int) -> HeadTrees:
-        return ConfidenceTrees(count, self._width, self._least)
+    def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
+        return self._confidence.new_trees(budgets)
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
@@ -265,7 +262,8 @@ class Eagle2Drafter(HeadDrafter):
             for (sequence, reading), budget in zip(drafted, budgets, strict=True)
         ]
         foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
-        grown = self._growth.grow(roots, foresight.of if foresight.sampled else None)
+        bounds = path_bounds(self._confidence.least_of(budgets))
+        grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
         return [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]

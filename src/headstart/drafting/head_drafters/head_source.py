@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
 
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
+from headstart.drafting.head_drafters.head_trees import ConfidenceTrees
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.heads.eagle import EagleHead
@@ -68,22 +71,36 @@ class HeadOptions:
         return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
 
 
+_LEAST = 0.1
+"""Probability of a path that is worth its row where rows cost a twentieth of a plain step."""
+
+
 @dataclass(frozen=True)
 class ConfidenceOptions(HeadOptions):
     """What drafters may be told whose trees grow where a head is sure."""
 
     width: int = 6
     """Nodes of a level that get children, and children of each of them."""
-    min_probability: float = 0.1
+    min_probability: float | None = None
     """A guess is left out where the head holds its path for less likely than this, and gets no children where it holds
     it for less likely than this to the power of 2/3: rows and steps cost more than such guesses bring. 0 keeps all;
-    where rows are cheap, as on a matrix unit, less than the default is worth trying."""
+    None: what the planner finds worth a row, without a planner 0.1 (less is worth trying where rows are cheap)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
         least = self.min_probability
-        require(0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all guesses.")
+        require(least is None or 0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all.")
+
+    def least_of(self, budgets: Sequence[DraftBudget]) -> float:
+        """The least probability of a path in a round with these budgets."""
+        if self.min_probability is not None:
+            return self.min_probability
+        return min([budget.least for budget in budgets if budget.least is not None], default=_LEAST)
+
+    def new_trees(self, budgets: Sequence[DraftBudget]) -> ConfidenceTrees:
+        """Trees that have not grown yet, one for each budget."""
+        return ConfidenceTrees(len(budgets), self.width, self.least_of(budgets))
 
 
 def check_head(model: str | None) -> None:

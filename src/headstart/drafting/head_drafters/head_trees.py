@@ -33,18 +33,15 @@ CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 
 """[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
 
-def least_score(min_probability: float) -> float:
-    """The log-probability that a path must have at least; what is impossible has less, whatever is asked for."""
-    return math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
+def path_bounds(min_probability: float) -> tuple[float, float]:
+    """The log-probability that a path must have at least, and the one that it must have to be gone on from.
 
-
-def parent_score(least: float) -> float:
-    """The log-probability that a path must have to be gone on from, where ``least`` is what a path must have at all.
-
-    Just above ``least`` hardly any child would pass, and looking for one takes a step: two thirds of the way up, so
-    that a path of two guesses that are alike may have a third one like them.
+    What is impossible has less, whatever is asked for. Just above the first bound hardly any child would pass, and
+    looking for one takes a step: the second is two thirds of the way up, so that a path of two guesses that are alike
+    may have a third one like them.
     """
-    return least * 2 / 3
+    least = math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
+    return least, least * 2 / 3
 
 
 def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:
@@ -139,8 +136,7 @@ class ConfidenceTrees(HeadTrees):
     def __init__(self, count: int, width: int, min_probability: float = 0.0) -> None:
         super().__init__(count)
         self._width = width
-        least = least_score(min_probability)
-        self._least, self._least_of_parents = np.float32(least), np.float32(parent_score(least))
+        self._least, self._least_of_parents = map(np.float32, path_bounds(min_probability))
         self._scores: Scores = np.zeros((count, 1), dtype=np.float32)
 
     def grow(self, log_probs: Scores, tokens: Ids) -> Beams | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions
-from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, ConfidenceTrees, TemplateTrees
+from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, TemplateTrees
 from headstart.drafting.head_drafters.parallel_heads import ParallelHeadsDrafter
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import path_template
@@ -48,7 +48,6 @@ class MedusaDrafter(ParallelHeadsDrafter):
         if options.shape:
             template = path_template([tuple(path) for path in options.shape])
             ranks = int(template.ranks.max()) + 1
-            super().__init__(context, options, "medusa", ranks, lambda count: TemplateTrees(count, template))
+            super().__init__(context, options, "medusa", ranks, lambda budgets: TemplateTrees(len(budgets), template))
         else:
-            width, least = options.width, options.min_probability
-            super().__init__(context, options, "medusa", width, lambda count: ConfidenceTrees(count, width, least))
+            super().__init__(context, options, "medusa", options.width, options.new_trees)

@@ -28,7 +28,7 @@ class ParallelHeadsDrafter:
     Args:
         kind: of heads that are run.
         ranks: best tokens of a slot that a tree may hold.
-        new_trees: trees for as many sequences, which have not grown yet.
+        new_trees: trees that have not grown yet, one for each budget.
     """
 
     needs = TargetSignals(taps=(FINAL_TAP,))
@@ -39,7 +39,7 @@ class ParallelHeadsDrafter:
         options: HeadOptions,
         kind: ParallelKind,
         ranks: int,
-        new_trees: Callable[[int], HeadTrees],
+        new_trees: Callable[[Sequence[DraftBudget]], HeadTrees],
     ) -> None:
         heads = open_head(context, options.model, kind, ParallelHeads)
         self._options = options
@@ -97,7 +97,7 @@ class ParallelHeadsDrafter:
         if foresight.sampled:
             logits = torch.cat([foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
         log_probs, tokens = self._pass.best(logits, self._ranks)
-        trees = self._new_trees(len(sequences))
+        trees = self._new_trees(budgets)
         beams = 1
         for slot in range(slots):
             # Whatever stands above, a slot says the same.

@@ -14,6 +14,11 @@ because only one sequence gets ahead: the passes go on for the others, whose fir
 rows, about a third of its share, are saved."""
 _UNTIMED_ROWS = 16
 """Rows of a pass, roots included, while nothing is known about costs: one tile."""
+_LINE_SHARE = 0.75
+"""How likely a path must be to be looked for, as a part of what pays for its row on average over a tree's rows: the
+last rows of a tree cost less, and what is found is weighed again."""
+_LEAST_LINE, _HIGHEST_LINE = 0.025, 0.2
+"""Looking for less likely paths costs a drafter more than they bring; more likely ones always pay."""
 _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again, even if guessing pays."""
 
@@ -41,7 +46,7 @@ class RoundCosts:
 
     def __init__(self) -> None:
         self.passes = PassCosts()
-        self._round, self._other = Recent(), Recent()
+        self._round, self._other, self._line = Recent(), Recent(), Recent()
         self._prompt_row_seconds = 0.0
         """Seconds a row of the last pass that read prompts."""
 
@@ -81,7 +86,16 @@ class RoundCosts:
             tokens += chance
             if tokens * taken > said * (seconds + other):
                 said, taken, count = tokens, seconds + other, node
-        return TreeSize(count, said, taken, (passes[count] - passes[0]) / count if count else 0.0)
+        if not count:
+            return TreeSize(0, said, taken)
+        per_row = (passes[count] - passes[0]) / count
+        self._line.add(min(max(_LINE_SHARE * per_row * said / taken, _LEAST_LINE), _HIGHEST_LINE))
+        return TreeSize(count, said, taken, per_row)
+
+    @property
+    def least_reach(self) -> float | None:
+        """The probability below which a path is not worth looking for; None: rows were not timed yet."""
+        return self._line.value or None
 
     def nodes_beside_prompts(self, sequences: int, reach: Sequence[float]) -> int:
         """The same in a pass that reads prompts. There a row costs as much as a prompt's row. An accepted guess saves

@@ -109,7 +109,7 @@ class EaglePass:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
 
-    def growth(self, width: int, least: float, least_of_parents: float, ids: IntArray) -> None:
+    def growth(self, width: int, ids: IntArray) -> None:
         """Step by step."""
 
     @torch.inference_mode()

@@ -92,10 +92,16 @@ RowScores = Callable[[int, Tensor, int], Tensor]
 class Growth(Protocol):
     """Whole drafts in compiled code."""
 
-    def grow(self, roots: Sequence[DraftRoot], scores: RowScores | None) -> list[GrownTree]:
+    def grow(
+        self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
+    ) -> list[GrownTree]:
         """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does.
 
-        The rows of the drafts are forgotten, the true ones stay. ``scores`` None: the logits as they are.
+        The rows of the drafts are forgotten, the true ones stay.
+
+        Args:
+            bounds: log-probability that a path must have at least, and one that is gone on from.
+            scores: None: the logits as they are.
         """
         ...
 
@@ -141,13 +147,11 @@ class HeadPass(Protocol):
         """See ``best_tokens``."""
         ...
 
-    def growth(self, width: int, least: float, least_of_parents: float, ids: IntArray) -> Growth | None:
+    def growth(self, width: int, ids: IntArray) -> Growth | None:
         """What grows whole drafts; None where they grow step by step.
 
         Args:
             width: nodes of a level that get children, and children of each of them.
-            least: log-probability of a path; less likely nodes are left out.
-            least_of_parents: of a path that is gone on from.
             ids: int32 [draft vocab] target id of each draft id, -1 where the target has none.
         """
         ...
