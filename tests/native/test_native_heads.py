@@ -231,6 +231,33 @@ def test_a_linear_layer_by_itself(outputs: int, inputs: int, isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("inputs", [64, 576, 1536])
+def test_int8_is_integer_arithmetic(inputs: int, planes: int, isa: str) -> None:
+    """Bit for bit on every instruction set, however many rows there are: the units and the integers they stand for are
+    written down here, sums of products are exact, and only what follows them rounds."""
+    library = load_library(isa)
+    assert library is not None
+    generator = torch.Generator().manual_seed(inputs)
+    weight, x = torch.randn(70, inputs, generator=generator).bfloat16(), torch.randn(40, inputs, generator=generator)
+    x[3] *= 1e-3
+    x[5, 0], x[6, 1] = 50.0, -50.0  # all others far below the largest
+    limit = torch.tensor(32512.0 if planes == 2 else 127.0)
+    top = x.abs().amax(1, keepdim=True)
+    numbers = (x * (limit / top)).round().long()
+    high = (numbers + 128).div(256, rounding_mode="floor") if planes == 2 else numbers
+    low = numbers - 256 * high if planes == 2 else torch.zeros_like(numbers)
+    units = weight.float().abs().amax(1) / 127
+    rounded = (weight.float() / units[:, None]).round().long()
+    sums = [(plane @ rounded.T).float() for plane in (high, low)]
+    both = (sums[0].double() * 256 + sums[1].double()).float() if planes == 2 else sums[0]
+    wanted = both * (units * (top / limit))
+    layer = NativeLinear(library, LinearWeights(weight), "int8" if planes == 2 else "int8-fast", 1)
+    for rows in (1, 2, 6, 7, 8, 9, 15, 16, 17, 24, 32, 33, 40):
+        assert torch.equal(layer(x[:rows]), wanted[:rows]), rows
+
+
+@pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("size", [7, 64, 100, 4096])
 def test_the_likeliest_tokens(size: int, isa: str) -> None:
     library = load_library(isa)
