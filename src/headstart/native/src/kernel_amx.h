@@ -133,7 +133,7 @@ static inline void finish_int8_half(const PackedLinear &linear, int pair, int ha
   }
 }
 
-// What makes signed bytes such that carry the dot product's offset, four of them.
+// Four signed bytes xor this carry the dot product's offset.
 constexpr int kSignFlips = static_cast<int>(0x80808080);
 
 // The planes of a row are neighbours, so that a tile holds those of 16 / kPlanes rows.

@@ -16,7 +16,7 @@ static inline Lanes to_floats(Sums sum) { return {_mm512_cvtepi32_ps((__m512i)su
 
 constexpr int kOffset = 128;
 
-// `kFlip` makes bytes as they are stored, four at a time, such that carry the offset.
+// Four bytes of a row, as they are stored, xor `kFlip` carry the offset.
 template <int kRows, int kPlanes, int kFlip>
 static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                       int row, float *out, Prefetch prefetch) {
