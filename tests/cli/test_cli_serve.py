@@ -43,11 +43,12 @@ def test_what_a_drafter_lacks_is_said_before_the_target_is_read(tiny_model_dir: 
     assert "there is no drafter 'guess'" in refusal(headstart(*serve, "--also", "guess"))
 
 
-def started(tiny_model_dir: Path) -> tuple[subprocess.Popen[str], str]:
-    """A server in a process of its own, and its address."""
+def started(tiny_model_dir: Path, interruption: str = "default_int_handler") -> tuple[subprocess.Popen[str], str]:
+    """A server in a process of its own, and its address; ``interruption`` is what handles SIGINT when it starts."""
+    code = f"import signal; signal.signal(signal.SIGINT, signal.{interruption}); "
     arguments = ["--model", str(tiny_model_dir), "--precision", "fp32", "--port", "0", "--served-name", "tiny"]
     server = subprocess.Popen(
-        [sys.executable, "-c", "from headstart.cli.main import main; main()", "serve", *arguments],
+        [sys.executable, "-c", code + "from headstart.cli.main import main; main()", "serve", *arguments],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "HEADSTART_API_KEYS": "secret", "OMP_NUM_THREADS": "1"},
@@ -56,15 +57,18 @@ def started(tiny_model_dir: Path) -> tuple[subprocess.Popen[str], str]:
     return server, next(found.group() for line in server.stderr if (found := re.search(r"http://127[.\d]+:\d+", line)))
 
 
-def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir: Path) -> None:
-    server, address = started(tiny_model_dir)
+@pytest.mark.parametrize("interruption", ["default_int_handler", "SIG_IGN"])
+def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir: Path, interruption: str) -> None:
+    """Also where Ctrl-C is ignored, as in a script's background jobs."""
+    server, address = started(tiny_model_dir, interruption)
     try:
         with httpx.Client(base_url=address, headers={"authorization": "Bearer secret"}, timeout=120) as client:
             # More than can end before the second signal comes.
             body = {"prompt": ["abc"] * 4, "n": 16, "max_tokens": 480, "ignore_eos": True, "stream": True}
             with client.stream("POST", "/v1/completions", json=body) as reply:
                 assert reply.status_code == 200
-                next(reply.iter_lines())
+                lines = reply.iter_lines()  # kept: a forgotten iterator closes the connection
+                next(lines)
                 server.send_signal(signal.SIGINT)
                 for line in server.stderr or ():
                     if "Waiting" in line:

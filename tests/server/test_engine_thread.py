@@ -20,6 +20,8 @@ from headstart.drafting.draft_models.hierarchical import DraftedSequence
 from headstart.drafting.model_free.none import NoDrafter
 from headstart.drafting.options import NoOptions
 from headstart.loading import Model
+from headstart.request import StreamPiece
+from headstart.server.engine_thread import EngineThread
 from headstart.server.settings import ServerSettings
 
 
@@ -97,6 +99,28 @@ def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(llm: LLM, mo
     failed, served = ask(llm, work)
     assert_openai_error(failed, 500)
     assert served.status_code == 200
+
+
+def test_a_thread_that_is_stopped_cuts_off_what_is_in_progress(llm: LLM) -> None:
+    """At the end of a process nobody waits for answers, and the interpreter cannot end while the thread computes."""
+    engine = EngineThread(llm)
+    engine.start()
+
+    async def cut_off() -> StreamPiece:
+        jobs = llm.jobs(llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
+        answer = await engine.submit(jobs)
+        pieces = aiter(answer)
+        last = await anext(pieces)
+        await asyncio.to_thread(engine.stop)
+        async for piece in pieces:
+            last = piece
+        assert 0 < jobs[0].sequence.num_output < 400
+        return last
+
+    completion = asyncio.run(cut_off()).completion
+    assert completion is not None
+    assert completion.error == "the engine has stopped."
+    assert not engine.alive
 
 
 def test_tenants_share_no_prefixes(llm: LLM) -> None:

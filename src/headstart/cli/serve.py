@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -160,11 +161,11 @@ def serve(
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, lifespan="on", server_header=False, ws="none"))
     # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
     logging.getLogger("uvicorn.error").addFilter(lambda record: not (server.force_exit and record.levelname == "ERROR"))
-    try:
+    with suppress(KeyboardInterrupt):
         server.run()
-    except KeyboardInterrupt:
-        if server.force_exit:
-            raise
+    if server.force_exit:
+        # Where Ctrl-C is ignored, as in a script's background jobs, the signal that uvicorn raises is not heard.
+        raise KeyboardInterrupt
     if not server.started:
         raise typer.Exit(1)
 

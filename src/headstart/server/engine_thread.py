@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import queue
 import threading
@@ -105,13 +106,15 @@ class EngineThread:
         self._max_open = llm.engine.limits.max_sequences + max_waiting
         self._open = 0
         self._lock = threading.Lock()
-        self._closing = False
+        self._closing = self._stopping = False
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: list[Answer] = []
         self._thread = threading.Thread(target=self._run, name="headstart-engine", daemon=True)
 
     def start(self) -> None:
         """Begin to serve."""
+        # A process must not end while the thread computes: the interpreter cannot stop it inside compiled code.
+        atexit.register(self.stop)
         self._thread.start()
 
     async def submit(self, jobs: Sequence[Job]) -> Answer:
@@ -167,6 +170,12 @@ class EngineThread:
         self._commands.put(lambda: None)
         if self._thread.is_alive():
             self._thread.join()
+        atexit.unregister(self.stop)
+
+    def stop(self) -> None:
+        """Take no more requests, cut off those in progress after the pass that they are in, end the thread."""
+        self._stopping = True
+        self.close()
 
     @property
     def closing(self) -> bool:
@@ -190,7 +199,7 @@ class EngineThread:
 
     def _run(self) -> None:
         try:
-            while not (self._closing and self._engine.idle and self._commands.empty()):
+            while not (self._stopping or (self._closing and self._engine.idle and self._commands.empty())):
                 self._take_commands()
                 self._expire()
                 self._step()

@@ -235,19 +235,19 @@ class Eagle2Drafter(HeadDrafter):
     Options = DynamicEagleOptions
     variant = "eagle"
     grade_rates = CONFIDENCE_RATES
+    _options: DynamicEagleOptions
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
         super().__init__(context, options)
-        self._confidence = options
         ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
         self._growth = self._pass.growth(options.width, ids)
 
     @property
     def ranks(self) -> int:
-        return self._confidence.width
+        return self._options.width
 
     def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
-        return self._confidence.new_trees(budgets)
+        return self._options.new_trees(budgets)
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
@@ -262,7 +262,7 @@ class Eagle2Drafter(HeadDrafter):
             for (sequence, reading), budget in zip(drafted, budgets, strict=True)
         ]
         foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
-        bounds = path_bounds(self._confidence.least_of(budgets))
+        bounds = path_bounds(self._options.least_of(budgets))
         grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
         return [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown

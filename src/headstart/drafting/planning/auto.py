@@ -368,7 +368,7 @@ class AutoDrafter:
             self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         other = between + time.perf_counter() - start
-        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other)
+        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size)
 
 
 def _found(context: DraftContext, options: AutoOptions) -> list[str]:

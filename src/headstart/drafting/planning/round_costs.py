@@ -18,7 +18,8 @@ _LINE_SHARE = 0.75
 """How likely a path must be to be looked for, as a part of what pays for its row on average over a tree's rows: the
 last rows of a tree cost less, and what is found is weighed again."""
 _LEAST_LINE, _HIGHEST_LINE = 0.025, 0.2
-"""Looking for less likely paths costs a drafter more than they bring; more likely ones always pay."""
+"""Bounds of the former. Looking for less likely paths costs a drafter more than they bring, whatever a row costs; and
+where rows seem dear, a drafter must still be seen to guess what may pay when they are cheap again."""
 _PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again, even if guessing pays."""
 
@@ -34,6 +35,11 @@ class TreeSize:
     """Expected time of the round; 0: the costs of passes are not known."""
     per_row: float = 0.0
     """Seconds for each of the nodes."""
+
+    @property
+    def pays(self) -> float | None:
+        """The probability of a guess that is worth its row; None: nothing is verified, or no costs are known."""
+        return self.per_row * self.tokens / self.seconds if self.nodes and self.seconds else None
 
     def worth(self, gain: float, rows: int) -> float:
         """Seconds that some of the nodes save: the time of their tokens without them, less the time of their rows."""
@@ -55,7 +61,7 @@ class RoundCosts:
         """Seconds of a round without drafting."""
         return self._round.value
 
-    def add(self, rows: int, pass_seconds: float, row_keys: float, other: float) -> None:
+    def add(self, rows: int, pass_seconds: float, row_keys: float, other: float, size: TreeSize | None = None) -> None:
         """A round that read no prompts is over.
 
         Args:
@@ -63,8 +69,11 @@ class RoundCosts:
             pass_seconds: of its pass.
             row_keys: as in ``PassCosts``.
             other: seconds of everything but the pass and the drafts.
+            size: that was chosen for it.
         """
         self.passes.add(rows, pass_seconds, row_keys)
+        if size is not None and size.pays is not None:
+            self._line.add(min(max(_LINE_SHARE * size.pays, _LEAST_LINE), _HIGHEST_LINE))
         self._other.add(other)
         self._round.add(pass_seconds + self._other.value)
 
@@ -88,9 +97,7 @@ class RoundCosts:
                 said, taken, count = tokens, seconds + other, node
         if not count:
             return TreeSize(0, said, taken)
-        per_row = (passes[count] - passes[0]) / count
-        self._line.add(min(max(_LINE_SHARE * per_row * said / taken, _LEAST_LINE), _HIGHEST_LINE))
-        return TreeSize(count, said, taken, per_row)
+        return TreeSize(count, said, taken, (passes[count] - passes[0]) / count)
 
     @property
     def least_reach(self) -> float | None:
