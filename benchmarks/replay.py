@@ -32,7 +32,7 @@ from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.engine.sequence import StopRules
 from headstart.loading import load_model
-from headstart.models.backend import Backend, IntArray
+from headstart.models.backend import NO_STATES, Backend, IntArray
 from headstart.runner import ModelRunner, Span, SpanOutput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -75,7 +75,7 @@ class _Replay(ModelRunner):
     ) -> list[SpanOutput]:
         global _passes
         began = time.thread_time()
-        outputs = [SpanOutput(torch.empty(0, _VOCAB), {}, self._best(span)) for span in spans]
+        outputs = [SpanOutput(torch.empty(0, _VOCAB), NO_STATES, self._best(span)) for span in spans]
         rows = sum(map(len, spans))
         seconds = self.plain + self.slope * (rows - 1 + max(rows - self.knee, 0))
         _passes += seconds - (time.thread_time() - began)

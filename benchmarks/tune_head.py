@@ -26,6 +26,7 @@ from headstart.analysis.bench.prompts import read_prompts
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
 from headstart.drafting.options import option_value
+from headstart.models.backend import TapStates
 from headstart.sampling.noise import SequenceNoise
 
 SMALL = Path(__file__).parent / "prompts" / "small.jsonl"
@@ -43,7 +44,7 @@ class Text:
 
     def outcome(self, sequence: Replayed, first: int, end: int) -> RoundOutcome:
         """Positions [first, end) were read."""
-        hidden = {tap: torch.stack(states[first:end]) for tap, states in self.states.items()}
+        hidden = TapStates.of({tap: torch.stack(states[first:end]) for tap, states in self.states.items()})
         rows = np.array(self.tokens[first:end], dtype=np.int32)
         return RoundOutcome(sequence, first, rows, DraftTree.empty(), hidden=hidden)
 
@@ -79,7 +80,7 @@ class Recorder:
         for outcome in outcomes:
             assert self.text is not None
             for tap in self.taps:
-                self.text.states[tap] += [outcome.hidden[tap][row].clone() for row in outcome.kept_rows]
+                self.text.states[tap] += torch.from_numpy(outcome.hidden[tap][outcome.kept_rows])
             if outcome.committed:
                 self.pass_seconds.append(outcome.pass_seconds)
 

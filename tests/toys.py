@@ -18,7 +18,7 @@ from headstart.drafting.registry import create_drafter
 from headstart.engine import sequence as engine_sequence
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
-from headstart.models.backend import IntArray, PassBatch, PassOutput
+from headstart.models.backend import PassBatch, PassOutput, TapStates
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise
@@ -39,8 +39,8 @@ class ToyStorage:
     def nbytes(self) -> int:
         return self.tokens.nbytes
 
-    def move(self, source: IntArray, target: IntArray) -> None:
-        for a, b in zip(source.tolist(), target.tolist(), strict=True):
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        for a, b in zip(source, target, strict=True):
             self.tokens[b] = self.tokens[a]
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
@@ -99,7 +99,7 @@ class ToyBackend:
         self.rows_seen += batch.num_rows
         logits = [self.logits_of(tuple(paths[row])) for row in batch.logit_rows.tolist()]
         stacked = np.stack(logits) if logits else np.zeros((0, self.config.vocab_size))
-        hidden = {tap: torch.tensor([[float(path[-1])] for path in paths]) for tap in batch.taps}
+        hidden = TapStates.of({tap: torch.tensor([[float(path[-1])] for path in paths]) for tap in batch.taps})
         best = [best_token(self.logits_of(tuple(paths[row]))) for row in batch.best_rows.tolist()]
         return PassOutput(torch.tensor(stacked, dtype=torch.float32), hidden, np.array(best, np.int32))
 

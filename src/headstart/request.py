@@ -19,7 +19,7 @@ from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 from headstart.text.bad_words import spellings
-from headstart.text.detokenizer import IncrementalDetokenizer
+from headstart.text.detokenizer import CommittedText, IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
 _NO_LIMIT = 1 << 62
@@ -128,7 +128,7 @@ class Job:
         self.prompt = prompt
         self.prompt_index = prompt_index
         self.sample = sample
-        self._text = IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params)
+        self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params))
         self.sequence = Sequence(
             id=sequence_id,
             tokens=list(prompt.token_ids),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs
+from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs, TapStates
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -53,8 +53,7 @@ class SpanOutput:
 
     logits: Tensor
     """float32 [wanted, vocab]."""
-    hidden: dict[int, Tensor]
-    """tap -> [row, hidden]."""
+    hidden: TapStates
     best: IntArray | None = None
     """[row] best tokens as ``PassOutput.best`` has them, of a span that wants them."""
 
@@ -124,7 +123,7 @@ class ModelRunner:
             outputs.append(
                 SpanOutput(
                     logits=output.logits[first_logit : first_logit + len(rows)],
-                    hidden={tap: states[start : start + len(span)] for tap, states in output.hidden.items()},
+                    hidden=output.hidden.rows(start, start + len(span)),
                     best=found,
                 )
             )

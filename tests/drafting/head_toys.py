@@ -15,6 +15,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
+from headstart.models.backend import TapStates
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
@@ -111,7 +112,7 @@ def with_states(outcome: RoundOutcome, taps: Sequence[int]) -> RoundOutcome:
             above = before if row == 0 else paths[int(outcome.draft.parents[row - 1]) + 1]
         paths.append([*above, token])
     hidden = {tap: torch.stack([state_after(path, tap) for path in paths] or [torch.zeros(0)]) for tap in taps}
-    return replace(outcome, hidden=hidden)
+    return replace(outcome, hidden=TapStates.of(hidden))
 
 
 def head_context(vocab_size: int) -> DraftContext:

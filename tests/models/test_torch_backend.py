@@ -128,8 +128,8 @@ def test_an_accepted_path_moved_in_place_is_the_context_of_the_next_step(case: C
     case.backend.forward(make_pass([Rows(tree, len(prompt), table, TREE)], logit_rows=[]), storage)
     path = path_to(TREE, 7)
     assert path != list(range(len(path)))
-    source = np.array([slot(table, len(prompt) + row) for row in path], dtype=np.int32)
-    target = np.array([slot(table, len(prompt) + i) for i in range(len(path))], dtype=np.int32)
+    source = [slot(table, len(prompt) + row) for row in path]
+    target = [slot(table, len(prompt) + i) for i in range(len(path))]
     storage.move(source, target)
     text = prompt + [tree[row] for row in path]
     logits = case.backend.forward(make_pass([Rows([5], len(text), table)]), storage).logits
@@ -193,12 +193,12 @@ def test_taps_are_the_layers_inputs(case: Case) -> None:
     storage = case.backend.allocate_cache(3, BLOCK_SIZE)
     taps = (0, 2, layers, FINAL_TAP)
     output = case.backend.forward(make_pass([Rows(tokens, 0, range(3))], taps=taps, logit_rows=[9]), storage)
-    assert set(output.hidden) == set(taps)
-    assert_close(output.hidden[0], hidden[0][0])
-    assert_close(output.hidden[2], hidden[2][0])
-    assert_close(output.hidden[FINAL_TAP], hidden[-1][0])
+    assert output.hidden.taps == taps
+    assert_close(torch.from_numpy(output.hidden[0]), hidden[0][0])
+    assert_close(torch.from_numpy(output.hidden[2]), hidden[2][0])
+    assert_close(torch.from_numpy(output.hidden[FINAL_TAP]), hidden[-1][0])
     assert output.hidden[layers].shape == (10, case.config.hidden_size)
-    assert_close(case.backend.decoder.final_norm(output.hidden[layers]), hidden[-1][0])
+    assert_close(case.backend.decoder.final_norm(torch.from_numpy(output.hidden[layers])), hidden[-1][0])
     assert_close(output.logits, reference_logits(case.model, tokens)[9:])
 
 
@@ -216,7 +216,10 @@ def test_early_exit_is_the_model_of_the_first_layers(family: str) -> None:
     output = case.backend.forward(batch, storage)
     shallow.config.num_hidden_layers = depth
     assert_close(output.logits, reference_logits(shallow, tokens))
-    assert_close(case.backend.decoder.logits(case.backend.decoder.final_norm(output.hidden[depth])), output.logits)
+    assert_close(
+        case.backend.decoder.logits(case.backend.decoder.final_norm(torch.from_numpy(output.hidden[depth]))),
+        output.logits,
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
@@ -337,15 +340,15 @@ def test_moves_happen_in_order(seed: int) -> None:
     expected = storage.data.clone()
     for source, target in zip(*pairs, strict=True):
         expected[:, target] = expected[:, source]
-    storage.move(*pairs)
+    storage.move(*(slots.tolist() for slots in pairs))
     assert torch.equal(storage.data, expected)
 
 
 def test_an_ascending_path_moves_down() -> None:
     storage = numbered_storage()
-    storage.move(np.array([9, 11, 12], dtype=np.int32), np.array([8, 9, 10], dtype=np.int32))
+    storage.move([9, 11, 12], [8, 9, 10])
     assert storage.data[1, 8:13, 1, 0, 0].tolist() == [109, 111, 112, 111, 112]
-    storage.move(np.array([], dtype=np.int32), np.array([], dtype=np.int32))
+    storage.move([], [])
 
 
 def test_blocks_are_copied_whole() -> None:

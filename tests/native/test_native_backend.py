@@ -118,7 +118,7 @@ def test_refuses_block_sizes_and_places(backend: NativeBackend) -> None:
         backend.allocate_cache(2, 16)
     storage = backend.allocate_cache(2, 32)
     with pytest.raises(ValueError, match=r"0\.\.63"):
-        storage.move(np.array([0], np.int32), np.array([64], np.int32))
+        storage.move([0], [64])
     with pytest.raises(ValueError, match=r"0\.\.1"):
         storage.copy_blocks([2], [0])
 

@@ -203,7 +203,7 @@ def test_decoding_goes_on_from_an_accepted_path(base: int, precision: Precision,
     assert accepted != list(range(len(accepted)))
 
     places = range(base, base + len(accepted))
-    storage.move(physical_slots([base + row for row in accepted]), physical_slots(places))
+    storage.move(physical_slots([base + row for row in accepted]).tolist(), physical_slots(places).tolist())
     tail = random_tokens(5, seed=13)
     after = run_chunks(backend, storage, tail, [2], SHUFFLED, start=base + len(accepted))
     fresh, text = storage_of(backend), prompt + [nodes[row] for row in accepted] + tail
@@ -217,7 +217,7 @@ def spoil_unused(storage: NativeStorage, used: list[int], value: float, precisio
     pages = torch.from_numpy(storage.memory).view(dtype).view(len(CONFIGS["grouped"].layers), storage.num_blocks, -1)
     pages[:, donor] = value
     free = np.setdiff1d(np.arange(storage.num_blocks * BLOCK), used).astype(np.int32)
-    storage.move(np.full(len(free), donor * BLOCK, np.int32), free)
+    storage.move([donor * BLOCK] * len(free), free.tolist())
 
 
 @each_isa
@@ -275,7 +275,7 @@ def test_taps_and_few_logits_are_the_same_rows(isa: str) -> None:
         out = backend.forward(make_pass(Rows([token], position, SHUFFLED), taps=taps, logit_rows=[]), storage)
         assert out.logits.shape == (0, 77)
         for tap in taps:
-            assert torch.equal(out.hidden[tap][0], whole.hidden[tap][position])
+            assert np.array_equal(out.hidden[tap][0], whole.hidden[tap][position])
 
 
 @pytest.mark.skipif(not (has_isa("avx512") and has_isa("avx2")), reason="needs a compiler, AVX-512 and AVX2")

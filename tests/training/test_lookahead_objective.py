@@ -82,7 +82,7 @@ def served(config: ModelConfig, weights: DecoderWeights, text: list[int], values
     rows = np.arange(len(values), dtype=np.int32)
     span = Span(0, np.zeros_like(rows), rows - 1, rows, inputs=RowInputs(rows, values))
     with runner.cache.reserve({0: len(rows)}):
-        return runner.forward([span], (FINAL_TAP,))[0].hidden[FINAL_TAP]
+        return torch.from_numpy(runner.forward([span], (FINAL_TAP,))[0].hidden[FINAL_TAP])
 
 
 @pytest.mark.parametrize("load", [lambda: (target().config, weights()), gemma3, gpt2], ids=["llama", "gemma3", "gpt2"])

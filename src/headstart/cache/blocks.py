@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-
 from headstart.errors import CacheError, OutOfBlocksError
 
 
@@ -28,7 +26,7 @@ class BlockAllocator:
         self._blank = list(range(num_blocks - 1, -1, -1))
         self._kept: OrderedDict[int, None] = OrderedDict()
         """Free blocks with contents of use; the one used last stands last."""
-        self._references = np.zeros(num_blocks, dtype=np.int32)
+        self._references = [0] * num_blocks
 
     @property
     def num_free(self) -> int:
@@ -41,7 +39,7 @@ class BlockAllocator:
 
     def references(self, block: int) -> int:
         """How many holders the block has."""
-        return int(self._references[block])
+        return self._references[block]
 
     def allocate(self, count: int) -> list[int]:
         """``count`` blocks with one reference each.
@@ -52,7 +50,8 @@ class BlockAllocator:
         if count > self.num_free:
             raise OutOfBlocksError(f"{count} cache blocks are needed and {self.num_free} are free.")
         blocks = [self._blank.pop() if self._blank else self._evict() for _ in range(count)]
-        self._references[blocks] = 1
+        for block in blocks:
+            self._references[block] = 1
         return blocks
 
     def share(self, blocks: Sequence[int]) -> None:
@@ -62,7 +61,7 @@ class BlockAllocator:
                 raise CacheError("a free cache block cannot be shared.")
         for block in blocks:
             self._kept.pop(block, None)
-        self._references[list(blocks)] += 1
+            self._references[block] += 1
 
     def release(self, blocks: Sequence[int], keep: Callable[[int], bool] = lambda block: False) -> None:
         """One reference less for each (distinct) block; those without any become free, kept where ``keep`` says so."""

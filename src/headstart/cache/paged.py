@@ -156,12 +156,11 @@ class PagedCache:
     def commit(self, sequence_id: int, rows: Sequence[int]) -> None:
         """Keep these reserved rows (ascending offsets, e.g. root and accepted path) as the next tokens."""
         table = self._table(sequence_id)
-        if any(b <= a for a, b in pairwise(rows)) or (rows and not 0 <= rows[0] <= rows[-1] < table.reserved):
+        if any([b <= a for a, b in pairwise(rows)]) or (rows and not 0 <= rows[0] <= rows[-1] < table.reserved):
             raise CacheError(f"rows {list(rows)} are not ascending offsets below the {table.reserved} reserved ones.")
-        moved = [(row, place) for place, row in enumerate(rows) if row != place]
+        moved = [place for place, row in enumerate(rows) if row != place]
         if moved:
-            source, target = np.asarray(moved, dtype=np.int32).T + table.length
-            self.storage.move(self._slots(table, source), self._slots(table, target))
+            self.storage.move(self._slots(table, [rows[place] for place in moved]), self._slots(table, moved))
         table.length += len(rows)
         table.reserved = 0
 
@@ -222,11 +221,10 @@ class PagedCache:
         except KeyError:
             raise CacheError(f"sequence {sequence_id} is not in the cache.") from None
 
-    def _slots(self, table: _Table, logical: IntArray) -> IntArray:
-        blocks = np.asarray(table.blocks, dtype=np.int32)
-        return np.asarray(
-            blocks[logical // self.block_size] * self.block_size + logical % self.block_size, dtype=np.int32
-        )
+    def _slots(self, table: _Table, rows: Sequence[int]) -> list[int]:
+        """[row] physical slots of rows after the committed tokens."""
+        blocks, size = table.blocks, self.block_size
+        return [blocks[slot // size] * size + slot % size for slot in [table.length + row for row in rows]]
 
     def _tail_is_shared(self, table: _Table) -> bool:
         return table.length % self.block_size != 0 and self.allocator.references(table.blocks[-1]) > 1

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from headstart.draft_tree import DraftTree
 from headstart.errors import RequestError
+from headstart.models.backend import NO_STATES, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
@@ -138,8 +138,8 @@ class RoundOutcome:
     """Tokens committed in this round: accepted ones, then the correction or bonus. Empty for a prompt chunk."""
     top_ids: NDArray[np.int64] | None = None
     """[row, k] best target token ids after each row, best first; None in prompt chunks or where not needed."""
-    hidden: dict[int, Tensor] = field(default_factory=dict)
-    """tap -> [row, hidden]."""
+    hidden: TapStates = NO_STATES
+    """Of its rows."""
     pass_rows: int = 0
     """Rows of the whole pass, over all its sequences; 0: not known."""
     pass_seconds: float = 0.0

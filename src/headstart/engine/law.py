@@ -26,7 +26,7 @@ class TargetLaw:
 
     def __init__(self, output: SpanOutput, draft: DraftTree, sequence: Sequence) -> None:
         self._logits = output.logits
-        self._best = output.best
+        self._best: list[int] | None = None if output.best is None else output.best.tolist()
         self._draft = draft
         self._sequence = sequence
         self._root_position = len(sequence.tokens) - 1
@@ -43,7 +43,7 @@ class TargetLaw:
     def sample(self, node: int) -> int:
         """The token after ``node``: the argmax if greedy, else drawn with the noise of the token's own position."""
         if self._best is not None:
-            return checked_best(int(self._best[node + 1]))
+            return checked_best(self._best[node + 1])
         position = self._root_position + len(self._draft.path_to(node)) + 1
         return self._transforms.sample(self._row(node), self._sequence.noise, position, self._history(node))
 

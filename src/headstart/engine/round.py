@@ -111,13 +111,13 @@ def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: T
     committed: list[int] = []
     for depth, node in enumerate((ROOT, *verdict.path)):
         accepted = depth < len(verdict.path)
-        token = int(draft.tokens[verdict.path[depth]]) if accepted else verdict.token
+        token = draft.token_list[verdict.path[depth]] if accepted else verdict.token
         guesses = draft.children.get(node)
         guessed = bool(guesses)
         if sequence.params.logprobs is not None:
             sequence.logprobs.append(law.logprobs(node, token, sequence.params.logprobs))
         sequence.origins.append(_origin(accepted, guessed, depth))
-        sequence.rejected.append(int(draft.tokens[guesses[0]]) if guesses and not accepted else None)
+        sequence.rejected.append(draft.token_list[guesses[0]] if guesses and not accepted else None)
         sequence.commit(token)
         committed.append(token)
         if guessed:
@@ -174,7 +174,7 @@ def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:
     """Row 0 is the root, row i + 1 node i of the draft."""
     return Span(
         sequence.id,
-        np.array([sequence.tokens[-1], *draft.tokens.tolist()], dtype=np.int32),
+        np.array([sequence.tokens[-1], *draft.token_list], dtype=np.int32),
         np.array([-1, *[parent + 1 for parent in draft.parents.tolist()]], dtype=np.int32),
         np.array([0, *draft.depths.tolist()], dtype=np.int32),
         wanted,

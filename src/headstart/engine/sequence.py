@@ -22,8 +22,8 @@ class GrowingText(Protocol):
         """The stop string that was completed, if one was."""
         ...
 
-    def append(self, token_id: int, ends: bool) -> str:
-        """Take one committed token, by which the sequence ends or not; the text that became final."""
+    def append(self, token_id: int, ends: bool) -> None:
+        """Take one committed token, by which the sequence ends or not."""
         ...
 
 

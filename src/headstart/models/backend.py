@@ -7,11 +7,12 @@ its own ``KVStorage``. Integer tables are NumPy int32, so that one set of tables
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -82,18 +83,49 @@ class PassBatch:
         return len(self.cached_lengths)
 
 
+@dataclass(frozen=True, slots=True)
+class TapStates:
+    """States that a pass shows: one block for all taps, made and read at once, on the host."""
+
+    taps: tuple[int, ...]
+    """As in ``PassBatch.taps``."""
+    states: NDArray[np.float32]
+    """[tap, row, hidden]."""
+
+    @classmethod
+    def of(cls, states: Mapping[int, Tensor]) -> TapStates:
+        """Of states [row, hidden] by tap."""
+        return cls(tuple(states), torch.stack(list(states.values())).float().numpy(force=True)) if states else NO_STATES
+
+    def __getitem__(self, tap: int) -> NDArray[np.float32]:
+        """[row, hidden]."""
+        states: NDArray[np.float32] = self.states[self.taps.index(tap)]
+        return states
+
+    def rows(self, first: int, end: int) -> TapStates:
+        """Of some rows, which are not copied."""
+        return TapStates(self.taps, self.states[:, first:end]) if self.taps else self
+
+    def at(self, taps: tuple[int, ...]) -> NDArray[np.float32]:
+        """[tap, row, hidden] of these taps, in their order; perhaps not a copy."""
+        return self.states if taps == self.taps else self.states[[self.taps.index(tap) for tap in taps]]
+
+
+NO_STATES = TapStates((), np.zeros((0, 0, 0), np.float32))
+
+
 @dataclass(frozen=True)
 class PassOutput:
     """What a pass returns.
 
     ``logits``: float32 [wanted, vocab], in the order of ``PassBatch.logit_rows``.
-    ``hidden``: tap -> [row, hidden], in the backend's activation dtype.
+    ``hidden``: those of ``PassBatch.taps``.
     ``best``: int32 [best], in the order of ``PassBatch.best_rows``: the token of the highest logit, the first of
     equals; -1 where the highest is not finite, or a logit is not a number.
     """
 
     logits: Tensor
-    hidden: dict[int, Tensor] = field(default_factory=dict)
+    hidden: TapStates = NO_STATES
     best: IntArray | None = None
 
 
@@ -108,7 +140,7 @@ class KVStorage(Protocol):
         """Size in bytes."""
         ...
 
-    def move(self, source: IntArray, target: IntArray) -> None:
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy physical slots (block * block_size + offset) pairwise, in order: ``source[i]`` to ``target[i]``.
 
         A target slot may be a later pair's source only if the caller ordered the pairs for it; accepted paths

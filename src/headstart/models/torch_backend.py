@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.attention import AttentionPlan
-from headstart.models.backend import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs
+from headstart.models.backend import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 from headstart.models.config import ModelConfig
 from headstart.models.decoder import Decoder
 from headstart.models.weights import DecoderWeights
@@ -32,14 +33,15 @@ class TorchStorage:
     def nbytes(self) -> int:
         return self.data.nbytes
 
-    def move(self, source: IntArray, target: IntArray) -> None:
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
+        sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
         # Together, every source is read before any target is written: the same, unless an earlier target is a later
         # source.
-        chained = bool(np.triu(target[:, None] == source[None, :], 1).any())
-        step = 1 if chained else max(len(source), 1)
-        for first in range(0, len(source), step):
-            self._copy(source[first : first + step], target[first : first + step])
+        chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
+        step = 1 if chained else max(len(sources), 1)
+        for first in range(0, len(sources), step):
+            self._copy(sources[first : first + step], targets[first : first + step])
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise."""
@@ -49,11 +51,8 @@ class TorchStorage:
         self._copy(sources.ravel(), targets.ravel())
 
     @torch.inference_mode()
-    def _copy(self, source: IntArray, target: IntArray) -> None:
-        sources, targets = (
-            torch.from_numpy(np.ascontiguousarray(slots, dtype=np.int64)).to(self.data.device)
-            for slots in (source, target)
-        )
+    def _copy(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        sources, targets = (torch.from_numpy(slots).to(self.data.device) for slots in (source, target))
         self.data.index_copy_(1, targets, self.data.index_select(1, sources))
 
 
@@ -125,7 +124,7 @@ class TorchBackend:
             normed = taps[FINAL_TAP].index_select(0, rows)
         else:
             normed = decoder.final_norm(hidden.index_select(0, rows))
-        return PassOutput(decoder.logits(normed), taps)
+        return PassOutput(decoder.logits(normed), TapStates.of({tap: taps[tap] for tap in batch.taps}))
 
     def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
         if inputs is None:

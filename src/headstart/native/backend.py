@@ -6,6 +6,8 @@ import ctypes
 import logging
 import weakref
 from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,12 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import ConfigError
-from headstart.models.backend import IntArray, KVStorage, PassBatch, PassOutput, RowInputs
+from headstart.models.backend import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 from headstart.models.config import Activation, ModelConfig, NormKind
 from headstart.models.weights import DecoderWeights
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
-from headstart.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, RopeTables, as_float32, as_int32, create_model
+from headstart.native.packing import (
+    FINAL_NORM,
+    OUTPUT_HEAD,
+    Packer,
+    RopeTables,
+    address,
+    as_float32,
+    as_int32,
+    create_model,
+)
 from headstart.native.sampling import NativeRows
 from headstart.native.team import team_size
 from headstart.sampling import kernels
@@ -85,29 +96,27 @@ class NativeStorage:
         pointer = ctypes.cast(self._library.cache_data(self.handle), ctypes.POINTER(ctypes.c_uint8))
         return np.ctypeslib.as_array(pointer, (self.nbytes,))
 
-    def move(self, source: IntArray, target: IntArray) -> None:
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
         self._library.cache_move(self.handle, *self._pairs(source, target, self.block_size))
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise."""
-        within = np.arange(self.pages_per_block, dtype=np.int32)
 
-        def pages(blocks: Sequence[int]) -> IntArray:
-            return (np.asarray(blocks, np.int32)[:, None] * self.pages_per_block + within).ravel()
+        def pages(blocks: Sequence[int]) -> list[int]:
+            return [block * self.pages_per_block + page for block in blocks for page in range(self.pages_per_block)]
 
         self._library.cache_copy(self.handle, *self._pairs(pages(source), pages(target), self.pages_per_block))
 
-    def _pairs(self, source: IntArray, target: IntArray, per_block: int) -> tuple[object, object, int]:
-        source, target = as_int32(source), as_int32(target)
-        limit = self.num_blocks * per_block
-        if len(source) != len(target):
-            raise ValueError(f"{len(source)} sources for {len(target)} targets")
+    def _pairs(self, source: Sequence[int], target: Sequence[int], per_block: int) -> tuple[object, object, int]:
+        count, limit = len(source), self.num_blocks * per_block
+        if count != len(target):
+            raise ValueError(f"{count} sources for {len(target)} targets")
         for places in (source, target):
-            if len(places) and (places.min() < 0 or places.max() >= limit):
+            if count and not 0 <= min(places) <= max(places) < limit:
                 raise ValueError(f"a place is outside 0..{limit - 1}")
-        # The arrays themselves keep the memory alive during the call.
-        return source.ctypes.data_as(ctypes.c_void_p), target.ctypes.data_as(ctypes.c_void_p), len(source)
+        table = ctypes.c_int32 * count
+        return table(*source), table(*target), count
 
 
 class NativeBackend:
@@ -153,6 +162,7 @@ class NativeBackend:
         name = config.name or config.family
         self.handle = create_model(self, library, _shape(config, precision, self.threads), f"{name} as {precision}")
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
+        self._no_logits = torch.empty(0, config.vocab_size)
         with torch.inference_mode():
             self._pack(weights)
 
@@ -183,27 +193,30 @@ class NativeBackend:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         rows, wanted = len(batch.tokens), len(batch.logit_rows)
         depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
-        tables = [
-            as_int32(table)
-            for table in (
-                batch.tokens,
-                batch.positions,
-                batch.parents,
-                batch.row_starts,
-                batch.cached_lengths,
-                batch.block_tables,
-                batch.logit_rows,
-                batch.best_rows,
-                np.array(batch.taps, np.int32),
-            )
-        ]
         _check_lengths(batch)
-        self._ropes.reach(int(batch.positions.max(initial=0)) + 1)
-        logits = torch.empty(wanted, self.config.vocab_size)
+        tables = (
+            batch.tokens,
+            batch.positions,
+            batch.parents,
+            batch.row_starts,
+            batch.cached_lengths,
+            batch.block_tables,
+            batch.logit_rows,
+            batch.best_rows,
+        )
+        # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
+        flat = as_int32(np.concatenate((*tables, _tap_table(batch.taps)), axis=None))
+        places = accumulate([table.size * flat.itemsize for table in tables], initial=address(flat))
+        # No row lies further on than all rows in a chain.
+        self._ropes.reach(max(batch.cached_lengths.tolist(), default=0) + rows)
+        logits = torch.empty(wanted, self.config.vocab_size) if wanted else self._no_logits
         best = np.empty(len(batch.best_rows), np.int32)
-        hidden = {tap: torch.empty(rows, self.config.hidden_size) for tap in batch.taps}
+        hidden, taps = NO_STATES, None
+        if batch.taps:
+            hidden = TapStates(batch.taps, np.empty((len(batch.taps), rows, self.config.hidden_size), np.float32))
+            first, size = address(hidden.states), hidden.states.strides[0]
+            taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
-        taps = (ctypes.c_void_p * len(batch.taps))(*(hidden[tap].data_ptr() for tap in batch.taps))
         arguments = Pass(
             rows,
             batch.num_sequences,
@@ -213,13 +226,13 @@ class NativeBackend:
             len(best),
             depth,
             len(batch.taps),
-            *(table.__array_interface__["data"][0] for table in tables),
+            *places,
             None if inputs is None else inputs.data_ptr(),
             0,
             0,
             None,
-            logits.data_ptr(),
-            best.ctypes.data,
+            logits.data_ptr() if wanted else None,
+            address(best),
             taps,
         )
         error = self._library.forward(self.handle, storage.handle, ctypes.byref(arguments))
@@ -282,6 +295,11 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         logit_softcap=config.logit_softcap or 0.0,
         embedding_scale=config.embedding_scale,
     )
+
+
+@cache
+def _tap_table(taps: tuple[int, ...]) -> IntArray:
+    return np.array(taps, np.int32)
 
 
 def _check_lengths(batch: PassBatch) -> None:

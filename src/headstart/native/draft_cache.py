@@ -35,10 +35,11 @@ class NativeDraftCache(DraftCache):
         self._pool.storage.move(other.slots(first, count), self.slots(self.rows, count))
         self.rows += count
 
-    def slots(self, first: int, count: int) -> IntArray:
-        """int32 [row] where these rows lie in the storage."""
+    def slots(self, first: int, count: int) -> list[int]:
+        """[row] where these rows lie in the storage."""
         rows = np.arange(first, first + count, dtype=np.int32)
-        return self.pages[rows // PAGE_KEYS] * np.int32(PAGE_KEYS) + rows % np.int32(PAGE_KEYS)
+        slots: list[int] = (self.pages[rows // PAGE_KEYS] * PAGE_KEYS + rows % PAGE_KEYS).tolist()
+        return slots
 
     def release(self) -> None:
         self._pool.give_back(self.pages.tolist())

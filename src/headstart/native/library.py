@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
+from typing import TYPE_CHECKING
 
 
 class Shape(Structure):
@@ -95,14 +96,11 @@ class Library:
 
     def __init__(self, handle: ctypes.CDLL, isa: str) -> None:
         self.isa = isa
-        self._functions = {}
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(handle, f"headstart_{name}")
             function.restype, function.argtypes = result, arguments
-            self._functions[name] = function
+            setattr(self, name, function)
 
-    def __getattr__(self, name: str) -> ctypes._CFuncPtr:  # type: ignore[name-defined]
-        try:
-            return self.__dict__["_functions"][name]
-        except KeyError:
-            raise AttributeError(name) from None
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> ctypes._CFuncPtr: ...  # type: ignore[name-defined]

@@ -103,6 +103,11 @@ class IncrementalDetokenizer:
         tail = self._utf8.decode(b"", final=True)
         return self._release(self._stops.push(tail) + self._stops.flush())
 
+    @property
+    def watched(self) -> bool:
+        """Whether there are stop strings, so that text must be made as its tokens come."""
+        return self._stops.any
+
     def _release(self, piece: str) -> str:
         if piece:
             self._pieces.append(piece)
@@ -126,3 +131,45 @@ class IncrementalDetokenizer:
         if tail:
             self._at_start = False
             self._utf8.decode(tail)
+
+
+class CommittedText:
+    """The text of committed tokens. Where no stop string may end it, it is made when it is asked for: between two
+    passes, whose weights sweep the caches, a few tokens take almost as long as a hundred."""
+
+    def __init__(self, detokenizer: IncrementalDetokenizer) -> None:
+        self._detokenizer = detokenizer
+        self._watched = detokenizer.watched
+        self._waiting: list[tuple[int, bool]] = []
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text, None as long as there was none."""
+        return self._detokenizer.stop if self._watched else None
+
+    @property
+    def text(self) -> str:
+        """All text that is final."""
+        return self._caught_up().text
+
+    @property
+    def offsets(self) -> list[int]:
+        """[token] as ``IncrementalDetokenizer.offsets``."""
+        return self._caught_up().offsets
+
+    def append(self, token_id: int, ends: bool) -> None:
+        """Take one token, by which the sequence ends or not."""
+        if self._watched:
+            self._detokenizer.append(token_id, ends)
+        else:
+            self._waiting.append((token_id, ends))
+
+    def finish(self) -> None:
+        """The sequence has ended: what was held back becomes final."""
+        self._caught_up().finish()
+
+    def _caught_up(self) -> IncrementalDetokenizer:
+        for token_id, ends in self._waiting:
+            self._detokenizer.append(token_id, ends)
+        self._waiting.clear()
+        return self._detokenizer

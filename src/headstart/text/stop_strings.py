@@ -31,11 +31,16 @@ class StopMatcher:
         self._state = 0
         self._held = ""
 
+    @property
+    def any(self) -> bool:
+        """Whether there is something to find."""
+        return len(self._children) > 1
+
     def push(self, piece: str) -> str:
         """Take more text; the text that is now safe to show (nothing, once a stop string is completed)."""
         if self.matched is not None:
             return ""
-        if len(self._children) == 1:
+        if not self.any:
             return piece
         text = self._held + piece
         for end, character in enumerate(piece, start=len(self._held) + 1):

@@ -212,8 +212,8 @@ class TargetStates:
         finally:
             for span in spans:
                 cache.remove(span.sequence_id)
-        states = torch.cat([torch.cat([output.hidden[tap] for tap in self._wanted], dim=-1) for output in outputs])
-        return states.to(torch.bfloat16).clone()
+        states = [np.concatenate(output.hidden.at(self._wanted), axis=-1) for output in outputs]
+        return torch.from_numpy(np.concatenate(states)).to(torch.bfloat16)
 
 
 def _name(tap: int) -> str:

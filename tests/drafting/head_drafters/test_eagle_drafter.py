@@ -17,6 +17,7 @@ from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter, HeadDrafter
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
+from headstart.models.backend import TapStates
 from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
@@ -247,7 +248,7 @@ def test_nothing_is_guessed_from_states_that_are_no_numbers() -> None:
     drafter.begin(sequence)
     chunk = np.asarray(PROMPT[:-1], dtype=np.int32)
     hidden = {tap: torch.full((4, HIDDEN), torch.nan) for tap in drafter.needs.taps}
-    drafter.observe([RoundOutcome(sequence, 0, chunk, DraftTree.empty(), hidden=hidden)])
+    drafter.observe([RoundOutcome(sequence, 0, chunk, DraftTree.empty(), hidden=TapStates.of(hidden))])
     assert len(drafter.propose([sequence], [BUDGET])[0]) == 0
 
 

@@ -17,6 +17,7 @@ from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.eagle import Eagle2Drafter
 from headstart.drafting.registry import create_drafter
+from headstart.models.backend import TapStates
 from headstart.models.config import RopeConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.head_pass import DraftRoot, GrownTree
@@ -78,9 +79,9 @@ def drafters(directory: Path, variant: str, options: Mapping[str, object], vocab
     return both
 
 
-def states(rows: int, drafter: Eagle2Drafter, seed: Sequence[int]) -> dict[int, torch.Tensor]:
+def states(rows: int, drafter: Eagle2Drafter, seed: Sequence[int]) -> TapStates:
     rng = np.random.default_rng([*seed])
-    return {tap: torch.from_numpy(rng.normal(size=(rows, HIDDEN))).float() for tap in drafter.needs.taps}
+    return TapStates.of({tap: torch.from_numpy(rng.normal(size=(rows, HIDDEN))).float() for tap in drafter.needs.taps})
 
 
 def rounds(drafter: Eagle2Drafter, params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
@@ -178,7 +179,7 @@ def test_states_that_are_no_numbers_bring_no_guess(tmp_path: Path) -> None:
     drafter, _ = drafters(tmp_path, "eagle3", {"min_probability": 0.0, "precision": "fp32"})
     sequence = ToySequence(1, [5, 6, 7], params=GREEDY)
     drafter.begin(sequence)
-    hidden = {tap: torch.full((2, HIDDEN), torch.nan) for tap in drafter.needs.taps}
+    hidden = TapStates.of({tap: torch.full((2, HIDDEN), torch.nan) for tap in drafter.needs.taps})
     chunk = np.array([5, 6], np.int32)
     drafter.observe([RoundOutcome(sequence, 0, chunk, DraftTree.empty(), hidden=hidden)])
     assert len(drafter.propose([sequence], [DraftBudget(9, 3)])[0]) == 0

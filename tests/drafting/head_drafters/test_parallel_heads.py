@@ -156,5 +156,5 @@ def test_with_states_pairs_rows_and_paths() -> None:
     sequence = ToySequence(1, [1, 2, 3, 4])
     tree = DraftTree(np.asarray([7, 8], dtype=np.int32), np.asarray([-1, -1], dtype=np.int32))
     outcome = RoundOutcome(sequence, 2, np.asarray([3, 7, 8], dtype=np.int32), tree, (), (4,))
-    shown = with_states(outcome, (0,)).hidden[0]
+    shown = torch.from_numpy(with_states(outcome, (0,)).hidden[0])
     assert torch.equal(shown[2], state_after([1, 2, 3, 8], 0))

@@ -114,8 +114,7 @@ class HeadDrafter(ABC):
                 continue
             self._resume(outcome.sequence, reading, outcome.first_position)
             before = reading.end
-            states = [outcome.hidden[tap] for tap in self._taps]
-            reading.append(outcome.first_position, states, outcome.kept_rows)
+            reading.append(outcome.first_position, outcome.hidden.at(self._taps), outcome.kept_rows)
             if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
                 many.append((outcome.sequence, reading))
         self._read_on(many)

@@ -66,7 +66,7 @@ class ParallelHeadsDrafter:
             kept = outcome.kept_rows
             if kept:
                 # A copy: a slice would hold on to the states of the whole pass.
-                state = outcome.hidden[FINAL_TAP][kept[-1]].clone()
+                state = torch.from_numpy(outcome.hidden[FINAL_TAP][kept[-1]].copy())
                 self._states[outcome.sequence.id] = (outcome.first_position + len(kept) - 1, state)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:

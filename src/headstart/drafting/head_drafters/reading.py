@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from headstart.drafting.base import SequenceView
 from headstart.models.backend import IntArray
@@ -48,21 +47,23 @@ class Reading:
         """[row, taps * hidden] of the last known positions, as many as are held."""
         return self._features[: self._held]
 
-    def append(self, position: int, states: Sequence[Tensor], rows: list[int]) -> None:
-        """Know the positions from ``position`` on: these rows of each tap's states [row, hidden]."""
+    def append(self, position: int, states: Features, rows: list[int]) -> None:
+        """Know the positions from ``position`` on: these rows of the states [tap, row, hidden]."""
         if position != self.end:
             self.cache.truncate(0)
             self.first, self.known, self._held = position, 0, 0
         if not self.num_unread:
             self._held = 0
         first, self._held, self.known = self._held, self._held + len(rows), self.known + len(rows)
-        features = np.concatenate([_on_host(state)[rows] for state in states], axis=1)
+        taps, _, hidden = states.shape
         if self._held > len(self._features):
-            room = np.empty((max(2 * first, self._held), features.shape[1]), np.float32)
+            room = np.empty((max(2 * first, self._held), taps * hidden), np.float32)
             if first:
                 room[:first] = self._features[:first]
             self._features = room
-        self._features[first : self._held] = features
+        self._features[first : self._held].reshape(len(rows), taps, hidden)[:] = states.take(rows, axis=1).swapaxes(
+            0, 1
+        )
 
     def resume(self, caches: Sequence[DraftCache], features: Features) -> None:
         """Begin again with copies of these rows, one cache after the other, from position 0 on.
@@ -92,11 +93,3 @@ class Reading:
         """Free the features of what was read."""
         self._features = self._features[self._held - self.num_unread : self._held].copy()
         self._held = self.num_unread
-
-
-def _on_host(states: Tensor) -> Features:
-    try:
-        array: Features = states.numpy()  # nearly always possible, and one call instead of six
-    except (TypeError, RuntimeError):
-        array = states.float().numpy(force=True)
-    return array
