@@ -150,7 +150,7 @@ class DraftTree:
                 children.setdefault(parent, []).append(node)
         return children
 
-    @cached_property
+    @property
     def num_drafted(self) -> int:
         """Nodes that may be verified (probe nodes are not guesses)."""
         return len(self) if self.probe is None else len(self) - int(self.probe.sum())

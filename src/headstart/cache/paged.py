@@ -10,8 +10,8 @@ needed; a sequence adopts those that hold its next tokens instead of computing t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -31,6 +31,22 @@ class _Table:
     salt: str = ""
     chain: list[Link] = field(default_factory=list)
     """[block] what the leading full blocks are known as."""
+
+
+class _Reservation:
+    """Ends what ``PagedCache.reserve`` begins. A class, because a generator takes several times as long."""
+
+    def __init__(self, cache: PagedCache, rows: Mapping[int, int]) -> None:
+        self._cache = cache
+        self._rows = rows
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        for sequence_id in self._rows:
+            if sequence_id in self._cache:
+                self._cache.truncate(sequence_id, self._cache.length(sequence_id))
 
 
 class PagedCache:
@@ -126,9 +142,8 @@ class PagedCache:
         grown = -(-(table.length + rows) // self.block_size) - len(table.blocks)
         return max(grown, 0) + (rows > 0 and self._tail_is_shared(table))
 
-    @contextmanager
-    def reserve(self, rows: Mapping[int, int]) -> Iterator[None]:
-        """Room for ``rows[id]`` rows after each sequence's tokens, while the context lasts.
+    def reserve(self, rows: Mapping[int, int]) -> AbstractContextManager[None]:
+        """Room for ``rows[id]`` rows after each sequence's tokens, until the context that is returned ends.
 
         What ``commit`` did not take is rolled back at the end, also when the pass fails.
 
@@ -146,12 +161,7 @@ class PagedCache:
                 self._forget(table.blocks[-1])
             table.blocks += self.allocator.allocate(self.blocks_needed(sequence_id, count))
             table.reserved = count
-        try:
-            yield
-        finally:
-            for sequence_id in rows:
-                if sequence_id in self._tables:
-                    self.truncate(sequence_id, self.length(sequence_id))
+        return _Reservation(self, rows)
 
     def commit(self, sequence_id: int, rows: Sequence[int]) -> None:
         """Keep these reserved rows (ascending offsets, e.g. root and accepted path) as the next tokens."""

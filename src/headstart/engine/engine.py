@@ -142,9 +142,9 @@ class Engine:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
         while self.running:
             ready, listening = self._ready()
-            plan = make_plan(ready, self.runner.cache, self.limits)
+            plan = make_plan(ready, self.runner.cache, self.limits, listening)
             if plan is not None:
-                return replace(plan, listening=listening)
+                return plan
             youngest = self.running[-1]
             if len(self.running) == 1:
                 youngest.finish_reason = FinishReason.LENGTH

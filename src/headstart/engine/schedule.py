@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
@@ -32,7 +34,7 @@ class Plan:
     """Prompt chunks: a sequence and how many of its unread tokens to read."""
     decoding: list[tuple[Sequence, DraftBudget]]
     """Rounds: a sequence and what may be guessed for it."""
-    listening: dict[int, list[Sequence]] = field(default_factory=dict)
+    listening: Mapping[int, list[Sequence]]
     """id of a sequence that reads a prompt -> those that wait for it; their drafters are shown its chunks, too."""
 
 
@@ -41,7 +43,12 @@ def unread(sequence: Sequence, cache: PagedCache) -> int:
     return len(sequence.tokens) - 1 - cache.length(sequence.id)
 
 
-def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Plan | None:
+def make_plan(
+    sequences: Seq[Sequence],
+    cache: PagedCache,
+    limits: Limits,
+    listening: Mapping[int, list[Sequence]] = MappingProxyType({}),
+) -> Plan | None:
     """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
 
     Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds.
@@ -81,7 +88,7 @@ def make_plan(sequences: Seq[Sequence], cache: PagedCache, limits: Limits) -> Pl
     if reading:
         prompt_rows = sum(count for _, count in reading)
         budgets = [(sequence, replace(budget, prompt_rows=prompt_rows)) for sequence, budget in budgets]
-    return Plan(reading, budgets) if reading or budgets else None
+    return Plan(reading, budgets, listening) if reading or budgets else None
 
 
 def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:

@@ -81,6 +81,7 @@ class Sequence:
     refused: bool = False
     """The error lies in what the request asked for, not in model or machine."""
     history: TokenHistory = field(init=False)
+    """Kept up where the request's transforms look at it."""
     started: float | None = None
     """Clock at admission, in seconds."""
 
@@ -103,7 +104,8 @@ class Sequence:
     def commit(self, token: int) -> None:
         """Make one token final and see whether it ends the sequence."""
         self.tokens.append(token)
-        self.history.append(token)
+        if self.transforms.needs_history:
+            self.history.append(token)
         self.stats.tokens += 1
         if self.text is not None:
             self.text.append(token, token in self.stops.end_tokens or token in self.stops.stop_tokens)

@@ -76,7 +76,10 @@ class Member:
 
     def usual(self, roots: int) -> Standing:
         """Its standing over all sequences of batches of about this size, from which new sequences start."""
-        return self._usual.setdefault(_size(roots), Standing())
+        size = _size(roots)
+        if size not in self._usual:
+            self._usual[size] = Standing()
+        return self._usual[size]
 
     @property
     def probe_is_due(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from itertools import pairwise
-from statistics import median, median_low
+from statistics import median
 
 _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
 """Rows at which the steps of the cost curve end; all passes on a step count as equally costly. The steps are few enough
@@ -134,7 +134,8 @@ class Recent:
 
     def add(self, value: float) -> None:
         self._values.append(value)
-        self.value = median_low(self._values)
+        # ``statistics.median_low`` without its checks: this runs several times a round.
+        self.value = sorted(self._values)[(len(self._values) - 1) // 2]
 
     def scale(self, factor: float) -> None:
         """Hold all timings for this many times what they were."""
@@ -152,7 +153,9 @@ class QuestionCosts:
 
     def add(self, sequences: int, seconds: float) -> None:
         """A question about ``sequences`` sequences (at least 1) was timed."""
-        self._recent.setdefault(sequences, Recent()).add(seconds)
+        if sequences not in self._recent:
+            self._recent[sequences] = Recent()
+        self._recent[sequences].add(seconds)
 
     def add_probe(self, sequences: int, seconds: float) -> None:
         """A question after a rest was timed. If it took less than such ones before it, all timings so far are from
