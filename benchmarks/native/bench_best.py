@@ -30,7 +30,6 @@ def run(backend: Backend, storage: KVStorage, text: NDArray[np.int32], first: in
     output = backend.forward(
         PassBatch(
             tokens=text[first : first + count],
-            positions=rows + np.int32(first),
             parents=rows - np.int32(1),
             row_starts=np.array([0, count], np.int32),
             cached_lengths=np.array([first], np.int32),

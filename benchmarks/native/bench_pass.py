@@ -72,7 +72,6 @@ def chain(tokens: Tensor, cached: int, blocks: int, wanted: int) -> PassBatch:
     counted = np.arange(rows, dtype=np.int32)
     return PassBatch(
         tokens=tokens.numpy().astype(np.int32),
-        positions=counted + cached,
         parents=counted - 1,
         row_starts=np.array([0, rows], np.int32),
         cached_lengths=np.array([cached], np.int32),

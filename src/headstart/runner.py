@@ -31,8 +31,6 @@ class Span:
     """[row] token ids."""
     parents: IntArray
     """[row] row of this span before it on its path, -1 where that is the last cached token."""
-    depths: IntArray
-    """[row] distance from the last cached token, 0 for the first row: position = cached length + depth."""
     logits: Wanted = "all"
     inputs: RowInputs | None = None
     """Rows of this span that read something else than their token."""
@@ -41,10 +39,18 @@ class Span:
     def chain(cls, sequence_id: int, tokens: Sequence[int], logits: Wanted = "all") -> Span:
         """Consecutive tokens: a prompt chunk, or one step of decoding."""
         rows = np.arange(len(tokens), dtype=np.int32)
-        return cls(sequence_id, np.asarray(tokens, dtype=np.int32), rows - 1, rows, logits)
+        return cls(sequence_id, np.asarray(tokens, dtype=np.int32), rows - 1, logits)
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def longest_path(self) -> int:
+        """Rows from a sequence's cached tokens down to the deepest row."""
+        lengths: list[int] = []
+        for parent in self.parents.tolist():
+            lengths.append(1 if parent < 0 else lengths[parent] + 1)
+        return max(lengths, default=0)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,6 @@ class ModelRunner:
         output = self.backend.forward(
             PassBatch(
                 tokens=_joined([span.tokens for span in spans]),
-                positions=_joined([span.depths + np.int32(length) for span, length in zip(spans, cached, strict=True)]),
                 parents=_joined([_moved(span.parents, start) for span, start in zip(spans, starts, strict=False)]),
                 row_starts=np.array(starts, dtype=np.int32),
                 cached_lengths=np.array(cached, dtype=np.int32),

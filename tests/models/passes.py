@@ -25,17 +25,12 @@ class Rows:
 
 def make_pass(parts: Sequence[Rows], logit_rows: Sequence[int] | None = None, **settings: object) -> PassBatch:
     tokens: list[int] = []
-    positions: list[int] = []
     parents: list[int] = []
     starts = [0]
     for part in parts:
         start = starts[-1]
         local = list(part.parents) if part.parents is not None else list(range(-1, len(part.tokens) - 1))
-        depths: list[int] = []
-        for parent in local:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
         tokens += part.tokens
-        positions += [part.cached + depth for depth in depths]
         parents += [-1 if parent < 0 else start + parent for parent in local]
         starts.append(start + len(part.tokens))
     width = max(len(part.table) for part in parts)
@@ -49,7 +44,6 @@ def make_pass(parts: Sequence[Rows], logit_rows: Sequence[int] | None = None, **
 
     return PassBatch(
         tokens=ints(tokens),
-        positions=ints(positions),
         parents=ints(parents),
         row_starts=ints(starts),
         cached_lengths=ints([part.cached for part in parts]),

@@ -119,23 +119,18 @@ class Rows:
 
 def make_pass(*parts: Rows, logit_rows: Sequence[int] | None = None, **settings: object) -> PassBatch:
     tokens: list[int] = []
-    positions: list[int] = []
     parents: list[int] = []
     starts = [0]
     for part in parts:
         local = list(part.parents) if part.parents is not None else list(range(-1, len(part.tokens) - 1))
-        depths: list[int] = []
-        for parent in local:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
         tokens += part.tokens
-        positions += [part.cached + depth for depth in depths]
         parents += [-1 if parent < 0 else starts[-1] + parent for parent in local]
         starts.append(starts[-1] + len(part.tokens))
     tables = np.zeros((len(parts), max(len(part.blocks) for part in parts)), np.int32)
     for i, part in enumerate(parts):
         tables[i, : len(part.blocks)] = part.blocks
     wanted = list(range(len(tokens))) if logit_rows is None else list(logit_rows)
-    arrays = (tokens, positions, parents, starts, [part.cached for part in parts])
+    arrays = (tokens, parents, starts, [part.cached for part in parts])
     return PassBatch(*(np.asarray(a, np.int32) for a in arrays), tables, np.asarray(wanted, np.int32), **settings)
 
 

@@ -80,7 +80,7 @@ def served(config: ModelConfig, weights: DecoderWeights, text: list[int], values
         runner.forward([Span.chain(0, text, "none")])
         runner.cache.commit(0, range(len(text)))
     rows = np.arange(len(values), dtype=np.int32)
-    span = Span(0, np.zeros_like(rows), rows - 1, rows, inputs=RowInputs(rows, values))
+    span = Span(0, np.zeros_like(rows), rows - 1, inputs=RowInputs(rows, values))
     with runner.cache.reserve({0: len(rows)}):
         return torch.from_numpy(runner.forward([span], (FINAL_TAP,))[0].hidden[FINAL_TAP])
 

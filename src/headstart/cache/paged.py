@@ -197,6 +197,8 @@ class PagedCache:
     def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
         """int32 [sequence, block]: block ids of each sequence, padded with 0."""
         tables = [self._table(sequence_id).blocks for sequence_id in sequence_ids]
+        if len(tables) == 1:
+            return np.array(tables, dtype=np.int32)
         padded = np.zeros((len(tables), max(map(len, tables), default=0)), dtype=np.int32)
         for row, blocks in zip(padded, tables, strict=True):
             row[: len(blocks)] = blocks

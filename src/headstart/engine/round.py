@@ -176,7 +176,6 @@ def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:
         sequence.id,
         np.array([sequence.tokens[-1], *draft.token_list], dtype=np.int32),
         np.array([-1, *[parent + 1 for parent in draft.parents.tolist()]], dtype=np.int32),
-        np.array([0, *draft.depths.tolist()], dtype=np.int32),
         wanted,
         inputs=None if draft.inputs is None else draft.inputs.moved(1),
     )

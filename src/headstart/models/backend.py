@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -49,8 +51,6 @@ class PassBatch:
 
     tokens: IntArray
     """[row] token ids."""
-    positions: IntArray
-    """[row] position of the token in its sequence: cached length + depth (root or first chunk row: depth 0)."""
     parents: IntArray
     """[row] pass-wide row index of the row before it on its path, -1 where that is the last cached token.
     A parent always stands before its child."""
@@ -73,6 +73,16 @@ class PassBatch:
     best_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     """[best] rows of which the best token is returned, ascending, none of them in ``logit_rows``. Only for backends
     that ``finds_best``."""
+
+    @cached_property
+    def positions(self) -> IntArray:
+        """[row] position of the token in its sequence: the cached length, or the one after its parent's."""
+        positions: list[int] = []
+        parents, starts = self.parents.tolist(), self.row_starts.tolist()
+        for cached, (first, end) in zip(self.cached_lengths.tolist(), pairwise(starts), strict=True):
+            for parent in parents[first:end]:
+                positions.append(cached if parent < 0 else positions[parent] + 1)
+        return np.array(positions, dtype=np.int32)
 
     @property
     def num_rows(self) -> int:

@@ -196,7 +196,6 @@ class NativeBackend:
         _check_lengths(batch)
         tables = (
             batch.tokens,
-            batch.positions,
             batch.parents,
             batch.row_starts,
             batch.cached_lengths,
@@ -206,7 +205,7 @@ class NativeBackend:
         )
         # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
         flat = as_int32(np.concatenate((*tables, _tap_table(batch.taps)), axis=None))
-        places = accumulate([table.size * flat.itemsize for table in tables], initial=address(flat))
+        tokens, *others = accumulate([table.size * flat.itemsize for table in tables], initial=address(flat))
         # No row lies further on than all rows in a chain.
         self._ropes.reach(max(batch.cached_lengths.tolist(), default=0) + rows)
         logits = torch.empty(wanted, self.config.vocab_size) if wanted else self._no_logits
@@ -226,7 +225,9 @@ class NativeBackend:
             len(best),
             depth,
             len(batch.taps),
-            *places,
+            tokens,
+            None,
+            *others,
             None if inputs is None else inputs.data_ptr(),
             0,
             0,
@@ -305,7 +306,7 @@ def _tap_table(taps: tuple[int, ...]) -> IntArray:
 def _check_lengths(batch: PassBatch) -> None:
     """The library trusts lengths; everything else it checks itself."""
     rows, sequences = len(batch.tokens), len(batch.cached_lengths)
-    if len(batch.positions) != rows or len(batch.parents) != rows:
-        raise ValueError(f"positions and parents do not have one entry for each of {rows} rows")
+    if len(batch.parents) != rows:
+        raise ValueError(f"parents do not have one entry for each of {rows} rows")
     if len(batch.row_starts) != sequences + 1 or len(batch.block_tables) != sequences:
         raise ValueError(f"row_starts and block_tables do not fit {sequences} sequences")

@@ -151,9 +151,7 @@ def test_rows_that_are_not_kept_are_rolled_back() -> None:
     model = new_model()
     sequence = ToySequence(1, text(5))
     model.catch_up([sequence])
-    tree = Span(
-        1, np.array([3, 4, 5], dtype=np.int32), np.array([-1, -1, 1], dtype=np.int32), np.array([0, 0, 1], np.int32)
-    )
+    tree = Span(1, np.array([3, 4, 5], dtype=np.int32), np.array([-1, -1, 1], dtype=np.int32))
     with model.passing(model.fitting([tree])) as outputs:
         assert torch.equal(outputs[0].logits[2], expected([*sequence.tokens, 4, 5]))
         model.keep(tree, [1, 2])

@@ -150,8 +150,9 @@ def _hold_against(
     if reference is None or len(logits) != len(span) or reference.sequence.tokens[:cached] != reference.tokens[:cached]:
         return
     agrees: list[bool] = []
-    for row, (token, parent, depth) in enumerate(zip(span.tokens, span.parents, span.depths, strict=True)):
-        place = cached + int(depth)
+    places: list[int] = []
+    for row, (token, parent) in enumerate(zip(span.tokens.tolist(), span.parents.tolist(), strict=True)):
+        places.append(place := cached if parent < 0 else places[parent] + 1)
         expected = reference.logits.get(place)
         agrees.append((parent < 0 or agrees[parent]) and expected is not None and token == reference.tokens[place])
         if agrees[-1] and expected is not None:

@@ -70,9 +70,7 @@ class GrowingTree(ABC):
 
     def span(self) -> Span:
         """All nodes as rows after the root. The frontier's stand last."""
-        depths = [len(self.paths[node]) - 1 for node in range(len(self.tokens))]
-        tokens, parents = self.structure()
-        return Span(self.sequence.id, tokens, parents, np.asarray(depths, dtype=np.int32))
+        return Span(self.sequence.id, *self.structure())
 
     def structure(self) -> tuple[IntArray, IntArray]:
         """Tokens and parents, int32 [node]."""

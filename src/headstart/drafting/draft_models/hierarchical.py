@@ -240,7 +240,6 @@ class HierarchicalDrafter:
             sequence_id,
             np.concatenate([np.asarray(unread, dtype=np.int32), guesses]),
             np.concatenate([chain - np.int32(1), tree.parents + np.int32(rows)]),
-            np.concatenate([chain, tree.depths + np.int32(rows - 1)]),
         )
 
 

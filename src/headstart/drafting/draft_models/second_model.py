@@ -74,7 +74,7 @@ class SecondModel:
         sensible = {
             span.sequence_id: span
             for span in spans
-            if self.cached(span.sequence_id) + int(span.depths.max()) < config.max_positions
+            if self.cached(span.sequence_id) + span.longest_path <= config.max_positions
             and int(span.tokens.max()) < config.vocab_size
         }
         return [sensible[i] for i in self.with_room({i: len(span) for i, span in sensible.items()})]

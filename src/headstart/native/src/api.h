@@ -18,7 +18,9 @@ struct HeadstartShape {
 struct HeadstartPass {
   int32_t rows, sequences, blocks_per_sequence, pages_per_block;
   int32_t wanted, best, layers, taps;
-  const int32_t *tokens, *positions, *parents, *row_starts, *cached_lengths, *block_tables;
+  const int32_t *tokens;
+  const int32_t *positions;  // null: as `parents` say; needed where there are `paths`
+  const int32_t *parents, *row_starts, *cached_lengths, *block_tables;
   const int32_t *logit_rows, *best_rows;  // [wanted], [best]: ascending, no row in both
   const int32_t *tap_layers;  // [taps], -1: after the final norm
   const float *inputs;        // [rows][hidden] in place of token embeddings, or null

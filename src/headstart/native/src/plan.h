@@ -37,7 +37,8 @@ class Plan {
   // Null, or what is wrong with the pass.
   const char *build(const HeadstartPass &pass, int tokens, int pages, int layers, int positions) {
     pages_per_block_ = pass.pages_per_block;
-    if (const char *error = check(pass, tokens, layers, positions)) return error;
+    if (const char *error = check(pass, tokens, layers)) return error;
+    positions_.resize(pass.rows);
     sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
     for (int s = 0; s < pass.sequences; ++s) {
       SequencePlan plan{pass.row_starts[s], pass.row_starts[s + 1], pass.cached_lengths[s], 0,
@@ -54,8 +55,8 @@ class Plan {
       for (int row = plan.first_row; row < plan.end_row && !pass.paths; ++row) {
         const int parent = pass.parents[row];
         if (parent >= row || (parent != -1 && parent < plan.first_row)) return "a parent does not stand before its row";
-        const int expected = parent < 0 ? plan.cached : pass.positions[parent] + 1;
-        if (pass.positions[row] != expected) return "a position is not its parent's plus one";
+        positions_[row] = parent < 0 ? plan.cached : positions_[parent] + 1;
+        if (pass.positions && pass.positions[row] != positions_[row]) return "a position is not its parent's plus one";
         plan.straight &= parent == (row == plan.first_row ? -1 : row - 1);
       }
       if (!plan.straight && !pass.paths) add_paths(pass, plan);
@@ -65,8 +66,13 @@ class Plan {
       sequences_.push_back(plan);
     }
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
+    for (const int32_t position : positions_)
+      if (position < 0 || position >= positions) return "a position is beyond the rope table";
     return nullptr;
   }
+
+  // [row] of the pass.
+  const int32_t *positions() const { return positions_.data(); }
 
   const std::vector<SequencePlan> &sequences() const { return sequences_; }
   const SequencePlan &sequence_of(int row) const {
@@ -167,14 +173,12 @@ class Plan {
   }
 
   // `tokens`: ids end there; 0 where tokens are not read.
-  static const char *check(const HeadstartPass &pass, int tokens, int layers, int positions) {
+  static const char *check(const HeadstartPass &pass, int tokens, int layers) {
     if (pass.rows < 1 || pass.sequences < 1 || pass.row_starts[0] != 0) return "the pass has no rows";
     if (pass.pages_per_block < 1) return "the block size is not a multiple of 32";
     if (pass.layers < 1 || pass.layers > layers) return "num_layers is outside the model";
-    for (int row = 0; row < pass.rows; ++row) {
+    for (int row = 0; row < pass.rows; ++row)
       if (tokens && (pass.tokens[row] < 0 || pass.tokens[row] >= tokens)) return "a token is outside the vocabulary";
-      if (pass.positions[row] < 0 || pass.positions[row] >= positions) return "a position is beyond the rope table";
-    }
     if (!are_ascending(pass.logit_rows, pass.wanted, pass.rows)) return "logit_rows are not ascending rows of the pass";
     if (!are_ascending(pass.best_rows, pass.best, pass.rows)) return "best_rows are not ascending rows of the pass";
     for (int i = 0; i < pass.best; ++i)
@@ -188,7 +192,7 @@ class Plan {
   void add_paths(const HeadstartPass &pass, const SequencePlan &plan) {
     for (int row = plan.first_row; row < plan.end_row; ++row) {
       path_begin_[row] = static_cast<int64_t>(path_.size());
-      const int depth = pass.positions[row] - plan.cached;
+      const int depth = positions_[row] - plan.cached;
       path_.resize(path_.size() + depth + 1);
       if (depth > 0)
         std::copy_n(path_.begin() + path_begin_[pass.parents[row]], depth, path_.begin() + path_begin_[row]);
@@ -200,7 +204,8 @@ class Plan {
   const char *take_paths(const HeadstartPass &pass, SequencePlan &plan) {
     plan.straight = false;
     for (int row = plan.first_row; row < plan.end_row; ++row) {
-      const int depth = pass.positions[row] - plan.cached;
+      positions_[row] = pass.positions[row];
+      const int depth = positions_[row] - plan.cached;
       const int32_t *path = pass.paths + static_cast<int64_t>(row) * pass.path_length;
       if (depth < 0 || depth >= pass.path_length) return "a path is shorter than its row is deep";
       if (row == plan.first_row) plan.held = path[depth] - plan.cached;
@@ -214,6 +219,7 @@ class Plan {
   }
 
   std::vector<SequencePlan> sequences_;
+  std::vector<int32_t> positions_;  // [row]
   std::vector<int64_t> path_begin_;
   std::vector<int32_t> path_;
   int tree_span_ = 0;

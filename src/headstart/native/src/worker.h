@@ -59,7 +59,7 @@ class PassRunner::Worker {
       load_embedding(row, to);
       for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
       if (m_.learned) {
-        const float *position = m_.learned + static_cast<size_t>(pass_.positions[p_.first_ + row]) * size;
+        const float *position = m_.learned + static_cast<size_t>(p_.plan_.positions()[p_.first_ + row]) * size;
         for (int k = 0; k < size; ++k) to[k] += position[k];
       }
     });
@@ -274,13 +274,13 @@ class PassRunner::Worker {
       return;
     }
     alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(from, pass_.positions[row], key);
+    of_keys.apply(from, p_.plan_.positions()[row], key);
     write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
   template <class Cell> void attend(const DecoderLayer &layer, int index) {
     const AttentionLayer attention{*p_.cache_,        p_.plan_,
-                                   pass_.positions,   index,
+                                   p_.plan_.positions(),   index,
                                    layer.window,      m_.shape.head_dim,
                                    m_.shape.attention_scale, m_.shape.attention_softcap,
                                    rotation(layer, kQueryNorm), p_.qkv_,
