@@ -61,6 +61,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], int]] = [
     ({"speculation": {"drafter": "eagle"}}, 400),
     ({"speculation": {"verify": "guess"}}, 400),
     ({"speculation": {"draft_tokens": -1}}, 400),
+    ({"speculation": {"enabled": False}}, 400),
     ({"cache_salt": "x" * 201}, 400),
 ]
 

@@ -246,6 +246,7 @@ def test_a_text_is_read_without_special_tokens_where_asked_for(llm: LLM) -> None
         ("completions", {"typical_p": 0.5}, "typical_p"),
         ("completions", {"truncate_prompt_tokens": -1, "max_tokens": 5000}, "max_tokens"),
         ("completions", {"speculation": {"drafter": "eagle"}}, "speculation"),
+        ("completions", {"speculation": {"enabled": False}}, "speculation.enabled"),
         ("completions", {"guided_regex": "("}, "guided_regex"),
         ("chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens"),
         ("chat/completions", {"messages": [{"role": "user", "content": "a" * 600}]}, "messages"),

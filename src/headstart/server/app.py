@@ -117,4 +117,6 @@ def _complaint(error: Mapping[str, Any]) -> tuple[str, str | None]:
         return f"the body is not JSON ({error['ctx']['error']} at character {field}).", None
     if not field:
         return "the body is not a JSON object; send one, with content-type application/json.", None
+    if error["type"] == "extra_forbidden":
+        return f"{field}: there is no such field; leave it out.", field
     return f"{field}: {error['msg']}.", field

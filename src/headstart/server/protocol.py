@@ -49,7 +49,10 @@ class Body(BaseModel):
 
 
 class Speculation(Body):
-    """How this request is drafted and verified; the server chooses what is left out."""
+    """How this request is drafted and verified; the server chooses what is left out. Headstart's own, so that a field it
+    does not know is a mistake."""
+
+    model_config = ConfigDict(extra="forbid")
 
     drafter: str | None = Field(default=None, max_length=100)
     draft_tokens: Count | None = None
