@@ -49,7 +49,7 @@ class Body(BaseModel):
 
 
 class Speculation(Body):
-    """How this request is drafted and verified; the server chooses what is left out. Headstart's own, so that a field it
+    """How this request is drafted and verified; the server chooses what is left out. Headstart's own: a field that it
     does not know is a mistake."""
 
     model_config = ConfigDict(extra="forbid")
