@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
-from headstart.text.detokenizer import IncrementalDetokenizer
+from headstart.text.detokenizer import CommittedText, IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 from small_tokenizers import byte_level, sentencepiece
 
@@ -148,3 +148,41 @@ def test_the_default_model_streams_its_text() -> None:
     text = "Numbers: 1, 22, 333. Emoji: 👩‍👩‍👧‍👦 🏳️‍🌈. 日本語 with  spaces\n\tand code: x = {'a': [1]}."
     detokenizer = IncrementalDetokenizer(tokenizer)
     assert detokenizer.extend(tokenizer.encode(text)).text + detokenizer.finish() == text
+
+
+class Counted(IncrementalDetokenizer):
+    """Counts the tokens that it has made into text."""
+
+    made = 0
+
+    def append(self, token_id: int, ends: bool = False) -> str:
+        self.made += 1
+        return super().append(token_id, ends)
+
+
+def test_committed_text_waits_until_it_is_asked_for() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    ids = tokenizer.encode("abc déf")
+    eager, detokenizer = IncrementalDetokenizer(tokenizer), Counted(tokenizer)
+    text = CommittedText(detokenizer)
+    for token_id in ids:
+        eager.append(token_id)
+        text.append(token_id, False)
+    assert text.stop is None
+    assert detokenizer.made == 0
+    assert (text.text, text.offsets) == (eager.text, eager.offsets)
+    text.finish()
+    assert text.text == "abc déf"
+    assert detokenizer.made == len(ids)
+
+
+def test_committed_text_is_made_at_once_where_a_stop_string_may_end_it() -> None:
+    tokenizer = TOKENIZERS["byte-level"]
+    text = CommittedText(IncrementalDetokenizer(tokenizer, stop=["c"]))
+    stops = []
+    for token_id in tokenizer.encode("a b c"):
+        text.append(token_id, False)
+        stops.append(text.stop)
+    assert stops[0] is None
+    assert stops[-1] == "c"
+    assert text.text == "a b "
