@@ -10,8 +10,8 @@ from itertools import count
 from torch import Tensor
 
 from headstart.drafting.base import Drafter, SpeculationParams
+from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.context import DraftContext
-from headstart.drafting.draft_models.second_model import common_prefix
 from headstart.drafting.options import asked_rows, parse_drafter, pieces
 from headstart.drafting.registry import available_drafters, checked_options, create_drafter
 from headstart.engine.engine import Engine

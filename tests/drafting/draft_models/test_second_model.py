@@ -5,7 +5,7 @@ import pytest
 import torch
 from drafting_toys import ToySequence
 
-from headstart.drafting.draft_models.second_model import SecondModel, common_prefix
+from headstart.drafting.draft_models.second_model import SecondModel
 from headstart.runner import ModelRunner, Span
 from toys import ToyBackend, hashed_logits
 
@@ -170,15 +170,3 @@ def test_forgetting_releases_everything() -> None:
         model.forget(i)
     cache = model.runner.cache
     assert cache.allocator.num_free == cache.allocator.num_blocks
-
-
-def test_common_prefix() -> None:
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        first = rng.integers(0, 2, size=rng.integers(0, 12)).tolist()
-        second = rng.integers(0, 2, size=rng.integers(0, 12)).tolist()
-        longest = int(rng.integers(0, 12))
-        naive = 0
-        while naive < min(len(first), len(second), longest) and first[naive] == second[naive]:
-            naive += 1
-        assert common_prefix(first, second, longest) == naive

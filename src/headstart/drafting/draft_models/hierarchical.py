@@ -16,11 +16,11 @@ from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
+from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_models.chains import ChainDraft
 from headstart.drafting.draft_models.draft_law import DraftLaws
 from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
-from headstart.drafting.draft_models.second_model import common_prefix
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.backend import Backend

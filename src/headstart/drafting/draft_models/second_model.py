@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from headstart.drafting.base import SequenceView
+from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.draft_models.draft_law import fit_vocabulary
 from headstart.runner import ModelRunner, Span, SpanOutput
 
@@ -172,15 +173,3 @@ class SecondModel:
                 break
             self.forget(sequence_id)
         return blocks <= allocator.num_free
-
-
-def common_prefix(first: Sequence[int], second: Sequence[int], longest: int) -> int:
-    """How many leading tokens two lists share, ``longest`` at most. Compares slices, not tokens one by one."""
-    low, high = 0, min(len(first), len(second), longest)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
