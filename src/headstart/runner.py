@@ -119,6 +119,7 @@ class ModelRunner:
         if len(spans) == 1:
             return [SpanOutput(output.logits, output.hidden, output.best if spans[0].logits == "best" else None)]
         outputs = []
+        any_logits = any(map(len, wanted))
         first_logit = first_best = 0
         for span, rows, start in zip(spans, wanted, starts, strict=False):
             found = None
@@ -127,7 +128,7 @@ class ModelRunner:
                 first_best += len(span)
             outputs.append(
                 SpanOutput(
-                    logits=output.logits[first_logit : first_logit + len(rows)],
+                    logits=output.logits[first_logit : first_logit + len(rows)] if any_logits else output.logits,
                     hidden=output.hidden.rows(start, start + len(span)),
                     best=found,
                 )
