@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.models.backend import RowInputs
+from headstart.models.backend import RowInputs, path_lengths
 
 ROOT = -1
 """The parent of a first-level node: the last committed token."""
@@ -136,10 +136,7 @@ class DraftTree:
     @cached_property
     def depths(self) -> NDArray[np.int32]:
         """[node] distance from the root, 1 for its children."""
-        depths: list[int] = []
-        for parent in self.parents.tolist():
-            depths.append(1 if parent == ROOT else depths[parent] + 1)
-        return np.array(depths, dtype=np.int32)
+        return np.array(path_lengths(self.parents.tolist()), dtype=np.int32)
 
     @cached_property
     def children(self) -> dict[int, list[int]]:

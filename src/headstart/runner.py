@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs, TapStates
+from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs, TapStates, path_lengths
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -47,10 +47,7 @@ class Span:
     @property
     def longest_path(self) -> int:
         """Rows from a sequence's cached tokens down to the deepest row."""
-        lengths: list[int] = []
-        for parent in self.parents.tolist():
-            lengths.append(1 if parent < 0 else lengths[parent] + 1)
-        return max(lengths, default=0)
+        return max(path_lengths(self.parents.tolist()), default=0)
 
 
 @dataclass(frozen=True)

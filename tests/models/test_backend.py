@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from headstart.models.backend import FINAL_TAP, NO_STATES, PassBatch, TapStates
+from headstart.models.backend import FINAL_TAP, NO_STATES, PassBatch, TapStates, path_lengths
 
 
 def ints(*values: int) -> np.ndarray:
@@ -24,6 +24,11 @@ def test_positions_follow_from_parents() -> None:
     )
     assert batch.positions.tolist() == [5, 6, 40, 41, 42, 41, 42]
     assert batch.positions.dtype == np.int32
+
+
+def test_a_path_ends_with_its_row() -> None:
+    assert path_lengths([-1, 0, 1, 0, -1, 4]) == [1, 2, 3, 2, 1, 2]
+    assert path_lengths([]) == []
 
 
 def test_states_are_found_by_tap_and_row() -> None:

@@ -34,7 +34,7 @@ class _Table:
 
 
 class _Reservation:
-    """Ends what ``PagedCache.reserve`` begins. A class, because a generator takes several times as long."""
+    """Ends what ``PagedCache.reserve`` begins. A class: a generator runs more code for it, in every round."""
 
     def __init__(self, cache: PagedCache, rows: Mapping[int, int]) -> None:
         self._cache = cache

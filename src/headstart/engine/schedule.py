@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
@@ -34,7 +32,7 @@ class Plan:
     """Prompt chunks: a sequence and how many of its unread tokens to read."""
     decoding: list[tuple[Sequence, DraftBudget]]
     """Rounds: a sequence and what may be guessed for it."""
-    listening: Mapping[int, list[Sequence]]
+    listening: dict[int, list[Sequence]]
     """id of a sequence that reads a prompt -> those that wait for it; their drafters are shown its chunks, too."""
 
 
@@ -47,7 +45,7 @@ def make_plan(
     sequences: Seq[Sequence],
     cache: PagedCache,
     limits: Limits,
-    listening: Mapping[int, list[Sequence]] = MappingProxyType({}),
+    listening: dict[int, list[Sequence]],
 ) -> Plan | None:
     """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
 

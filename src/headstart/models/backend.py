@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +23,14 @@ IntArray = NDArray[np.int32]
 
 FINAL_TAP = -1
 """The tap that names the state after the final norm (what the head reads)."""
+
+
+def path_lengths(parents: Sequence[int]) -> list[int]:
+    """[row] rows on its path down to it, its own included. A parent (none: -1) always stands before its child."""
+    lengths: list[int] = []
+    for parent in parents:
+        lengths.append(1 if parent < 0 else lengths[parent] + 1)
+    return lengths
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,8 @@ class PassBatch:
     @cached_property
     def positions(self) -> IntArray:
         """[row] position of the token in its sequence: the cached length, or the one after its parent's."""
-        positions: list[int] = []
-        parents, starts = self.parents.tolist(), self.row_starts.tolist()
-        for cached, (first, end) in zip(self.cached_lengths.tolist(), pairwise(starts), strict=True):
-            for parent in parents[first:end]:
-                positions.append(cached if parent < 0 else positions[parent] + 1)
-        return np.array(positions, dtype=np.int32)
+        lengths = np.array(path_lengths(self.parents.tolist()), dtype=np.int32)
+        return np.repeat(self.cached_lengths, np.diff(self.row_starts)) + lengths - np.int32(1)
 
     @property
     def num_rows(self) -> int:

@@ -135,7 +135,7 @@ class IncrementalDetokenizer:
 
 class CommittedText:
     """The text of committed tokens. Where no stop string may end it, it is made when it is asked for: between two
-    passes, whose weights sweep the caches, a few tokens take almost as long as a hundred."""
+    passes, whose weights sweep the caches, every piece of code that runs is dear, however few tokens it is for."""
 
     def __init__(self, detokenizer: IncrementalDetokenizer) -> None:
         self._detokenizer = detokenizer

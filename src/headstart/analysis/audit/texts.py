@@ -13,6 +13,7 @@ from headstart.analysis.workbench import Contender, Workbench
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
+from headstart.models.backend import path_lengths
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
@@ -150,9 +151,10 @@ def _hold_against(
     if reference is None or len(logits) != len(span) or reference.sequence.tokens[:cached] != reference.tokens[:cached]:
         return
     agrees: list[bool] = []
-    places: list[int] = []
-    for row, (token, parent) in enumerate(zip(span.tokens.tolist(), span.parents.tolist(), strict=True)):
-        places.append(place := cached if parent < 0 else places[parent] + 1)
+    parents: list[int] = span.parents.tolist()
+    rows = zip(span.tokens.tolist(), parents, path_lengths(parents), strict=True)
+    for row, (token, parent, length) in enumerate(rows):
+        place = cached + length - 1
         expected = reference.logits.get(place)
         agrees.append((parent < 0 or agrees[parent]) and expected is not None and token == reference.tokens[place])
         if agrees[-1] and expected is not None:

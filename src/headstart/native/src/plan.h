@@ -38,6 +38,7 @@ class Plan {
   const char *build(const HeadstartPass &pass, int tokens, int pages, int layers, int positions) {
     pages_per_block_ = pass.pages_per_block;
     if (const char *error = check(pass, tokens, layers)) return error;
+    if (pass.paths && !pass.positions) return "rows with paths need positions";
     positions_.resize(pass.rows);
     sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
     for (int s = 0; s < pass.sequences; ++s) {

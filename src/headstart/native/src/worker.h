@@ -280,7 +280,7 @@ class PassRunner::Worker {
 
   template <class Cell> void attend(const DecoderLayer &layer, int index) {
     const AttentionLayer attention{*p_.cache_,        p_.plan_,
-                                   p_.plan_.positions(),   index,
+                                   p_.plan_.positions(), index,
                                    layer.window,      m_.shape.head_dim,
                                    m_.shape.attention_scale, m_.shape.attention_softcap,
                                    rotation(layer, kQueryNorm), p_.qkv_,
