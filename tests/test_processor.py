@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headstart import processor
+from headstart.native.loader import usable_sets
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 
@@ -70,3 +71,27 @@ def test_pytorch_multiplies_bf16_whichever_is_imported_first(first: str) -> None
         [sys.executable, "-c", call], env=environment, check=True, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "96.0"
+
+
+_ZEN5 = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\n"
+_ALL = "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni"
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "fastest"),
+    [
+        (_ZEN5, f"{_ALL} avx512_bf16", "avx512bf16"),
+        (_ZEN5, _ALL, "avx512"),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\n", f"{_ALL} avx512_bf16", "avx512"),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\n", f"{_ALL} avx512_bf16", "avx512"),
+        ("", f"{_ALL} avx512_bf16", "avx512"),
+    ],
+)
+def test_bf16_dot_products_are_taken_where_they_run_at_full_rate(
+    told: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, flags: str, fastest: str
+) -> None:
+    monkeypatch.delenv("HEADSTART_NATIVE", raising=False)
+    told.write_text(f"processor\t: 0\n{vendor}flags\t\t: {flags}\n\n")
+    assert next(iter(usable_sets())).name == fastest
+    named = usable_sets("avx512bf16")  # whoever names it gets it, fast or not
+    assert [isa.name for isa in named] == (["avx512bf16"] if "avx512_bf16" in flags else [])

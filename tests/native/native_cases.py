@@ -17,7 +17,7 @@ from headstart.native.backend import NativeBackend, Precision
 from headstart.native.loader import load_library
 
 BLOCK = 32
-ISAS = ("amx", "amx-emulated", "avx512", "avx2")
+ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avx2")
 PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int8-fast", "fp32")
 
 

@@ -59,7 +59,7 @@ def test_any_chunking(config: object, precision: Precision, isa: str) -> None:
         assert torch.equal(run_chunks(backend, storage_of(backend), tokens, sizes, SHUFFLED), expected), sizes
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512", "avx2")))
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avx2")))
 @each_precision
 def test_every_row_count(precision: Precision, isa: str) -> None:
     backend = native(CONFIGS["grouped"], precision, isa)
@@ -105,12 +105,12 @@ def test_trees_across_the_chunk_border(config: object, precision: Precision, isa
         check_tree(backend, base, random_tree(12, seed=base), seed=base)
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512", "avx2")))
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avx2")))
 def test_tree_larger_than_a_panel(isa: str) -> None:
     check_tree(native(CONFIGS["grouped"], "bf16", isa), 40, [-1, 0, *random_tree(300, seed=5)[2:]], seed=5)
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512")))
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512")))
 def test_prompt_longer_than_a_panel(isa: str) -> None:
     backend = native(CONFIGS["grouped"], "bf16", isa)
     tokens = random_tokens(600)

@@ -53,7 +53,7 @@ def test_products_with_unit_vectors_are_the_weights(isa: str, kind: str) -> None
         assert torch.equal(said, weight.float().T[: len(some)])
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated")))
+@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16")))
 def test_packed_weights_take_three_quarters(isa: str) -> None:
     library = load_library(isa)
     assert library is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from headstart.processor import dots_bf16_at_full_rate
 
 
 @dataclass(frozen=True)
@@ -13,6 +16,8 @@ class InstructionSet:
     compiler_flags: tuple[str, ...]
     cpu_flags: frozenset[str]
     """Names in /proc/cpuinfo that it needs."""
+    pays: Callable[[], bool] = lambda: True
+    """Whether a processor that has all of it is faster with it than with the next one."""
 
 
 _AVX2 = ("-mavx2", "-mfma")
@@ -24,6 +29,12 @@ INSTRUCTION_SETS = (
         "amx",
         ("-DHEADSTART_AMX", *_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         _AVX512_CPU | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
+    ),
+    InstructionSet(
+        "avx512bf16",
+        ("-DHEADSTART_AVX512BF16", *_AVX512, "-mavx512bf16"),
+        _AVX512_CPU | {"avx512_bf16"},
+        dots_bf16_at_full_rate,
     ),
     InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
     InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma"})),

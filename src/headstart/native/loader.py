@@ -53,7 +53,7 @@ def load_library(name: str | None = None) -> Library | None:
     """The library for the fastest instruction set that works here, compiled if need be; None if there is none.
 
     ``name`` (or else the environment variable HEADSTART_NATIVE) names one instruction set instead: "amx",
-    "avx512", "avx2", "amx-emulated"; "0" means none.
+    "avx512bf16", "avx512", "avx2", "amx-emulated"; "0" means none.
     """
     usable = usable_sets(name)
     for isa in usable:
@@ -72,7 +72,7 @@ def usable_sets(name: str | None = None) -> list[InstructionSet]:
     wanted = name or os.environ.get("HEADSTART_NATIVE") or None
     if wanted == "0":
         return []
-    candidates: Sequence[InstructionSet] = isa_module.INSTRUCTION_SETS
+    candidates: Sequence[InstructionSet] = [isa for isa in isa_module.INSTRUCTION_SETS if isa.pays()]
     if wanted is not None:
         chosen = isa_module.by_name(wanted)
         if chosen is None:

@@ -2,6 +2,8 @@
 #pragma once
 #if defined(HEADSTART_AMX)
 #include "kernel_amx.h"
+#elif defined(HEADSTART_AVX512BF16)
+#include "kernel_avx512bf16.h"
 #elif defined(HEADSTART_AVX512)
 #include "kernel_avx512.h"
 #else

@@ -3,6 +3,7 @@
 // As few tiles as possible hold anything: while the other half of a core is at work, tile registers to rename are few,
 // and a product with all eight in use takes twice to three times as long (docs/decisions/0030).
 #pragma once
+#include "bf16_rows.h"
 #include "tiles.h"
 #include "vnni.h"
 
@@ -66,13 +67,6 @@ static inline void multiply_pair(const PackedLinear &linear, const Activations &
     multiply_tile_rows<2>(x, stride, tiles, count, out, kColumns, false, ask);
 }
 
-static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
-  const int steps = static_cast<int>(linear.pair_bytes / kPackedBytes);
-  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
-  const PairCode &code = linear.codes[pair];
-  return {code, &linear.listed[code.first_listed], weights, ask};
-}
-
 static void multiply_linear_bf16(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
   TwelveBitTiles tiles = packed_tiles(linear, pair, weights, ahead);
@@ -82,16 +76,6 @@ static void multiply_linear_bf16(const PackedLinear &linear, int pair, const cha
 static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,
                                      int row, int rows, ReadAhead *, float *out) {
   multiply_pair(linear, a, row, rows, Stream<Bf16>{reinterpret_cast<const Bf16 *>(weights)}, Prefetch::nearby(), out);
-}
-
-static void unpack_linear(const PackedLinear &linear, int pair, const char *weights, ReadAhead &ahead, char *to) {
-  TwelveBitTiles tiles = packed_tiles(linear, pair, weights, &ahead);
-  for (int tile = 0; tile < linear.padded_inputs / 32; ++tile)
-    tiles.unpack(reinterpret_cast<Bf16 *>(to) + tile * kTileCells);
-}
-
-static void store_row_bf16(const Activations &to, int row, const float *x, int padded_inputs) {
-  for (int k = 0; k < padded_inputs; k += 16) store_activation(ElementKind::bf16, to, row, k, load(x + k));
 }
 
 // One tile of bytes, [16 rows of planes][64 inputs], against a pair, or two of them against a half of one:
@@ -184,12 +168,7 @@ static inline LinearKernel linear_kernel(Precision precision) {
   return {};
 }
 
-// C[rows][32] (+)= A . pair tiles, for attention. The bf16 form writes 16 rows of C unless it accumulates.
-template <class Cell, class Tiles>
-static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                  size_t c_stride, bool accumulate) {
-  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
-}
+// `multiply_tiles` of bf16 rows. It writes 16 rows of C unless it accumulates.
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {

@@ -2,6 +2,7 @@
 // others, but the arithmetic no longer hides behind memory above one or two rows.
 #pragma once
 #include "linear.h"
+#include "no_unit.h"
 
 // Sixteen int8 columns against one row, all planes. Bytes are widened to 16 bits and multiplied in pairs; a lane of a
 // sum holds half of a column's four products a step, neighbours are added at the end.
@@ -69,16 +70,3 @@ static inline LinearKernel linear_kernel(Precision precision) {
   }
   return {};
 }
-
-// C[rows][32] (+)= A . pair tiles, for attention.
-template <class Cell, class Tiles>
-static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                  size_t c_stride, bool accumulate) {
-  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
-}
-
-// Nothing to ask for, nothing to set up on a thread.
-static inline bool enable_unit() { return true; }
-struct UnitScope {
-  UnitScope() {}
-};

@@ -1,5 +1,6 @@
 // AVX-512: float arithmetic for bf16 weights, the 8-bit dot product (VNNI) for int8.
 #pragma once
+#include "no_unit.h"
 #include "vnni.h"
 
 // Most rows of a pass whose screened logits take less time than the head's own.
@@ -17,16 +18,3 @@ static inline LinearKernel linear_kernel(Precision precision) {
   }
   return {};
 }
-
-// C[rows][32] (+)= A . pair tiles, for attention.
-template <class Cell, class Tiles>
-static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                  size_t c_stride, bool accumulate) {
-  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
-}
-
-// Nothing to ask for, nothing to set up on a thread.
-static inline bool enable_unit() { return true; }
-struct UnitScope {
-  UnitScope() {}
-};

@@ -117,3 +117,10 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
     c += n * c_stride;
   }
 }
+
+// C[rows][32] (+)= A . pair tiles, for attention. Where queries and weights are bf16, the kernel has a form of its own.
+template <class Cell, class Tiles>
+static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
+                                  size_t c_stride, bool accumulate) {
+  multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
+}

@@ -13,8 +13,8 @@
 
 #include "read_ahead.h"
 
-// The matrix unit multiplies sixteen rows in less time than memory takes, so that there is time to unpack.
-#if defined(HEADSTART_AMX)
+// Where bf16 is multiplied in less time than memory takes, there is time to unpack.
+#if defined(HEADSTART_AMX) || defined(HEADSTART_AVX512BF16)
 constexpr bool kTwelveBits = true;
 #else
 constexpr bool kTwelveBits = false;
@@ -36,7 +36,8 @@ struct PairCode {
 // the first 64 weights' in their lower halves.
 constexpr int kPackedCells = 128, kPackedBytes = 192;
 constexpr int kTileCells = static_cast<int>(TileOrder<Bf16>::kPairCells);
-constexpr int kPackedTileBytes = kTileCells / kPackedCells * kPackedBytes;
+constexpr int kTileGroups = kTileCells / kPackedCells;
+constexpr int kPackedTileBytes = kTileGroups * kPackedBytes;
 
 // Where a weight's lower byte stands among those of its step, so that unpacking leaves weights in order: bytes are
 // interleaved by halves of sixteen.
@@ -68,7 +69,7 @@ static inline PairCode pack_twelve_bits(const Bf16 *pair, int cells, uint8_t *to
   return code;
 }
 
-#if defined(HEADSTART_AMX)
+#if defined(HEADSTART_AMX) || defined(HEADSTART_AVX512BF16)
 
 // Reads the tiles of a pair one after the other.
 class TwelveBitTiles {
@@ -79,20 +80,26 @@ class TwelveBitTiles {
 
   // The next tile, written to `to` [kTileCells].
   HEADSTART_PREFETCHES void unpack(Bf16 *to) {
+    for (int group = 0; group < kTileGroups; ++group) unpack_group(to, group);
+    correct(to);
+  }
+
+  // The same in parts: one group after the other, then what the table does not hold.
+  HEADSTART_PREFETCHES void unpack_group(Bf16 *to, int group) {
     const __m512i low_half = _mm512_set1_epi8(15);
-    for (int group = 0; group < kTileCells / kPackedCells; ++group, packed_ += kPackedBytes) {
-      prefetch_.ask<kPackedBytes / kCacheLine>(packed_);
-      const __m512i codes = _mm512_load_si512(packed_ + 128);
-      const __m512i first = _mm512_shuffle_epi8(upper_, _mm512_and_si512(codes, low_half));
-      const __m512i second =
-          _mm512_shuffle_epi8(upper_, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_half));
-      const __m512i lower[2] = {_mm512_load_si512(packed_), _mm512_load_si512(packed_ + 64)};
-      Bf16 *const at = to + group * kPackedCells;
-      _mm512_store_si512(at, _mm512_unpacklo_epi8(lower[0], first));
-      _mm512_store_si512(at + 32, _mm512_unpackhi_epi8(lower[0], first));
-      _mm512_store_si512(at + 64, _mm512_unpacklo_epi8(lower[1], second));
-      _mm512_store_si512(at + 96, _mm512_unpackhi_epi8(lower[1], second));
-    }
+    prefetch_.ask<kPackedBytes / kCacheLine>(packed_);
+    const __m512i codes = _mm512_load_si512(packed_ + 128);
+    const __m512i first = _mm512_shuffle_epi8(upper_, _mm512_and_si512(codes, low_half));
+    const __m512i second = _mm512_shuffle_epi8(upper_, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_half));
+    const __m512i lower[2] = {_mm512_load_si512(packed_), _mm512_load_si512(packed_ + 64)};
+    Bf16 *const at = to + group * kPackedCells;
+    _mm512_store_si512(at, _mm512_unpacklo_epi8(lower[0], first));
+    _mm512_store_si512(at + 32, _mm512_unpackhi_epi8(lower[0], first));
+    _mm512_store_si512(at + 64, _mm512_unpacklo_epi8(lower[1], second));
+    _mm512_store_si512(at + 96, _mm512_unpackhi_epi8(lower[1], second));
+    packed_ += kPackedBytes;
+  }
+  HEADSTART_PREFETCHES void correct(Bf16 *to) {
     for (; listed_->place < end_; ++listed_) to[listed_->place - (end_ - kTileCells)] = listed_->weight;
     end_ += kTileCells;
   }

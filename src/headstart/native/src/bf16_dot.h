@@ -1,0 +1,164 @@
+// bf16 rows against bf16 pair tiles with the dot product of AVX-512 (BF16), where it runs at full rate: each
+// instruction multiplies twice as many numbers as one of float does, and no weight has to be widened.
+//
+// It adds the two products of a pair to a float sum one after the other, each rounded to nearest even, subnormals
+// taken for zero: one chain of operations per element, whatever the number of rows.
+#pragma once
+#include "bf16_rows.h"
+
+constexpr int kRowsBetween = 10;  // most rows whose sums leave registers for anything else
+constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps that are multiplied between two calls of `meanwhile`
+
+// Tiles that stand in memory.
+template <class Tiles> struct StoredTiles {
+  Tiles tiles;
+  Prefetch prefetch;
+
+  const Bf16 *operator()(int tile) const { return tiles(tile); }
+  HEADSTART_PREFETCHES void meanwhile(const Bf16 *tile, int group) {
+    for (int half = 0; half < 2; ++half) prefetch.ask(tile + group * kPackedCells + half * kPackedCells / 2);
+  }
+};
+
+// Tiles of a packed pair, in order. While one is multiplied the next is unpacked: vector units that products leave idle
+// do it in no time, but only if its instructions stand between theirs. The last `kKept` stay for further rows.
+template <int kKept> class UnpackedTiles {
+ public:
+  UnpackedTiles(TwelveBitTiles packed, int count) : packed_(packed), count_(count) { packed_.unpack(tiles_); }
+
+  // Tile `tile` for the first time, of those before the next one, too.
+  const Bf16 *operator()(int tile) {
+    current_ = tile;
+    return at(tile);
+  }
+  HEADSTART_PREFETCHES void meanwhile(const Bf16 *, int group) {
+    if (current_ + 1 >= count_) return;
+    Bf16 *const to = at(current_ + 1);
+    packed_.unpack_group(to, group);
+    if (group == kTileGroups - 1) packed_.correct(to);
+  }
+  // One that has been unpacked before.
+  Bf16 *at(int tile) { return tiles_ + tile % (kKept + 1) * kTileCells; }
+
+ private:
+  alignas(64) Bf16 tiles_[(kKept + 1) * kTileCells];
+  TwelveBitTiles packed_;
+  int count_, current_ = 0;
+};
+
+template <int kRows, class Source>
+static inline void multiply_dot_rows(const Bf16 *a, size_t a_stride, Source &source, int first, int count, float *c,
+                                     size_t c_stride, bool accumulate) {
+  __m512 sum[kRows][2];  // unrolled everywhere, or it would live in memory
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    sum[r][0] = accumulate ? _mm512_loadu_ps(c + r * c_stride) : _mm512_setzero_ps();
+    sum[r][1] = accumulate ? _mm512_loadu_ps(c + r * c_stride + 16) : _mm512_setzero_ps();
+  }
+  for (int tile = first; tile < first + count; ++tile) {
+    const Bf16 *b = source(tile), *x = a + tile * 32;
+    if constexpr (kRows > kRowsBetween)
+      for (int group = 0; group < kTileGroups; ++group) source.meanwhile(b, group);
+    for (int group = 0; group < kTileGroups; ++group) {
+      if constexpr (kRows <= kRowsBetween) source.meanwhile(b, group);
+#pragma GCC unroll 2
+      for (int step = group * kGroupSteps; step < (group + 1) * kGroupSteps; step += 2) {
+        const __m512bh left = (__m512bh)_mm512_load_si512(b + step * 32);
+        const __m512bh right = (__m512bh)_mm512_load_si512(b + step * 32 + 32);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          int32_t two;
+          std::memcpy(&two, x + r * a_stride + step, 4);
+          const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
+          sum[r][0] = _mm512_dpbf16_ps(sum[r][0], both, left);
+          sum[r][1] = _mm512_dpbf16_ps(sum[r][1], both, right);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    _mm512_storeu_ps(c + r * c_stride, sum[r][0]);
+    _mm512_storeu_ps(c + r * c_stride + 16, sum[r][1]);
+  }
+}
+
+// Up to `kFmaRows` rows against tiles [first, first + count) of a source.
+template <class Source>
+static inline void multiply_dot_block(int rows, const Bf16 *a, size_t a_stride, Source &source, int first, int count,
+                                      float *c, size_t c_stride, bool accumulate) {
+#define HEADSTART_ROWS(R)                                                                \
+  case R:                                                                                \
+    multiply_dot_rows<R>(a, a_stride, source, first, count, c, c_stride, accumulate); \
+    break;
+  switch (rows) {
+    HEADSTART_ROWS(1)
+    HEADSTART_ROWS(2)
+    HEADSTART_ROWS(3)
+    HEADSTART_ROWS(4)
+    HEADSTART_ROWS(5)
+    HEADSTART_ROWS(6)
+    HEADSTART_ROWS(7)
+    HEADSTART_ROWS(8)
+    HEADSTART_ROWS(9)
+    HEADSTART_ROWS(10)
+    HEADSTART_ROWS(11)
+    HEADSTART_ROWS(12)
+  }
+#undef HEADSTART_ROWS
+}
+
+// Any number of rows against tiles that stand in memory.
+template <class Tiles>
+static inline void multiply_dot(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
+                                size_t c_stride, bool accumulate, Prefetch prefetch) {
+  const int blocks = ceil_div(rows, kFmaRows);
+  for (int block = 0; block < blocks; ++block) {
+    const int n = block_rows(rows, kFmaRows, block);
+    StoredTiles<Tiles> source{tiles, prefetch};
+    multiply_dot_block(n, a, a_stride, source, 0, count, c, c_stride, accumulate);
+    a += n * a_stride;
+    c += n * c_stride;
+  }
+}
+
+static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,
+                                     int row, int rows, ReadAhead *, float *out) {
+  multiply_dot(rows, reinterpret_cast<const Bf16 *>(a.row(row)), a.row_bytes / sizeof(Bf16),
+               Stream<Bf16>{reinterpret_cast<const Bf16 *>(weights)}, linear.padded_inputs / 32, out, kColumns, false,
+               Prefetch::nearby());
+}
+
+// Tiles that are unpacked for the first block of rows and found in L1 by the others.
+constexpr int kChunkTiles = 6;
+
+static void multiply_linear_dot(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                int row, int rows, ReadAhead *ahead, float *out) {
+  const Bf16 *x = reinterpret_cast<const Bf16 *>(a.row(row));
+  const size_t stride = a.row_bytes / sizeof(Bf16);
+  const int count = linear.padded_inputs / 32, blocks = ceil_div(rows, kFmaRows);
+  if (blocks == 1) {
+    UnpackedTiles<1> tiles(packed_tiles(linear, pair, weights, ahead), count);
+    multiply_dot_block(rows, x, stride, tiles, 0, count, out, kColumns, false);
+    return;
+  }
+  UnpackedTiles<kChunkTiles> tiles(packed_tiles(linear, pair, weights, ahead), count);
+  struct Kept {
+    UnpackedTiles<kChunkTiles> &tiles;
+    const Bf16 *operator()(int tile) { return tiles.at(tile); }
+    void meanwhile(const Bf16 *, int) {}
+  } kept{tiles};
+  for (int first = 0; first < count; first += kChunkTiles) {
+    const int n = std::min(kChunkTiles, count - first);
+    for (int block = 0, done = 0; block < blocks; ++block) {
+      const int size = block_rows(rows, kFmaRows, block);
+      const Bf16 *from = x + done * stride;
+      float *to = out + done * kColumns;
+      if (block == 0)
+        multiply_dot_block(size, from, stride, tiles, first, n, to, kColumns, first > 0);
+      else
+        multiply_dot_block(size, from, stride, kept, first, n, to, kColumns, first > 0);
+      done += size;
+    }
+  }
+}

@@ -1,0 +1,22 @@
+// bf16 weights against rows rounded to bf16: what the matrix unit and the dot product have in common.
+#pragma once
+#include "linear.h"
+
+static void store_row_bf16(const Activations &to, int row, const float *x, int padded_inputs) {
+  for (int k = 0; k < padded_inputs; k += 16) store_activation(ElementKind::bf16, to, row, k, load(x + k));
+}
+
+// The tiles of a pair as they come out of their packing; the first of `blocks` row blocks asks memory meanwhile.
+static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead,
+                                          int blocks = 1) {
+  const int steps = static_cast<int>(linear.pair_bytes / kPackedBytes);
+  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, blocks) : Prefetch::nearby();
+  const PairCode &code = linear.codes[pair];
+  return {code, &linear.listed[code.first_listed], weights, ask};
+}
+
+static void unpack_linear(const PackedLinear &linear, int pair, const char *weights, ReadAhead &ahead, char *to) {
+  TwelveBitTiles tiles = packed_tiles(linear, pair, weights, &ahead);
+  for (int tile = 0; tile < linear.padded_inputs / 32; ++tile)
+    tiles.unpack(reinterpret_cast<Bf16 *>(to) + tile * kTileCells);
+}

@@ -1,0 +1,30 @@
+// AVX-512 where the dot product of bf16 pairs runs at full rate: it multiplies bf16 weights and the cache; 8-bit weights
+// have their own (VNNI).
+#pragma once
+#include "bf16_dot.h"
+#include "no_unit.h"
+#include "vnni.h"
+
+// Most rows of a pass whose screened logits take less time than the head's own.
+constexpr int kScreenedRows = 256;
+
+// What attention multiplies with cache cells: queries, and the weights of values.
+template <class Cell> struct QueryElement { using type = Cell; };
+
+static inline LinearKernel linear_kernel(Precision precision) {
+  switch (precision) {
+    case Precision::bf16:
+      return {ElementKind::bf16, store_row_bf16, multiply_linear_dot, unpack_linear, multiply_linear_unpacked};
+    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kOffset>, multiply_linear_vnni<2, 0>};
+    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kOffset>, multiply_linear_vnni<1, 0>};
+    case Precision::fp32: return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};
+  }
+  return {};
+}
+
+// `multiply_tiles` of bf16 rows.
+template <class Cell, class Tiles>
+static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
+                                  size_t c_stride, bool accumulate) {
+  multiply_dot(rows, a, a_stride, tiles, count, c, c_stride, accumulate, Prefetch{});
+}
