@@ -6,7 +6,7 @@
 #pragma once
 #include "bf16_rows.h"
 
-constexpr int kRowsBetween = 10;  // most rows whose sums leave registers for anything else
+constexpr int kRowsBetween = 9;  // most rows whose sums leave registers for anything else
 constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps that are multiplied between two calls of `meanwhile`
 
 // Tiles that stand in memory.

@@ -27,6 +27,14 @@ constexpr int kPage = 4096;            // the processor's own prefetcher follows
 constexpr int kPageBytesAhead = 8192;  // its beginning is asked for so far ahead
 constexpr int kPagedRows = 6;          // rows from which a block of bf16 weights leaves the rest of a page to it
 
+// How weights are asked for that are used soon. A pass reads them once; on AMD's cores they can leave without a stay in
+// L3, which then keeps what is read again every round (docs/decisions/0032).
+#if defined(HEADSTART_AVX512BF16)
+constexpr _mm_hint kWeightHint = _MM_HINT_NTA;
+#else
+constexpr _mm_hint kWeightHint = _MM_HINT_T1;
+#endif
+
 // What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1
 // shortly before use.
 class Prefetch {
@@ -57,14 +65,14 @@ class Prefetch {
   template <int kLines = kLine / kCacheLine> HEADSTART_PREFETCHES void ask(const void *step) {
     const char *at = static_cast<const char *>(step);
     if (paged_ && reinterpret_cast<uintptr_t>(at) % kPage < 2 * kLine) {
-      _mm_prefetch(at + kPageBytesAhead, _MM_HINT_T1);
-      _mm_prefetch(at + kPageBytesAhead + kCacheLine, _MM_HINT_T1);
+      _mm_prefetch(at + kPageBytesAhead, kWeightHint);
+      _mm_prefetch(at + kPageBytesAhead + kCacheLine, kWeightHint);
     }
     if (pace_) {
-      _mm_prefetch(far_, _MM_HINT_T1);
+      _mm_prefetch(far_, kWeightHint);
 #pragma GCC unroll 4
       for (int line = 1; line < kLines; ++line)
-        if (pace_ > line * kCacheLine) _mm_prefetch(far_ + line * kCacheLine, _MM_HINT_T1);
+        if (pace_ > line * kCacheLine) _mm_prefetch(far_ + line * kCacheLine, kWeightHint);
       far_ += pace_;
     }
     if (near_)
@@ -93,7 +101,7 @@ class ReadAhead {
   // The weights [from, end) come next.
   void begin(const char *from, const char *end) { at_ = asked_ = from, end_ = end; }
 
-  // Asks for some more lines, wherever the thread has time for it.
+  // Asks for some more lines, wherever the thread has time for it: into L2, for they may be used much later.
   HEADSTART_PREFETCHES void ask(int lines) {
     const char *to = std::min(std::min(asked_ + lines * kCacheLine, at_ + kMostAhead), end_);
     for (; asked_ < to; asked_ += kCacheLine) _mm_prefetch(asked_, _MM_HINT_T1);
