@@ -6,7 +6,6 @@
 #pragma once
 #include "bf16_rows.h"
 
-constexpr int kRowsBetween = 9;  // most rows whose sums leave registers for anything else
 constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps that are multiplied between two calls of `meanwhile`
 
 // Tiles that stand in memory.
@@ -46,9 +45,28 @@ template <int kKept> class UnpackedTiles {
   int count_, current_ = 0;
 };
 
-template <int kRows, class Source>
-static inline void multiply_dot_rows(const Bf16 *a, size_t a_stride, Source &source, int first, int count, float *c,
-                                     size_t c_stride, bool accumulate) {
+// Rows as linear layers read them, tile by tile.
+struct TiledRows {
+  const Bf16 *first;
+  size_t tile_cells;
+
+  TiledRows from(int row) const { return {first + row * kTileInputs, tile_cells}; }
+  TiledRows tile(int index) const { return {first + index * tile_cells, tile_cells}; }
+  const Bf16 *row(int r) const { return first + r * kTileInputs; }
+};
+// Rows one behind the other, as in attention.
+struct StridedRows {
+  const Bf16 *first;
+  size_t stride;
+
+  StridedRows from(int row) const { return {first + row * stride, stride}; }
+  StridedRows tile(int index) const { return {first + index * kTileInputs, stride}; }
+  const Bf16 *row(int r) const { return first + r * stride; }
+};
+
+template <int kRows, class Rows, class Source>
+static inline void multiply_dot_rows(Rows a, Source &source, int first, int count, float *c, size_t c_stride,
+                                     bool accumulate) {
   __m512 sum[kRows][2];  // unrolled everywhere, or it would live in memory
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
@@ -56,11 +74,10 @@ static inline void multiply_dot_rows(const Bf16 *a, size_t a_stride, Source &sou
     sum[r][1] = accumulate ? _mm512_loadu_ps(c + r * c_stride + 16) : _mm512_setzero_ps();
   }
   for (int tile = first; tile < first + count; ++tile) {
-    const Bf16 *b = source(tile), *x = a + tile * 32;
-    if constexpr (kRows > kRowsBetween)
-      for (int group = 0; group < kTileGroups; ++group) source.meanwhile(b, group);
+    const Bf16 *b = source(tile);
+    const Rows x = a.tile(tile);
     for (int group = 0; group < kTileGroups; ++group) {
-      if constexpr (kRows <= kRowsBetween) source.meanwhile(b, group);
+      source.meanwhile(b, group);
 #pragma GCC unroll 2
       for (int step = group * kGroupSteps; step < (group + 1) * kGroupSteps; step += 2) {
         const __m512bh left = (__m512bh)_mm512_load_si512(b + step * 32);
@@ -68,7 +85,7 @@ static inline void multiply_dot_rows(const Bf16 *a, size_t a_stride, Source &sou
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           int32_t two;
-          std::memcpy(&two, x + r * a_stride + step, 4);
+          std::memcpy(&two, x.row(r) + step, 4);
           const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
           sum[r][0] = _mm512_dpbf16_ps(sum[r][0], both, left);
           sum[r][1] = _mm512_dpbf16_ps(sum[r][1], both, right);
@@ -84,12 +101,12 @@ static inline void multiply_dot_rows(const Bf16 *a, size_t a_stride, Source &sou
 }
 
 // Up to `kFmaRows` rows against tiles [first, first + count) of a source.
-template <class Source>
-static inline void multiply_dot_block(int rows, const Bf16 *a, size_t a_stride, Source &source, int first, int count,
-                                      float *c, size_t c_stride, bool accumulate) {
-#define HEADSTART_ROWS(R)                                                                \
-  case R:                                                                                \
-    multiply_dot_rows<R>(a, a_stride, source, first, count, c, c_stride, accumulate); \
+template <class Rows, class Source>
+static inline void multiply_dot_block(int rows, Rows a, Source &source, int first, int count, float *c,
+                                      size_t c_stride, bool accumulate) {
+#define HEADSTART_ROWS(R)                                                   \
+  case R:                                                                   \
+    multiply_dot_rows<R>(a, source, first, count, c, c_stride, accumulate); \
     break;
   switch (rows) {
     HEADSTART_ROWS(1)
@@ -109,24 +126,27 @@ static inline void multiply_dot_block(int rows, const Bf16 *a, size_t a_stride, 
 }
 
 // Any number of rows against tiles that stand in memory.
-template <class Tiles>
-static inline void multiply_dot(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                size_t c_stride, bool accumulate, Prefetch prefetch) {
+template <class Rows, class Tiles>
+static inline void multiply_dot(int rows, Rows a, Tiles tiles, int count, float *c, size_t c_stride, bool accumulate,
+                                Prefetch prefetch) {
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, kFmaRows, block);
     StoredTiles<Tiles> source{tiles, prefetch};
-    multiply_dot_block(n, a, a_stride, source, 0, count, c, c_stride, accumulate);
-    a += n * a_stride;
+    multiply_dot_block(n, a, source, 0, count, c, c_stride, accumulate);
+    a = a.from(n);
     c += n * c_stride;
   }
 }
 
+static inline TiledRows rows_from(const Activations &a, int row) {
+  return {reinterpret_cast<const Bf16 *>(a.row(row)), a.tile_bytes / sizeof(Bf16)};
+}
+
 static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,
                                      int row, int rows, ReadAhead *, float *out) {
-  multiply_dot(rows, reinterpret_cast<const Bf16 *>(a.row(row)), a.row_bytes / sizeof(Bf16),
-               Stream<Bf16>{reinterpret_cast<const Bf16 *>(weights)}, linear.padded_inputs / 32, out, kColumns, false,
-               Prefetch::nearby());
+  const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
+  multiply_dot(rows, rows_from(a, row), tiles, linear.padded_inputs / 32, out, kColumns, false, Prefetch::nearby());
 }
 
 // Tiles that are unpacked for the first block of rows and found in L1 by the others.
@@ -134,12 +154,11 @@ constexpr int kChunkTiles = 6;
 
 static void multiply_linear_dot(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                 int row, int rows, ReadAhead *ahead, float *out) {
-  const Bf16 *x = reinterpret_cast<const Bf16 *>(a.row(row));
-  const size_t stride = a.row_bytes / sizeof(Bf16);
+  const TiledRows x = rows_from(a, row);
   const int count = linear.padded_inputs / 32, blocks = ceil_div(rows, kFmaRows);
   if (blocks == 1) {
     UnpackedTiles<1> tiles(packed_tiles(linear, pair, weights, ahead), count);
-    multiply_dot_block(rows, x, stride, tiles, 0, count, out, kColumns, false);
+    multiply_dot_block(rows, x, tiles, 0, count, out, kColumns, false);
     return;
   }
   UnpackedTiles<kChunkTiles> tiles(packed_tiles(linear, pair, weights, ahead), count);
@@ -152,12 +171,12 @@ static void multiply_linear_dot(const PackedLinear &linear, int pair, const char
     const int n = std::min(kChunkTiles, count - first);
     for (int block = 0, done = 0; block < blocks; ++block) {
       const int size = block_rows(rows, kFmaRows, block);
-      const Bf16 *from = x + done * stride;
+      const TiledRows from = x.from(done);
       float *to = out + done * kColumns;
       if (block == 0)
-        multiply_dot_block(size, from, stride, tiles, first, n, to, kColumns, first > 0);
+        multiply_dot_block(size, from, tiles, first, n, to, kColumns, first > 0);
       else
-        multiply_dot_block(size, from, stride, kept, first, n, to, kColumns, first > 0);
+        multiply_dot_block(size, from, kept, first, n, to, kColumns, first > 0);
       done += size;
     }
   }

@@ -92,6 +92,11 @@ class Decoder {
   bool is_head() const { return entry != Entry::token; }
   bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
 
+  // What attention and the MLP leave their rows in: elements that the next layer reads, or floats to quantise.
+  ElementKind middle_kind() const {
+    return kernel.element == ElementKind::int8 ? ElementKind::fp32 : kernel.element;
+  }
+
   // Most padded inputs of a linear layer.
   size_t widest() const {
     return std::max({hidden, attention, mlp, fuse.padded_inputs, layers[0].linears[kQkv].padded_inputs});

@@ -26,5 +26,5 @@ static inline LinearKernel linear_kernel(Precision precision) {
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
                                   size_t c_stride, bool accumulate) {
-  multiply_dot(rows, a, a_stride, tiles, count, c, c_stride, accumulate, Prefetch{});
+  multiply_dot(rows, StridedRows{a, a_stride}, tiles, count, c, c_stride, accumulate, Prefetch{});
 }

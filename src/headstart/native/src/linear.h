@@ -11,18 +11,24 @@
 
 enum class Precision { bf16, int8, int8_fast, fp32 };
 
-// The rows that a linear layer reads: Bf16 or float elements by row, or 8-bit planes with one scale a row, laid out
-// [tile of 64 inputs][row][plane][64]. There the distance of two rows is known to the compiler: twelve of them in
-// registers would leave too few.
+// The rows that a linear layer reads: Bf16 or float elements by row, or tiled: [tile of 32 inputs][row][32] where vectors
+// multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row. There the distance of two rows is
+// known to the compiler: the addresses of twelve would leave too few registers.
 struct Activations {
   char *data = nullptr;
-  size_t row_bytes = 0;
-  size_t tile_bytes = 0;  // 8 bits: from one tile to the next
+  size_t row_bytes = 0;   // in a tile, where there are tiles
+  size_t tile_bytes = 0;  // tiled: from one tile to the next
   float *scales = nullptr;
 
   char *row(int r) const { return data + r * row_bytes; }
 };
 constexpr int kPlaneBytes = 64;  // of one row in one tile
+constexpr int kTileInputs = 32;  // of a tile of bf16 rows
+#if defined(HEADSTART_AVX512BF16)
+constexpr bool kTiledBf16 = true;
+#else
+constexpr bool kTiledBf16 = false;
+#endif
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.
@@ -64,7 +70,9 @@ constexpr int kRowBlock = 32;  // most rows of one `multiply`
 
 // Writes sixteen columns of a row of floating-point activations (8-bit ones need the whole row: `store_row`).
 static inline void store_activation(ElementKind kind, const Activations &to, int row, int column, Lanes x) {
-  if (kind == ElementKind::bf16)
+  if (kind == ElementKind::bf16 && kTiledBf16)
+    store_bf16(reinterpret_cast<Bf16 *>(to.row(row) + column / kTileInputs * to.tile_bytes) + column % kTileInputs, x);
+  else if (kind == ElementKind::bf16)
     store_bf16(reinterpret_cast<Bf16 *>(to.row(row)) + column, x);
   else
     store(reinterpret_cast<float *>(to.row(row)) + column, x);
@@ -89,8 +97,18 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
   return linear;
 }
 
+// Room for rows in tiles of `inputs`; more than the rows take: tiles must not share cache sets.
+static inline Activations tiled_rows(std::vector<AlignedBuffer> &memory, int rows, size_t row_bytes, size_t tiles) {
+  Activations a;
+  a.row_bytes = row_bytes, a.tile_bytes = (rows + 16) * row_bytes + 64;
+  a.data = memory.emplace_back(tiles * a.tile_bytes).data();
+  return a;
+}
+
 // Rows of floating-point elements, in memory that `memory` keeps.
-static inline Activations element_rows(std::vector<AlignedBuffer> &memory, int rows, size_t columns) {
+static inline Activations element_rows(ElementKind kind, std::vector<AlignedBuffer> &memory, int rows, size_t columns) {
+  if (kind == ElementKind::bf16 && kTiledBf16)
+    return tiled_rows(memory, rows, kTileInputs * sizeof(Bf16), columns / kTileInputs);
   Activations a;
   a.row_bytes = columns * sizeof(float) + 64;  // 64: rows must not share cache sets
   a.data = memory.emplace_back(rows * a.row_bytes).data();
@@ -98,13 +116,11 @@ static inline Activations element_rows(std::vector<AlignedBuffer> &memory, int r
 }
 
 // Rows as linear layers of up to `columns` inputs read them.
-static inline Activations packed_rows(Precision precision, std::vector<AlignedBuffer> &memory, int rows,
-                                      size_t columns) {
-  if (!is_quantised(precision)) return element_rows(memory, rows, columns);
-  Activations a;
-  a.row_bytes = (precision == Precision::int8 ? 2 : 1) * kPlaneBytes;
-  a.tile_bytes = (rows + 16) * a.row_bytes + 64;  // more than its rows: tiles must not share cache sets
-  a.data = memory.emplace_back(columns / kPlaneBytes * a.tile_bytes).data();
+static inline Activations packed_rows(Precision precision, ElementKind kind, std::vector<AlignedBuffer> &memory,
+                                      int rows, size_t columns) {
+  if (!is_quantised(precision)) return element_rows(kind, memory, rows, columns);
+  const int planes = precision == Precision::int8 ? 2 : 1;
+  Activations a = tiled_rows(memory, rows, planes * kPlaneBytes, columns / kPlaneBytes);
   a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
   return a;
 }

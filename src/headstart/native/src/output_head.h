@@ -17,7 +17,7 @@ class OutputHead {
       : m_(model), input_(input), own_(own), best_(model.shape.threads), scratch_(model.shape.threads) {
     for (std::vector<float> &scratch : scratch_) scratch.resize(m_.hidden);
     if (!m_.screen.present()) return;
-    screen_input_ = packed_rows(kScreenPrecision, memory_, kPanelRows, m_.hidden);
+    screen_input_ = packed_rows(kScreenPrecision, ElementKind::int8, memory_, kPanelRows, m_.hidden);
     screened_.assign(m_.shape.threads, std::vector<ScreenedRow>(kPanelRows));
   }
 

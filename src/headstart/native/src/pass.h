@@ -15,8 +15,8 @@ class PassRunner {
     qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
     input_ = packed(kPanelRows);
     mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
-    attended_ = element_rows(memory_, kPanelRows, m_.widest());
-    middle_ = element_rows(memory_, kPanelRows, m_.widest());
+    attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
+    middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
     branch_ = floats(m_.hidden, branch_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
@@ -36,7 +36,9 @@ class PassRunner {
     stride = columns + 16;
     return memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>();
   }
-  Activations packed(int rows) { return packed_rows(m_.precision, memory_, rows, m_.widest()); }
+  Activations packed(int rows) {
+    return packed_rows(m_.precision, m_.kernel.element, memory_, rows, m_.widest());
+  }
 
   bool are_chunks() const { return parts_.front().chunk >= 0; }
   size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }

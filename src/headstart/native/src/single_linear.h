@@ -15,7 +15,7 @@ class SingleLinear {
                             threads)) {
     for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
     pack_linear(linear_, precision, weight, is_bf16, bias, [&](int column) { return column < outputs ? column : -1; });
-    input_ = packed_rows(precision, memory_, kRows, linear_.padded_inputs);
+    input_ = packed_rows(precision, kernel_.element, memory_, kRows, linear_.padded_inputs);
     padded_ = memory_.emplace_back(linear_.padded_inputs * sizeof(float)).as<float>();
   }
 

@@ -13,8 +13,7 @@ class PassRunner::Worker {
         pass_(*runner.pass_),
         thread_(thread),
         threads_(m_.shape.threads),
-        rows_(runner.rows_),
-        quantised_(m_.kernel.element == ElementKind::int8) {}
+        rows_(runner.rows_) {}
 
   void run() {
     const HugeBuffer &stream = m_.streams[thread_];
@@ -173,11 +172,10 @@ class PassRunner::Worker {
 
   // Attention and the MLP leave their rows in `rows` as elements the next layer reads, or as floats to quantise.
   const Activations &pack_quantised(const Activations &rows, int padded) {
-    if (!quantised_) return rows;
+    if (m_.middle_kind() == m_.kernel.element) return rows;
     return pack(p_.input_, p_.private_input_[thread_], rows_, padded,
                 [&](int row, float *) { return reinterpret_cast<const float *>(rows.row(row)); });
   }
-  ElementKind middle_kind() const { return quantised_ ? ElementKind::fp32 : m_.kernel.element; }
 
   template <class Finish> void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish) {
     run_linear(m_.kernel, layer, input, rows, thread_, ahead_, p_.deal_, finish);
@@ -234,7 +232,7 @@ class PassRunner::Worker {
   }
 
   void run_up(const PackedLinear &layer, const Activations &input) {
-    const ElementKind kind = middle_kind();
+    const ElementKind kind = m_.middle_kind();
     linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r) {
         const Lanes left = activate(m_.activation, load(out + r * kColumns)), right = load(out + r * kColumns + 16);
@@ -285,7 +283,7 @@ class PassRunner::Worker {
                                    m_.shape.attention_scale, m_.shape.attention_softcap,
                                    rotation(layer, kQueryNorm), p_.qkv_,
                                    p_.qkv_stride_,    p_.first_,
-                                   p_.attended_,      middle_kind(),
+                                   p_.attended_,      m_.middle_kind(),
                                    ahead_};
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
     const int parts = static_cast<int>(p_.parts_.size());
@@ -333,7 +331,6 @@ class PassRunner::Worker {
   Decoder &m_;
   const HeadstartPass &pass_;
   const int thread_, threads_, rows_;
-  const bool quantised_;
   int phase_ = 0;
   ReadAhead ahead_;
 };
