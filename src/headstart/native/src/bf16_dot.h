@@ -6,7 +6,7 @@
 #pragma once
 #include "bf16_rows.h"
 
-constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps that are multiplied between two calls of `meanwhile`
+constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps between two calls of `meanwhile`
 
 // Tiles that stand in memory.
 template <class Tiles> struct StoredTiles {
