@@ -20,8 +20,11 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True) -> Path:
-    """A llama-like model of 3 layers and 259 tokens (bytes and special tokens) that says printable ASCII."""
+def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True, head_dim: int = HIDDEN // HEADS) -> Path:
+    """A llama-like model of 3 layers and 259 tokens (bytes and special tokens) that says printable ASCII.
+
+    The native pass computes it with a ``head_dim`` of 32.
+    """
     tokenizer = _tokenizer()
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}
@@ -31,7 +34,7 @@ def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True) -> Pa
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": vocab_size,
-        "hidden_size": HIDDEN,
+        "hidden_size": HEADS * head_dim,
         "intermediate_size": MLP,
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
@@ -44,7 +47,7 @@ def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True) -> Pa
         "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
     }
     _write_json(directory / "config.json", config)
-    save_file(_weights(tokenizer, seed), directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(_weights(tokenizer, seed, HEADS * head_dim), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
 
 
@@ -56,33 +59,33 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _weights(tokenizer: Tokenizer, seed: int) -> dict[str, torch.Tensor]:
+def _weights(tokenizer: Tokenizer, seed: int, hidden: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
         return torch.randn(rows, columns, generator=generator) * columns**-0.5
 
     vocab_size = tokenizer.get_vocab_size()
-    head = 4.0 * matrix(vocab_size, HIDDEN)
+    head = 4.0 * matrix(vocab_size, hidden)
     head[[token for token in range(vocab_size) if not 32 <= token < 127]] *= 0.1
     weights = {
-        "model.embed_tokens.weight": torch.randn(vocab_size, HIDDEN, generator=generator),
-        "model.norm.weight": torch.ones(HIDDEN),
+        "model.embed_tokens.weight": torch.randn(vocab_size, hidden, generator=generator),
+        "model.norm.weight": torch.ones(hidden),
         "lm_head.weight": head,
     }
-    kv_size = HIDDEN // HEADS * KV_HEADS
+    kv_size = hidden // HEADS * KV_HEADS
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         weights |= {
-            prefix + "input_layernorm.weight": torch.ones(HIDDEN),
-            prefix + "post_attention_layernorm.weight": torch.ones(HIDDEN),
-            prefix + "self_attn.q_proj.weight": matrix(HIDDEN, HIDDEN),
-            prefix + "self_attn.k_proj.weight": matrix(kv_size, HIDDEN),
-            prefix + "self_attn.v_proj.weight": matrix(kv_size, HIDDEN),
-            prefix + "self_attn.o_proj.weight": matrix(HIDDEN, HIDDEN),
-            prefix + "mlp.gate_proj.weight": matrix(MLP, HIDDEN),
-            prefix + "mlp.up_proj.weight": matrix(MLP, HIDDEN),
-            prefix + "mlp.down_proj.weight": matrix(HIDDEN, MLP),
+            prefix + "input_layernorm.weight": torch.ones(hidden),
+            prefix + "post_attention_layernorm.weight": torch.ones(hidden),
+            prefix + "self_attn.q_proj.weight": matrix(hidden, hidden),
+            prefix + "self_attn.k_proj.weight": matrix(kv_size, hidden),
+            prefix + "self_attn.v_proj.weight": matrix(kv_size, hidden),
+            prefix + "self_attn.o_proj.weight": matrix(hidden, hidden),
+            prefix + "mlp.gate_proj.weight": matrix(MLP, hidden),
+            prefix + "mlp.up_proj.weight": matrix(MLP, hidden),
+            prefix + "mlp.down_proj.weight": matrix(hidden, MLP),
         }
     return weights
 
