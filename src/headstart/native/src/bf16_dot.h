@@ -19,13 +19,13 @@ template <class Tiles> struct StoredTiles {
   }
 };
 
-// Tiles of a packed pair, in order. While one is multiplied the next is unpacked: vector units that products leave idle
-// do it in no time, but only if its instructions stand between theirs. The last `kKept` stay for further rows.
+// Tiles of a packed pair. While one is multiplied the next is unpacked: it costs little where its instructions stand
+// between the products'. The last `kKept` stay for further rows.
 template <int kKept> class UnpackedTiles {
  public:
-  UnpackedTiles(TwelveBitTiles packed, int count) : packed_(packed), count_(count) { packed_.unpack(tiles_); }
+  UnpackedTiles(const TwelveBitTiles &packed, int count) : packed_(packed), count_(count) { packed_.unpack(tiles_); }
 
-  // Tile `tile` for the first time, of those before the next one, too.
+  // The tiles in order, each once.
   const Bf16 *operator()(int tile) {
     current_ = tile;
     return at(tile);

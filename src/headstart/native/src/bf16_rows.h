@@ -6,11 +6,10 @@ static void store_row_bf16(const Activations &to, int row, const float *x, int p
   for (int k = 0; k < padded_inputs; k += 16) store_activation(ElementKind::bf16, to, row, k, load(x + k));
 }
 
-// The tiles of a pair as they come out of their packing; the first of `blocks` row blocks asks memory meanwhile.
-static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead,
-                                          int blocks = 1) {
+// The tiles of a pair as they come out of their packing.
+static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
   const int steps = static_cast<int>(linear.pair_bytes / kPackedBytes);
-  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, blocks) : Prefetch::nearby();
+  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
   const PairCode &code = linear.codes[pair];
   return {code, &linear.listed[code.first_listed], weights, ask};
 }

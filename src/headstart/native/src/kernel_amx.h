@@ -70,7 +70,12 @@ static inline void multiply_pair(const PackedLinear &linear, const Activations &
 static void multiply_linear_bf16(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
   TwelveBitTiles tiles = packed_tiles(linear, pair, weights, ahead);
-  multiply_pair(linear, a, row, rows, [&](int) { return tiles(); }, {}, out);
+  alignas(64) Bf16 tile[kTileCells];
+  const auto next = [&](int) {
+    tiles.unpack(tile);
+    return tile;
+  };
+  multiply_pair(linear, a, row, rows, next, {}, out);
 }
 
 static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,

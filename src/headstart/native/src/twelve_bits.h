@@ -104,14 +104,7 @@ class TwelveBitTiles {
     end_ += kTileCells;
   }
 
-  // The next tile, until the next call.
-  HEADSTART_PREFETCHES const Bf16 *operator()() {
-    unpack(tile_);
-    return tile_;
-  }
-
  private:
-  alignas(64) Bf16 tile_[kTileCells];
   const __m512i upper_;
   const ListedWeight *listed_;
   const char *packed_;
