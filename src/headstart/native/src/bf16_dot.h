@@ -104,25 +104,9 @@ static inline void multiply_dot_rows(Rows a, Source &source, int first, int coun
 template <class Rows, class Source>
 static inline void multiply_dot_block(int rows, Rows a, Source &source, int first, int count, float *c,
                                       size_t c_stride, bool accumulate) {
-#define HEADSTART_ROWS(R)                                                   \
-  case R:                                                                   \
-    multiply_dot_rows<R>(a, source, first, count, c, c_stride, accumulate); \
-    break;
-  switch (rows) {
-    HEADSTART_ROWS(1)
-    HEADSTART_ROWS(2)
-    HEADSTART_ROWS(3)
-    HEADSTART_ROWS(4)
-    HEADSTART_ROWS(5)
-    HEADSTART_ROWS(6)
-    HEADSTART_ROWS(7)
-    HEADSTART_ROWS(8)
-    HEADSTART_ROWS(9)
-    HEADSTART_ROWS(10)
-    HEADSTART_ROWS(11)
-    HEADSTART_ROWS(12)
-  }
-#undef HEADSTART_ROWS
+  with_row_count<kFmaRows>(rows, [&](auto known) {
+    multiply_dot_rows<known.value>(a, source, first, count, c, c_stride, accumulate);
+  });
 }
 
 // Any number of rows against tiles that stand in memory.

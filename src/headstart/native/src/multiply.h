@@ -3,6 +3,8 @@
 // where B is a run of pair tiles (see cells.h) that stand one behind the other (weights) or on cache pages. Every
 // element of C is one chain of operations over the inner steps in order, whatever the number of rows.
 #pragma once
+#include <type_traits>
+
 #include "read_ahead.h"
 #include "vector.h"
 
@@ -81,6 +83,13 @@ static inline int block_rows(int rows, int most, int index) {
   return rows * (index + 1) / blocks - rows * index / blocks;
 }
 
+// Calls `work` with 1 <= rows <= kMost as a number that the compiler knows: kernels are unrolled for each.
+template <int kMost, class Work> static inline void with_row_count(int rows, Work &&work) {
+  if constexpr (kMost > 1)
+    if (rows < kMost) return with_row_count<kMost - 1>(rows, work);
+  work(std::integral_constant<int, kMost>{});
+}
+
 template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                 size_t c_stride, bool accumulate, bool streamed = false, ReadAhead *ahead = nullptr) {
@@ -92,27 +101,9 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
     const Prefetch ask = !streamed ? Prefetch{}
                          : paged   ? ahead->by_page(tiles(0), bytes)
                                    : next_block(ahead, tiles(0), bytes, block, blocks);
-#define HEADSTART_ROWS(R)                                                                                \
-  case R:                                                                                                \
-    multiply_fma_rows<Cell, R>(a, a_stride, tiles, count, c, c_stride, accumulate, ask); \
-    break;
-    switch (n) {
-      HEADSTART_ROWS(1)
-      HEADSTART_ROWS(2)
-#if defined(__AVX512F__)
-      HEADSTART_ROWS(3)
-      HEADSTART_ROWS(4)
-      HEADSTART_ROWS(5)
-      HEADSTART_ROWS(6)
-      HEADSTART_ROWS(7)
-      HEADSTART_ROWS(8)
-      HEADSTART_ROWS(9)
-      HEADSTART_ROWS(10)
-      HEADSTART_ROWS(11)
-      HEADSTART_ROWS(12)
-#endif
-    }
-#undef HEADSTART_ROWS
+    with_row_count<kFmaRows>(n, [&](auto known) {
+      multiply_fma_rows<Cell, known.value>(a, a_stride, tiles, count, c, c_stride, accumulate, ask);
+    });
     a += n * a_stride;
     c += n * c_stride;
   }

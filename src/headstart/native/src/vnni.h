@@ -67,25 +67,9 @@ static void multiply_linear_vnni(const PackedLinear &linear, int pair, const cha
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
     const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
-#define HEADSTART_ROWS(R)                                                                                    \
-  case R:                                                                                                    \
-    if constexpr (R <= most) multiply_vnni_rows<R, kPlanes, kFlip>(linear, pair, weights, a, row, out, ask); \
-    break;
-    switch (n) {
-      HEADSTART_ROWS(1)
-      HEADSTART_ROWS(2)
-      HEADSTART_ROWS(3)
-      HEADSTART_ROWS(4)
-      HEADSTART_ROWS(5)
-      HEADSTART_ROWS(6)
-      HEADSTART_ROWS(7)
-      HEADSTART_ROWS(8)
-      HEADSTART_ROWS(9)
-      HEADSTART_ROWS(10)
-      HEADSTART_ROWS(11)
-      HEADSTART_ROWS(12)
-    }
-#undef HEADSTART_ROWS
+    with_row_count<most>(n, [&](auto known) {
+      multiply_vnni_rows<known.value, kPlanes, kFlip>(linear, pair, weights, a, row, out, ask);
+    });
     row += n;
     out += n * kColumns;
   }
