@@ -10,7 +10,8 @@ from headstart.models.weights import LinearWeights
 from headstart.native.heads import NativeLinear
 from headstart.native.loader import load_library
 
-INPUTS, OUTPUTS = 192, 100
+INPUTS, OUTPUTS = 448, 100
+"""Inputs of fourteen tiles: the dot product cuts them into runs of six for more than twelve rows."""
 ROWS = (1, 16, 17, 32, 33, 64, 65, 192)
 """Rows of one call: with the matrix unit, one block of them reads packed weights, several read what was unpacked."""
 
@@ -21,7 +22,7 @@ def bfloat16(bits: torch.Tensor) -> torch.Tensor:
 
 
 def weights(kind: str) -> torch.Tensor:
-    """[OUTPUTS, INPUTS] finite numbers, none of them subnormal (the matrix unit takes those for zero)."""
+    """[OUTPUTS, INPUTS] finite numbers, none of them subnormal (bf16 products take those for zero)."""
     generator = torch.Generator().manual_seed(3)
     shape = (OUTPUTS, INPUTS)
     if kind == "trained":
@@ -51,6 +52,18 @@ def test_products_with_unit_vectors_are_the_weights(isa: str, kind: str) -> None
         some = units[: max(3 * rows, 16)]
         said = torch.cat([layer(part) for part in some.split(rows)])
         assert torch.equal(said, weight.float().T[: len(some)])
+
+
+@pytest.mark.parametrize("kind", ["trained", "a few of other sizes"])
+@pytest.mark.parametrize("isa", isa_params())
+def test_a_row_has_the_same_bits_among_any_number(isa: str, kind: str) -> None:
+    library = load_library(isa)
+    assert library is not None
+    layer = NativeLinear(library, LinearWeights(weights(kind)), "bf16", 2)
+    rows = torch.randn(40, INPUTS, generator=torch.Generator().manual_seed(4))
+    alone = torch.cat([layer(row) for row in rows.split(1)])
+    for count in range(2, len(rows) + 1):
+        assert torch.equal(layer(rows[:count]), alone[:count]), count
 
 
 @pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16")))

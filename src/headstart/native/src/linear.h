@@ -70,12 +70,12 @@ constexpr int kRowBlock = 32;  // most rows of one `multiply`
 
 // Writes sixteen columns of a row of floating-point activations (8-bit ones need the whole row: `store_row`).
 static inline void store_activation(ElementKind kind, const Activations &to, int row, int column, Lanes x) {
-  if (kind == ElementKind::bf16 && kTiledBf16)
-    store_bf16(reinterpret_cast<Bf16 *>(to.row(row) + column / kTileInputs * to.tile_bytes) + column % kTileInputs, x);
-  else if (kind == ElementKind::bf16)
-    store_bf16(reinterpret_cast<Bf16 *>(to.row(row)) + column, x);
-  else
+  if (kind == ElementKind::bf16) {
+    const int tile = kTiledBf16 ? column / kTileInputs : 0;
+    store_bf16(reinterpret_cast<Bf16 *>(to.row(row) + tile * to.tile_bytes) + column - tile * kTileInputs, x);
+  } else {
     store(reinterpret_cast<float *>(to.row(row)) + column, x);
+  }
 }
 
 static inline size_t element_bytes(Precision precision) {
@@ -97,7 +97,7 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
   return linear;
 }
 
-// Room for rows in tiles of `inputs`; more than the rows take: tiles must not share cache sets.
+// Room for rows of `row_bytes` in each of `tiles`, and some more: tiles must not share cache sets.
 static inline Activations tiled_rows(std::vector<AlignedBuffer> &memory, int rows, size_t row_bytes, size_t tiles) {
   Activations a;
   a.row_bytes = row_bytes, a.tile_bytes = (rows + 16) * row_bytes + 64;

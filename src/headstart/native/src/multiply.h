@@ -21,8 +21,8 @@ template <class Cell> struct Paged {
   const Cell *operator()(int tile) const { return pages[tile] + offset; }
 };
 
-// The product in float fused multiply-adds. Faster than the bf16 dot instruction of AVX-512 (half rate on the server
-// cores it was measured on) above one row, and the same speed as memory at one.
+// The product in float fused multiply-adds. Where the bf16 dot instruction of AVX-512 runs at half rate, this is faster
+// above one row, and the same speed as memory at one.
 template <class Cell, int kRows, class Tiles>
 static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                      size_t c_stride, bool accumulate, Prefetch prefetch) {

@@ -28,7 +28,7 @@ constexpr int kPageBytesAhead = 8192;  // its beginning is asked for so far ahea
 constexpr int kPagedRows = 6;          // rows from which a block of bf16 weights leaves the rest of a page to it
 
 // How weights are asked for that are used soon. A pass reads them once; on AMD's cores they can leave without a stay in
-// L3, which then keeps what is read again every round (docs/decisions/0032).
+// L3, to the good of whatever else a round reads (docs/decisions/0032).
 #if defined(HEADSTART_AVX512BF16)
 constexpr _mm_hint kWeightHint = _MM_HINT_NTA;
 #else

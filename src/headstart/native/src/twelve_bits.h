@@ -13,13 +13,6 @@
 
 #include "read_ahead.h"
 
-// Where bf16 is multiplied in less time than memory takes, there is time to unpack.
-#if defined(HEADSTART_AMX) || defined(HEADSTART_AVX512BF16)
-constexpr bool kTwelveBits = true;
-#else
-constexpr bool kTwelveBits = false;
-#endif
-
 // A weight of a pair whose exponent is not in the pair's table.
 struct ListedWeight {
   uint32_t place;  // in the pair's cells; the last one of a pair is `kNoPlace`
@@ -71,6 +64,9 @@ static inline PairCode pack_twelve_bits(const Bf16 *pair, int cells, uint8_t *to
 
 #if defined(HEADSTART_AMX) || defined(HEADSTART_AVX512BF16)
 
+// bf16 is multiplied in less time than memory takes, so that there is time to unpack.
+constexpr bool kTwelveBits = true;
+
 // Reads the tiles of a pair one after the other.
 class TwelveBitTiles {
  public:
@@ -112,4 +108,6 @@ class TwelveBitTiles {
   Prefetch prefetch_;
 };
 
+#else
+constexpr bool kTwelveBits = false;
 #endif
