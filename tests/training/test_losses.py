@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from headstart.training.losses import ROW_LOSSES, kl_then_acceptance, soft_cross_entropy, total_variation
+from headstart.training import losses
+from headstart.training.losses import ROW_LOSSES, kl_then_acceptance, soft_cross_entropy, sum_by_rows, total_variation
 from headstart.training.vocabulary import choose_draft_vocabulary
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.9, 0.1, 0.0]])
@@ -49,3 +50,28 @@ def test_the_smallest_size_that_covers_enough() -> None:
     assert len(ids) == 2048
     assert coverage > 0.97
     assert len(choose_draft_vocabulary(np.ones(300, dtype=np.int64), None)[0]) == 300
+
+
+@pytest.mark.parametrize("name", ROW_LOSSES)
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_rows_by_slices_have_the_loss_and_gradients_of_all_at_once(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "_ROWS", 2)
+    row_loss = ROW_LOSSES[name]  # type: ignore[index]
+    torch.manual_seed(0)
+    head, unused = torch.randn(7, 3, requires_grad=True), torch.ones(2, requires_grad=True)
+    states, laws = torch.randn(rows, 3, requires_grad=True), torch.randn(rows, 7).softmax(-1)
+    whole = row_loss(states @ head.T, laws).sum()
+    expected = torch.autograd.grad(3 * whole, (states, head))
+
+    def of_rows(states: torch.Tensor, rows: slice) -> torch.Tensor:
+        return row_loss(states @ head.T, laws[rows]).sum()
+
+    summed = sum_by_rows(of_rows, states, (head, unused))
+    (3 * summed).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(summed, whole)
+    torch.testing.assert_close(states.grad, expected[0])
+    if rows:
+        torch.testing.assert_close(head.grad, expected[1])
+    assert unused.grad is None

@@ -162,7 +162,7 @@ def test_the_target_of_depth_j_at_place_i_is_token_i_plus_2_plus_j() -> None:
     ids = torch.arange(target().config.vocab_size)
     teacher = Teacher(tables(), ids)
     chains = Chains(teacher, batch)
-    losses = StepLosses(teacher, batch, "ce", 1.0)
+    losses = StepLosses(torch.nn.Identity(), teacher, batch, "ce", 1.0)
     places = chains.places
     for depth in range(3):
         ahead = torch.zeros_like(batch.tokens)
@@ -172,7 +172,7 @@ def test_the_target_of_depth_j_at_place_i_is_token_i_plus_2_plus_j() -> None:
         law = teacher.probs(torch.nn.functional.pad(batch.final, (0, 0, 0, 1 + depth))[:, 1 + depth :].flatten(0, 1))
         wanted = losses.places(depth)
         expected = -(law.view(*wanted.shape, -1)[wanted] * logits[wanted].log_softmax(-1)).sum() / places.sum()
-        torch.testing.assert_close(losses.loss(depth, wanted, logits[wanted]), expected)
+        torch.testing.assert_close(losses.loss(depth, wanted, logits[wanted], torch.nn.Identity()), expected)
     result = chains.result()
     # Only the ends of documents stop a chain. The text is greedy, so its tokens are the favourites too, but for ties
     # in the rounded states.
@@ -185,7 +185,8 @@ def test_the_target_of_depth_j_at_place_i_is_token_i_plus_2_plus_j() -> None:
 
 def test_nothing_is_learnt_from_prompts_and_beyond_documents() -> None:
     batch = batch_of((FINAL_TAP,), packs()[0])
-    losses = StepLosses(Teacher(tables(), torch.arange(target().config.vocab_size)), batch, "ce", 1.0)
+    teacher = Teacher(tables(), torch.arange(target().config.vocab_size))
+    losses = StepLosses(torch.nn.Identity(), teacher, batch, "ce", 1.0)
     first = 0
     for document in packs()[0].documents:
         length, prompt = len(document.tokens), int((~document.answers).sum())
@@ -199,7 +200,7 @@ def test_what_the_draft_cannot_say_is_not_learnt() -> None:
     batch = batch_of((FINAL_TAP,), packs()[0])
     ids = torch.arange(0, target().config.vocab_size, 2)
     teacher = Teacher(tables(), ids)
-    losses = StepLosses(teacher, batch, "ce", 1.0)
+    losses = StepLosses(torch.nn.Identity(), teacher, batch, "ce", 1.0)
     said = (losses.places(0).nonzero()[:, 1] + 2).tolist()
     assert said
     assert all(int(batch.tokens[0, place]) % 2 == 0 for place in said)

@@ -67,10 +67,10 @@ class DraftModelObjective:
 
     def loss(self, batch: Batch) -> Tensor:
         # One depth stands for all: the state after a token guesses the next one, whatever draft it would be part of.
-        losses = StepLosses(self._teacher, batch, self._loss, 1.0)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, 1.0)
         places = losses.places(0)
         behind = _one_on(self._states(batch))
-        return losses.loss(0, places, self._teacher.logits(behind[places]))
+        return losses.loss(0, places, behind[places], self._teacher.logits)
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +58,15 @@ class EagleObjective:
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        losses = StepLosses(self._teacher, batch, self._loss, self._decay)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
         for step in range(self._steps):
             output = unrolled.step()
             places = losses.places(step)
-            total = total + token_weight * losses.loss(step, places, self._logits(output[places[unrolled.places]]))
+            learnt = output[places[unrolled.places]]
+            total = total + token_weight * losses.loss(step, places, learnt, self._logits)
             if self.head.config.variant == "eagle":
                 wanted = batch.guessed(step)
                 imitated = _ahead(batch.final, 1 + step)[wanted]
@@ -89,12 +91,12 @@ class EagleObjective:
 
 
 class _Unrolled:
-    """Steps of the head over whole packs.
+    """Steps of the head over the documents of a batch, one behind the other: axis [row].
 
-    At step j, place i stands for the j-th row of a draft that begins after the true rows up to i: it reads the token
+    At step j, row i stands for the j-th row of a draft that begins after the true rows up to i: it reads the token
     1 + j places on, at position i + j, beside the state that step j - 1 left at i; it sees the true rows up to i of
     its own document, and the earlier steps at i. The first step computes all rows, as all are seen; the others only
-    ``places``, where a draft would begin: what stands in for them in the shorter packs is computed and left out.
+    those at ``places``.
 
     Attributes:
         places: bool [pack, position] where a draft may begin.
@@ -105,62 +107,74 @@ class _Unrolled:
     ) -> None:
         self._head, self._embedding, self._rotary, self._batch = head, embedding, rotary, batch
         self._dropout = dropout
+        self._rows = batch.documents >= 0
         self.places = batch.guessed(0)
-        counts = self.places.sum(1, keepdim=True)
-        most = int(counts.max())
-        # Places first, in their order.
-        self._chosen = self.places.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        self._valid = torch.arange(most, device=counts.device) < counts
-        self._states = head.fuse(F.dropout(batch.features, dropout))
-        length = batch.tokens.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=batch.tokens.device).tril()
-        self._sees = (causal & (batch.documents[:, :, None] == batch.documents[:, None, :]))[:, None]
+        begins = self.places[self._rows]
+        self._chosen = begins.nonzero().squeeze(1)
+        numbers = batch.documents[self._rows]
+        last = torch.ones_like(begins)
+        last[:-1] = numbers[1:] != numbers[:-1]
+        ends = (1 + last.nonzero().squeeze(1)).tolist()
+        self._documents = [slice(first, end) for first, end in pairwise((0, *ends))]
+        chosen_ends = begins.cumsum(0)[[end - 1 for end in ends]].tolist()
+        self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
+        self._states = head.fuse(F.dropout(batch.features[self._rows], dropout))
         self._true: tuple[Tensor, Tensor] | None = None
         self._drafted: list[tuple[Tensor, Tensor]] = []
         self._step = 0
 
     def step(self) -> Tensor:
         """The next step's output at ``places``: [place, hidden]."""
-        tokens, positions = shift(self._batch.tokens, 1 + self._step, 0), self._batch.positions + self._step
+        tokens = shift(self._batch.tokens, 1 + self._step, 0)[self._rows]
+        positions = self._batch.positions[self._rows] + self._step
         first = self._step == 0
         if not first:
-            tokens, positions = tokens.gather(1, self._chosen), positions.gather(1, self._chosen)
+            tokens, positions = tokens[self._chosen], positions[self._chosen]
         embeddings = F.dropout(F.embedding(tokens, self._embedding).float(), self._dropout)
         reach = self._batch.tokens.shape[1] + self._step + 1
         rotate = partial(self._rotary.rotate, positions=positions, reach=reach)
         output: Tensor = self._head(embeddings, self._states, rotate, self._attend)
         if first:
-            output = self._choose(output)
-            self._sees = self._sees.gather(2, self._chosen[:, None, :, None].expand(-1, -1, -1, self._sees.shape[3]))
+            output = output[self._chosen]
         self._states = self._head.feed_back(output)
         self._step += 1
-        return output[self._valid]
-
-    def _choose(self, values: Tensor) -> Tensor:
-        """values[pack, place, ...] of values [pack, position, ...]."""
-        index = self._chosen.view(*self._chosen.shape, *(1,) * (values.dim() - 2))
-        return values.gather(1, index.expand(-1, -1, *values.shape[2:]))
+        return output
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [pack, row, head, head_dim], k and v [pack, row, kv_head, head_dim], see the class."""
-        shared = q.shape[2] // k.shape[2]
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2).to(q.dtype)
-        k, v = (heads.repeat_interleave(shared, dim=1) for heads in (k, v))
+        """q [row, head, head_dim], k and v [row, kv_head, head_dim], see the class; document by document, so that what
+        nobody sees is never computed."""
+        shared = q.shape[1] // k.shape[1]
+        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1).to(q.dtype)
+        k, v = (heads.repeat_interleave(shared, dim=0) for heads in (k, v))
         if self._true is None:
             self._true = (k, v)
-            mixed = F.scaled_dot_product_attention(q, k, v, self._sees)
-            return mixed.transpose(1, 2).flatten(2)
-        self._drafted.append((k, v))
-        true_keys, true_values = self._true
+            mixed = [
+                F.scaled_dot_product_attention(q[None, :, rows], k[None, :, rows], v[None, :, rows], is_causal=True)[0]
+                for rows in self._documents
+            ]
+        else:
+            self._drafted.append((k, v))
+            mixed = [
+                self._mix(q[:, rows], true_rows, rows)
+                for true_rows, rows in zip(self._documents, self._chosen_of, strict=True)
+            ]
+        return torch.cat(mixed, dim=1).transpose(0, 1).flatten(1)
+
+    def _mix(self, q: Tensor, true_rows: slice, rows: slice) -> Tensor:
+        """What the rows of one document, q [head, row, head_dim], see in a step after the first."""
+        assert self._true is not None
+        keys, values = (heads[:, true_rows] for heads in self._true)
         scale = q.shape[-1] ** -0.5
-        to_true = (q @ true_keys.transpose(2, 3) * scale).masked_fill(~self._sees, -torch.inf)
-        to_own = [(q * keys).sum(-1, keepdim=True) * scale for keys, _ in self._drafted]
+        place = self._chosen[rows, None] - true_rows.start
+        hidden = torch.arange(keys.shape[1], device=q.device) > place
+        to_true = (q @ keys.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
+        to_own = [(q * drafted[:, rows]).sum(-1, keepdim=True) * scale for drafted, _ in self._drafted]
         weights = torch.cat((to_true, *to_own), dim=-1).softmax(-1)
-        length = true_keys.shape[2]
-        mixed = weights[..., :length] @ true_values
-        for place, (_, values) in enumerate(self._drafted):
-            mixed = mixed + weights[..., length + place, None] * values
-        return mixed.transpose(1, 2).flatten(2)
+        length = keys.shape[1]
+        mixed = weights[..., :length] @ values
+        for step, (_, drafted) in enumerate(self._drafted):
+            mixed = mixed + weights[..., length + step, None] * drafted[:, rows]
+        return mixed
 
 
 def _ahead(states: Tensor, distance: int) -> Tensor:

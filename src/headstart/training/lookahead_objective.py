@@ -58,14 +58,14 @@ class LookaheadObjective:
         """Of places that are drawn anew for every step."""
         spacing = _SPACING * self.head.slots
         among = (batch.positions + int(torch.randint(spacing, ()))) % spacing == 0
-        losses = StepLosses(self._teacher, batch, self._loss, self._decay)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay)
         behind = _Behind.places(batch, batch.guessed(0) & among)
         states = self._states(batch, behind)
         total = torch.zeros((), device=batch.tokens.device)
         for slot in range(self.head.slots):
             places = losses.places(slot) & among
             said = behind.at(states[:, :, slot], places)
-            total = total + spacing * losses.loss(slot, places, self._teacher.logits(said))
+            total = total + spacing * losses.loss(slot, places, said, self._teacher.logits)
         return total
 
     @torch.no_grad()

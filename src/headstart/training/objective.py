@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.models.heads.tables import TargetTables
-from headstart.training.losses import ROW_LOSSES, LossName
+from headstart.training.losses import ROW_LOSSES, LossName, sum_by_rows
 from headstart.training.states import Batch, shift
 
 
@@ -96,9 +96,13 @@ class StepLosses:
     A guess at place i of depth j is about the token 2 + j places on; rows that nothing is learnt from are never
     computed. The sum over rows is divided by all places that say something at the first depth, those masked for what
     the draft cannot say included.
+
+    Args:
+        head: what is learnt.
     """
 
-    def __init__(self, teacher: Teacher, batch: Batch, loss: LossName, decay: float) -> None:
+    def __init__(self, head: nn.Module, teacher: Teacher, batch: Batch, loss: LossName, decay: float) -> None:
+        self._parameters = [parameter for _, parameter in trainable(head)]
         self._teacher, self._batch = teacher, batch
         self._row_loss, self._decay = ROW_LOSSES[loss], decay
         self._scale = batch.guessed(0).sum().clamp(min=1)
@@ -119,11 +123,19 @@ class StepLosses:
         rows = shift(self._row_of, 1 + depth, 0)
         return wanted & self._in_reach[rows.clamp(min=0)]
 
-    def loss(self, depth: int, places: Tensor, logits: Tensor) -> Tensor:
-        """Weighted share of one depth; ``logits`` [place, draft vocab] of the guesses at ``places``."""
-        rows = shift(self._row_of, 1 + depth, 0)[places]
-        total = self._row_loss(logits.float(), self._probs[rows]).sum()
-        return self._decay**depth * total / self._scale
+    def loss(self, depth: int, places: Tensor, states: Tensor, say: Callable[[Tensor], Tensor]) -> Tensor:
+        """Weighted share of one depth.
+
+        Args:
+            states: [place, ...] of the guesses at ``places``.
+            say: their logits, [place, draft vocab] of some of ``states``.
+        """
+        laws = shift(self._row_of, 1 + depth, 0)[places]
+
+        def of_rows(states: Tensor, rows: slice) -> Tensor:
+            return self._row_loss(say(states).float(), self._probs[laws[rows]]).sum()
+
+        return self._decay**depth * sum_by_rows(of_rows, states, self._parameters) / self._scale
 
 
 class Chains:

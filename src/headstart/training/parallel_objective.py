@@ -9,6 +9,7 @@ the token after the state where the heads read it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class ParallelObjective:
         self._loss, self._decay = loss, decay
 
     def loss(self, batch: Batch) -> Tensor:
-        losses = StepLosses(self._teacher, batch, self._loss, self._decay)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay)
         favoured = foreseeable = batch.favourites == shift(batch.tokens, 1, -2)
         tokens = self._next_tokens(batch)
         if tokens is not None:
@@ -57,7 +58,7 @@ class ParallelObjective:
             if slot:
                 foreseeable = foreseeable & shift(favoured, slot, False)
             places = losses.places(slot) & foreseeable
-            total = total + losses.loss(slot, places, self._logits(states[places], slot))
+            total = total + losses.loss(slot, places, states[:, :, slot][places], partial(self._logits, slot=slot))
         return total
 
     @torch.no_grad()
@@ -66,7 +67,7 @@ class ParallelObjective:
         tokens = self._next_tokens(batch)
         states = self.head(batch.final[chains.places], None if tokens is None else tokens[chains.places])
         for slot in range(self.head.config.slots):
-            chains.judge(slot, self._logits(states, slot))
+            chains.judge(slot, self._logits(states[:, slot], slot))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
@@ -77,6 +78,6 @@ class ParallelObjective:
         return token_rows(self._embedding, shift(batch.tokens, 1, 0)) if self.head.config.reads_token else None
 
     def _logits(self, states: Tensor, slot: int) -> Tensor:
-        """[place, slot, hidden] -> [place, draft vocab] of one slot."""
+        """[place, hidden] of one slot -> [place, draft vocab]."""
         own = self.head.own_outputs()[slot] if self.head.config.own_heads else self._teacher.draft_head
-        return torch.nn.functional.linear(states[:, slot], own.to(states.dtype))
+        return torch.nn.functional.linear(states, own.to(states.dtype))

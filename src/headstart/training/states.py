@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headstart.models.backend import FINAL_TAP, Backend
-from headstart.runner import BLOCK_SIZE, ModelRunner, Span
+from headstart.runner import BLOCK_SIZE, ModelRunner, Span, Wanted
 from headstart.training.corpus import Pack
 
 _FAVOURITES = "favourites"
@@ -144,9 +144,10 @@ class TargetStates:
             # A training that learns from more places may have kept it.
             read = read[0], read[1].where(said, -1)
         if read is None:
-            states = self._states(pack)
-            read = states, self._favourites(states, said)
+            states, favourites = self._run(pack)
+            read = states, self._favourites(states, said) if favourites is None else favourites
             self._write(pack, *read)
+            read = read[0], read[1].where(said, -1)
             self.computing_seconds += time.perf_counter() - began
         elif (read[1][said] < 0).any():
             # Kept by a training that learnt from fewer of its places.
@@ -197,13 +198,15 @@ class TargetStates:
             favourites[wanted] = torch.cat(best).cpu()
         return favourites
 
-    def _states(self, pack: Pack) -> Tensor:
+    def _run(self, pack: Pack) -> tuple[Tensor, Tensor | None]:
+        """States, and favourites after all tokens of a backend that finds them by the way."""
         # Each document of a pack begins a block of its own.
         blocks = sum(-(-len(document.tokens) // BLOCK_SIZE) for document in pack.documents)
         if blocks > self._runner.cache.allocator.num_blocks:
             self._runner = ModelRunner(self._runner.backend, blocks * BLOCK_SIZE)
         cache = self._runner.cache
-        spans = [Span.chain(i, document.tokens.tolist(), "none") for i, document in enumerate(pack.documents)]
+        wanted: Wanted = "best" if self._runner.backend.finds_best else "none"
+        spans = [Span.chain(i, document.tokens.tolist(), wanted) for i, document in enumerate(pack.documents)]
         for span in spans:
             cache.add(span.sequence_id)
         try:
@@ -213,7 +216,9 @@ class TargetStates:
             for span in spans:
                 cache.remove(span.sequence_id)
         states = [np.concatenate(output.hidden.at(self._wanted), axis=-1) for output in outputs]
-        return torch.from_numpy(np.concatenate(states)).to(torch.bfloat16)
+        best = [output.best for output in outputs if output.best is not None]
+        favourites = torch.from_numpy(np.concatenate(best)).long() if best else None
+        return torch.from_numpy(np.concatenate(states)).to(torch.bfloat16), favourites
 
 
 def _name(tap: int) -> str:
