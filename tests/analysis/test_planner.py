@@ -23,7 +23,7 @@ from headstart.analysis.planner import (
     make_plan,
     measure_passes,
 )
-from headstart.analysis.profiles import Profile, Watching, line, profile
+from headstart.analysis.profiles import Profile, RoundSeconds, Watching, line, profile
 from headstart.analysis.trees import best_first_tree, sequoia_tokens
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import DraftTree
@@ -34,14 +34,15 @@ from headstart.drafting.registry import DrafterInfo
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend, repeating_logits
 
-PLAIN = Profile("none", [[]] * 4, [[]] * 4, draft_base=0.0, draft_step=0.0, other=0.0)
+FREE = RoundSeconds(0.0, 0.0, 0.0)
+PLAIN = Profile("none", [[]] * 4, [[]] * 4, {1: FREE, 2: FREE})
 
 
 def chain(alpha: float, length: int, draft_step: float, rounds: int = 10_000) -> Profile:
     rng = np.random.default_rng(3)
     accepted = np.minimum(rng.geometric(1 - alpha, rounds) - 1, length)
     levels = [list(range(1, length + 1))] * rounds
-    return Profile("chain", levels, [list(range(count)) for count in accepted], 0.0, draft_step, 0.0)
+    return Profile("chain", levels, [list(range(count)) for count in accepted], {1: RoundSeconds(0.0, draft_step, 0.0)})
 
 
 def flat(rows: int) -> PassTimes:
@@ -92,7 +93,7 @@ def test_trees_cut_to_any_length_and_size_bring_what_sequoias_program_says() -> 
                 break
             path.append(children[path[-1] if path else -1, rank])
         rounds.append(path)
-    drafter = Profile("tree", [tree.depths.tolist()] * len(rounds), rounds, 0.0, 0.0, 0.0)
+    drafter = Profile("tree", [tree.depths.tolist()] * len(rounds), rounds, {1: FREE})
     expected = sequoia_tokens([0.5, 0.25], 14, levels)
     for length, nodes in product(range(1, levels + 1), range(1, 15)):
         _, tokens = drafter.cut(nodes, length)
@@ -101,20 +102,20 @@ def test_trees_cut_to_any_length_and_size_bring_what_sequoias_program_says() -> 
 
 def test_levels_are_paid_for_though_a_smaller_tree_keeps_none_of_them() -> None:
     # Two rounds: nodes 0 and 2 accepted, then none; node 2 lies on the second level.
-    tree = Profile("tree", [[1, 1, 2]] * 2, [[0, 2], []], 0.5, 0.25, 0.125)
+    tree = Profile("tree", [[1, 1, 2]] * 2, [[0, 2], []], {2: RoundSeconds(0.5, 0.25, 0.125)})
     passes = PassTimes(0, {2: {1: 1.0, 4: 4.0}})
     assert [tree.cut(nodes, 2)[1] for nodes in range(4)] == [1.0, 1.5, 1.5, 2.0]
     assert [tree.cut(nodes, 1)[1] for nodes in range(4)] == [1.0, 1.5, 1.5, 1.5]
     for length in (1, 2):
         found = forecast(tree, PLAIN, passes, 2, 2, length)
-        assert found.seconds == pytest.approx(3.0 + 2 * (0.5 + 0.25 * length + 0.125))
+        assert found.seconds == pytest.approx(3.0 + 0.5 + 0.25 * length + 0.125)
         assert found.speedup == pytest.approx(1.5 / found.seconds)
 
 
 def test_what_follows_from_a_tree_is_paid_for_by_the_node() -> None:
-    tree = Profile("tree", [[1, 2]], [[0]], 0.0, 0.0, 0.5, other_step=0.25)
+    tree = Profile("tree", [[1, 2]], [[0]], {2: RoundSeconds(0.0, 0.0, 0.5, other_step=0.25)})
     found = forecast(tree, PLAIN, PassTimes(0, {2: {1: 1.0, 3: 1.0}}), 2, 2, 2)
-    assert found.seconds == pytest.approx(1.0 + 2 * (0.5 + 2 * 0.25))
+    assert found.seconds == pytest.approx(1.0 + 0.5 + 2 * 2 * 0.25)
 
 
 def test_lines_go_through_the_medians_of_small_and_large_sizes() -> None:
@@ -160,10 +161,69 @@ def test_a_profile_tells_draft_from_bookkeeping_and_pauses_between_sequences(mon
             rows = np.arange(1 + len(tree), dtype=np.int32)
             watching.observe([RoundOutcome(None, 1, rows, tree, (), (7,), pass_seconds=0.25)])
         watching.pause()
-    assert [seconds for _, seconds in watching.timed] == [1.0] * 10
+    assert [seconds for _, seconds in watching.timed[1]] == [1.0] * 10
     # A second from draft to observation, less the pass, and one from there to the next draft; none across the pause.
-    assert [rest for _, rest in watching.others] == [1.75] * 8
-    assert {levels for levels, _ in watching.timed} == {1, 3}
+    assert [rest for _, rest in watching.others[1]] == [1.75] * 8
+    assert {levels for levels, _ in watching.timed[1]} == {1, 3}
+
+
+def test_what_a_batch_spends_on_a_round_is_told_from_what_a_sequence_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.analysis.profiles.time.perf_counter", Ticking())
+    watching = Watching(Chains())
+    budgets = [DraftBudget(3, 3)] * 2
+    for reads in (False, True, False):
+        trees = watching.propose([None, None], budgets)
+        outcomes = [RoundOutcome(None, 1, np.arange(4, dtype=np.int32), tree, (), (7,), 0.25) for tree in trees]
+        prompt = RoundOutcome(None, 0, np.arange(9, dtype=np.int32), DraftTree.empty(), pass_seconds=0.25)
+        watching.observe([*outcomes, prompt] if reads else outcomes)
+    assert [seconds for _, seconds in watching.timed[2]] == [1.0] * 3
+    # The first one follows nothing, and a pass that reads a prompt is another matter.
+    assert len(watching.others[2]) == 1
+    assert watching.profile("chains").accepted == []
+
+
+def test_the_deepest_of_several_trees_decides_how_many_levels_are_drafted() -> None:
+    tree = Profile("tree", [[1], [1, 2], [1, 2, 3], []], [[]] * 4, {})
+    assert tree.deepest(1, 9) == pytest.approx(1.5)
+    assert tree.deepest(1, 2) == pytest.approx(1.25)
+    pairs = [max(a, b) for a, b in product(range(4), repeat=2)]
+    assert tree.deepest(2, 9) == pytest.approx(sum(pairs) / 16)
+    assert Profile("none", [], [], {}).deepest(2, 9) == 0
+
+
+def test_batches_that_never_decoded_together_cost_what_their_sequences_do_alone() -> None:
+    alone = Profile("tree", [], [], {1: RoundSeconds(1.0, 0.5, 0.25, 0.125)})
+    assert alone.costs(4) == RoundSeconds(4.0, 2.0, 1.0, 0.125)
+    assert Profile("tree", [], [], {}).costs(4) == RoundSeconds(0.0, 0.0, 0.0)
+
+
+def test_a_batch_is_full_in_every_round_that_counts() -> None:
+    bench = Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, [1, 2, 3])), max_context=200, max_sequences=3)
+    sequences = [
+        bench.sequence([1, 2, 3], SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True))
+        for tokens in (4, 12, 6, 9, 5)
+    ]
+    engine = bench.open(Contender.parse("none"))
+    rounds = list(bench.full_rounds(engine, sequences, 3))
+    assert all(tokens == 3 for tokens, _ in rounds)
+    # As long as three are left: the prompts' passes, of which each says a first token, do not count.
+    assert sum(each.finished for each in sequences[:2]) == 2
+    assert 3 * len(rounds) < sum(each.num_output for each in sequences)
+    assert engine.idle
+    stopped = bench.full_rounds(engine, [bench.sequence([1, 2], SamplingParams(temperature=0, max_tokens=50))], 1)
+    next(stopped)
+    stopped.close()
+    assert engine.idle
+    assert list(bench.full_rounds(engine, [], 2)) == []
+
+
+def test_a_profile_times_the_batches_that_are_asked_for() -> None:
+    bench = Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, [1, 2, 3])), max_context=200, max_sequences=4)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    found = profile(bench, Contender.parse("ngram"), [[1, 2, 3] * 4] * 3, params, [1, 4])
+    assert sorted(found.seconds) == [1, 4]
+    assert all(costs.other > 0 for costs in found.seconds.values())
+    assert bench.runner.cache.num_free_tokens == bench.runner.cache.allocator.num_blocks * 32
 
 
 def test_the_report_says_what_was_measured_and_predicted() -> None:
@@ -249,7 +309,7 @@ def test_what_is_checked_is_what_is_recommended(seer: Workbench) -> None:
     params, prompts = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True), [[1, 2, 3], [4, 5, 6]]
     plan = make_plan(seer, [Contender.parse("none"), freely(Contender.parse("seer"))], prompts, params, [1], 1)
     passes = PassTimes(0, {1: {1: 1.0, 64: 1.0}})
-    found = replace(plan.profiles[1], draft_base=0.0, draft_step=0.2, other=0.0, other_step=0.0)
+    found = replace(plan.profiles[1], seconds={1: RoundSeconds(0.0, 0.2, 0.0)})
     plan.profiles = [PLAIN, found]
     plan.forecasts = [forecast(each, PLAIN, passes, 1, *shape) for each in plan.profiles for shape in _shapes(each)]
     best = plan.best(1)
@@ -279,7 +339,7 @@ def test_what_is_recommended_for_batches_is_checked_in_batches() -> None:
     ]
     check(bench, plan, prompts, params)
     tried = [(each.expected.batch, each.expected.drafter, each.texts) for each in plan.checked]
-    assert tried == [(1, "none", 5), (1, "ngram", 5), (1, "suffix", 5), (4, "none", 8), (4, plan.best(4).drafter, 8)]
+    assert tried == [(1, "none", 5), (1, "ngram", 5), (1, "suffix", 5), (4, "none", 20), (4, plan.best(4).drafter, 20)]
     assert all(each.expected.tokens > 2 for each in plan.checked if each.expected.nodes)
     assert bench.runner.cache.num_free_tokens == bench.runner.cache.allocator.num_blocks * 32
 

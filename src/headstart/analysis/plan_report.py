@@ -11,7 +11,7 @@ from headstart.analysis.planner import Checked, Forecast, Plan
 from headstart.analysis.plots import Curve, Figure
 from headstart.analysis.provenance import flat
 
-FORMAT = "headstart-plan/2"
+FORMAT = "headstart-plan/3"
 
 
 def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,10 +31,16 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
                 "drafter": each.name,
                 "rounds": len(each.accepted),
                 "longest_draft": each.longest,
-                "draft_base_seconds": each.draft_base,
-                "draft_step_seconds": each.draft_step,
-                "other_seconds": each.other,
-                "other_seconds_per_node": each.other_step,
+                "rounds_of": [
+                    {
+                        "batch": batch,
+                        "draft_base_seconds": costs.draft_base,
+                        "draft_step_seconds": costs.draft_step,
+                        "other_seconds": costs.other,
+                        "other_seconds_per_node": costs.other_step,
+                    }
+                    for batch, costs in each.seconds.items()
+                ],
             }
             for each in plan.profiles
         ],
@@ -113,10 +119,10 @@ def _drafters(plan: Plan) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             *(each.name, best.length, best.nodes, best.tokens, best.speedup),
-            *(1e3 * each.draft_base, 1e3 * each.draft_step, 1e3 * each.other, 1e3 * each.other_step),
+            *(1e3 * costs.draft_base, 1e3 * costs.draft_step, 1e3 * costs.other, 1e3 * costs.other_step),
         )
         for each in plan.profiles
-        for best in [plan.best(1, each.name)]
+        for best, costs in [(plan.best(1, each.name), each.costs(1))]
     ]
     return Table(
         "Drafters, one sequence at a time",

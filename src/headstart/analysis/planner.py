@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -31,6 +32,8 @@ LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 23, 31)
 """Draft lengths that are compared, up to the longest that a drafter drafts."""
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _CHECK_REPEATS = 3
+_BATCHES = 4
+"""Texts of a check for each place of a batch, at least."""
 _MODEL_ID = -1
 
 
@@ -118,16 +121,17 @@ class Forecast:
 def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, nodes: int, length: int) -> Forecast:
     """The tree form of Theorem 3.8 with measured costs, averaged over the rounds that were watched.
 
-    Drafting and bookkeeping are assumed to cost each sequence of a batch as much as a single one. Every drafted level
-    is paid for, even if a smaller tree keeps none of its nodes.
+    Every drafted level is paid for, even if a smaller tree keeps none of its nodes.
     """
-    plain_seconds = float(passes.of(batch, np.array(1.0))) + batch * (plain.draft_base + plain.other)
+    without = plain.costs(batch)
+    plain_seconds = float(passes.of(batch, np.array(1.0))) + without.draft_base + without.other
     if not nodes:
         return Forecast(PLAIN, batch, 0, 0, 1.0, plain_seconds, 1.0)
     kept, tokens = drafter.cut(nodes, length)
-    levels = np.minimum(drafter.levels, min(length, nodes))
-    own = drafter.draft_base + drafter.draft_step * levels + drafter.other + drafter.other_step * kept
-    seconds = float(np.mean(passes.of(batch, 1.0 + kept) + batch * own))
+    costs = drafter.costs(batch)
+    own = costs.draft_base + costs.draft_step * drafter.deepest(batch, min(length, nodes))
+    own += costs.other + costs.other_step * batch * float(kept.mean())
+    seconds = float(passes.of(batch, 1.0 + kept).mean()) + own
     return Forecast(drafter.name, batch, length, nodes, tokens, seconds, tokens * plain_seconds / seconds)
 
 
@@ -226,7 +230,7 @@ def make_plan(
     on_step()
     for contender in contenders:
         try:
-            found = profile(bench, contender, prompts, params)
+            found = profile(bench, contender, prompts, params, batches)
         except (ConfigError, CheckpointError) as error:
             if not contender.optional:
                 raise
@@ -284,19 +288,18 @@ def _check_batch(
     most_rows = 1 + max(best.nodes for _, best in trials)
     done: list[tuple[list[PassTimes], list[_Decoding]]] = []
     try:
-        for number, first in enumerate(range(0, len(prompts), batch)):
-            together = [prompts[place % len(prompts)] for place in range(first, first + batch)]
-            context = round(fmean(map(len, together))) + (params.max_tokens or 0) // 2
+        for number, texts in enumerate(_together(prompts, batch)):
+            context = round(fmean(map(len, texts))) + (params.max_tokens or 0) // 2
             times: list[PassTimes] = []
             found: dict[int, _Decoding] = {}
             for turn in range(len(trials)):
                 place = (number + turn) % len(trials)
                 times.append(measure_passes(bench, context, (batch,), _CHECK_REPEATS, params, most_rows))
-                sequences = [bench.sequence(prompt, params, limits[place].speculation) for prompt in together]
-                found[place] = _decode(bench, engines[place], sequences)
+                sequences = [bench.sequence(prompt, params, limits[place].speculation) for prompt in texts]
+                found[place] = _Decoding.of(bench, engines[place], sequences, batch)
             done.append((times, [found[place] for place in range(len(trials))]))
     finally:
-        # If one sequence ended before another one began, they never decoded as one batch.
+        # Of texts that end before they all decode nothing is known.
         done = [(times, found) for times, found in done if all(each.tokens for each in found)]
         if done:
             passes = _mean([each for times, _ in done for each in times], batch)
@@ -304,38 +307,30 @@ def _check_batch(
                 expected = forecast(drafter, plain, passes, batch, best.nodes, best.length)
                 mine = [found[place] for _, found in done]
                 speed = sum(each.tokens for each in mine) / sum(each.seconds for each in mine)
-                plan.checked.append(Checked(expected, speed, batch * len(done)))
+                plan.checked.append(Checked(expected, speed, sum(each.texts for each in mine)))
+
+
+def _together(prompts: Sequence[Sequence[int]], batch: int) -> list[list[Sequence[int]]]:
+    """Prompts that are decoded between two timings of passes: each alone, or all of them, often enough to keep a batch
+    full most of the time."""
+    if batch == 1:
+        return [[prompt] for prompt in prompts]
+    return [list(prompts) * -(-_BATCHES * batch // len(prompts))]
 
 
 @dataclass(frozen=True)
 class _Decoding:
-    """What sequences yielded while all of them were decoding."""
+    """What sequences yielded while as many as belong together were decoding."""
 
     tokens: int
     seconds: float
+    texts: int
 
-
-def _decode(bench: Workbench, engine: Engine, sequences: Sequence[Decoded]) -> _Decoding:
-    if len(sequences) == 1:
-        (sequence,) = sequences
-        bench.decode(engine, sequence)
-        return _Decoding(sequence.stats.tokens, sequence.stats.seconds - sequence.stats.prefill_seconds)
-
-    def said() -> int:
-        return sum(sequence.num_output for sequence in sequences)
-
-    try:
-        for sequence in sequences:
-            engine.add(sequence)
-        while not engine.idle and not all(sequence.num_output for sequence in sequences):
-            engine.step()
-        before, start = said(), time.perf_counter()
-        while not any(sequence.finish_reason for sequence in sequences):
-            engine.step()
-        return _Decoding(said() - before, time.perf_counter() - start)
-    finally:
-        for sequence in sequences:
-            engine.abort(sequence)
+    @classmethod
+    def of(cls, bench: Workbench, engine: Engine, sequences: Sequence[Decoded], batch: int) -> _Decoding:
+        with closing(bench.full_rounds(engine, sequences, batch)) as rounds:
+            timed = list(rounds)
+        return cls(sum(tokens for tokens, _ in timed), sum(seconds for _, seconds in timed), len(sequences))
 
 
 def _mean(timed: Sequence[PassTimes], batch: int) -> PassTimes:

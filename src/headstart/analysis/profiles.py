@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from statistics import fmean, median
 
 import numpy as np
@@ -22,7 +25,23 @@ from headstart.drafting.planning.guess_rates import first_rates
 from headstart.sampling.params import SamplingParams
 
 _SHORT_EVERY = 4
+_BATCH_ROUNDS = 16
+"""Rounds of a batch that are timed."""
 _NO_NODE = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class RoundSeconds:
+    """Seconds of a round of some sequences that are not its target pass."""
+
+    draft_base: float
+    """Of a proposal for all of them, whatever its depth."""
+    draft_step: float
+    """Further ones for each level of the deepest tree."""
+    other: float
+    """Of a round without guesses that are neither draft nor target pass."""
+    other_step: float = 0.0
+    """Further ones for each node of each tree."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +53,8 @@ class Profile:
     """[round][node] depth of the node, in the order in which smaller trees keep nodes; parents come first."""
     accepted: list[list[int]]
     """[round] indices of the accepted nodes."""
-    draft_base: float
-    """Seconds of a proposal, whatever its depth."""
-    draft_step: float
-    """Further seconds for each level."""
-    other: float
-    """Seconds of a round without guesses that are neither draft nor target pass."""
-    other_step: float = 0.0
-    """Further seconds for each node."""
+    seconds: dict[int, RoundSeconds]
+    """By the number of sequences that decode together."""
 
     @cached_property
     def levels(self) -> NDArray[np.int64]:
@@ -52,6 +65,21 @@ class Profile:
     def longest(self) -> int:
         """Levels of the deepest tree."""
         return int(self.levels.max(initial=0))
+
+    def costs(self, batch: int) -> RoundSeconds:
+        """Of so many sequences; if they never decoded together, each is taken to cost what a single one does."""
+        if batch in self.seconds:
+            return self.seconds[batch]
+        alone = self.seconds.get(1, RoundSeconds(0.0, 0.0, 0.0))
+        base, step, other = (batch * each for each in (alone.draft_base, alone.draft_step, alone.other))
+        return RoundSeconds(base, step, other, alone.other_step)
+
+    def deepest(self, batch: int, length: int) -> float:
+        """Mean levels of the deepest of so many trees cut to ``length`` levels, if rounds are alike."""
+        if not len(self.levels):
+            return 0.0
+        share = np.arange(len(self.levels) + 1) / len(self.levels)
+        return float(np.diff(share**batch) @ np.sort(np.minimum(self.levels, length)))
 
     def cut(self, nodes: int, length: int) -> tuple[FloatArray, float]:
         """What trees would have yielded if cut to ``length`` levels, and then to their best ``nodes`` nodes.
@@ -87,12 +115,13 @@ class Watching:
         self._rounds = 0
         self._proposed = self._observed = 0.0
         self._between = 0.0
-        self.timed: list[tuple[int, float]] = []
-        """Levels and seconds of every proposal."""
-        self.others: list[tuple[int, float]] = []
-        """Nodes of every round, and those of its seconds that are neither draft nor target pass."""
+        self._asked = 0
+        self.timed: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        """By the number of sequences: levels and seconds of every proposal."""
+        self.others: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        """Likewise nodes of every round, and those of its seconds that are neither draft nor target pass."""
         self._seen: list[tuple[DraftTree, tuple[int, ...]]] = []
-        """Structure and accepted nodes of every full tree."""
+        """Structure and accepted nodes of every full tree of a sequence that decoded alone."""
 
     @property
     def needs(self) -> TargetSignals:
@@ -105,30 +134,33 @@ class Watching:
         start = time.perf_counter()
         trees = self._drafter.propose(sequences, budgets)
         self._proposed = time.perf_counter()
-        self._between = start - self._observed
-        self.timed.append((max((int(tree.depths.max(initial=0)) for tree in trees), default=0), self._proposed - start))
+        self._between, self._asked = start - self._observed, len(sequences)
+        levels = max((int(tree.depths.max(initial=0)) for tree in trees), default=0)
+        self.timed[len(sequences)].append((levels, self._proposed - start))
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         self._drafter.observe(outcomes)
         after_round, self._observed = bool(self._observed), time.perf_counter()
-        for outcome in outcomes:
-            if outcome.committed:
-                if self._rounds % _SHORT_EVERY != _SHORT_EVERY - 1:
-                    # Without the draft's probabilities, which would fill the memory.
-                    draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
-                    self._seen.append((draft, outcome.accepted))
-                self._rounds += 1
-                if after_round:
-                    rest = self._observed - self._proposed - outcome.pass_seconds + self._between
-                    self.others.append((len(outcome.draft), rest))
+        decoded = [outcome for outcome in outcomes if outcome.committed]
+        if not decoded or len(decoded) < self._asked:
+            return
+        if len(decoded) == 1 and self._rounds % _SHORT_EVERY != _SHORT_EVERY - 1:
+            # Without the draft's probabilities, which would fill the memory.
+            (outcome,) = decoded
+            draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
+            self._seen.append((draft, outcome.accepted))
+        self._rounds += 1
+        if after_round and len(decoded) == len(outcomes) == self._asked:
+            rest = self._observed - self._proposed - decoded[0].pass_seconds + self._between
+            self.others[len(decoded)].append((sum(len(outcome.draft) for outcome in decoded), rest))
 
     def pause(self) -> None:
         """Another sequence begins: the time since the last round belongs to no round."""
         self._observed = 0.0
 
-    def profile(self, name: str) -> Profile:
-        """What has been seen so far.
+    def profile(self, name: str, batches: Sequence[int] = (1,)) -> Profile:
+        """What has been seen so far, with the costs of these batches.
 
         A drafter that lists its nodes level by level is taken to keep the surest of them in a smaller tree; any other
         one is taken to list them in the order in which it would keep them.
@@ -142,7 +174,12 @@ class Watching:
                 order = np.argsort(-reach_of(tree.parents, [rates[grade] for grade in grades_of(tree)]), kind="stable")
             depths.append(tree.depths[order].tolist())
             accepted.append(np.flatnonzero(np.isin(order, path)).tolist())
-        return Profile(name, depths, accepted, *line(self.timed), *line(self.others))
+        seconds = {
+            batch: RoundSeconds(*line(self.timed[batch]), *line(self.others[batch]))
+            for batch in batches
+            if batch in self.others
+        }
+        return Profile(name, depths, accepted, seconds)
 
     def _rates(self) -> list[float]:
         """[grade] how sure a guess is, according to its drafter's ``grade_rates`` or else as counted here."""
@@ -155,9 +192,14 @@ class Watching:
 
 
 def profile(
-    bench: Workbench, contender: Contender, prompts: Sequence[Sequence[int]], params: SamplingParams
+    bench: Workbench,
+    contender: Contender,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    batches: Sequence[int] = (),
 ) -> Profile:
-    """Decode the prompts with a drafter and record how its guesses fared.
+    """Decode the prompts one by one with a drafter and record how its guesses fared; then some rounds of each of
+    ``batches``, for what these cost.
 
     Raises:
         ConfigError, CheckpointError: the drafter cannot be built.
@@ -174,7 +216,15 @@ def profile(
     for tokens in prompts:
         bench.decode(engine, bench.sequence(tokens, params))
         watcher.pause()
-    return watcher.profile(contender.name)
+    # An end of text is no matter of cost, and would leave the larger batches seldom full.
+    endless = replace(params, max_tokens=None, ignore_eos=True, stop_token_ids=())
+    for batch in batches:
+        if batch > 1:
+            sequences = [bench.sequence(prompts[place % len(prompts)], endless) for place in range(batch)]
+            with closing(bench.full_rounds(engine, sequences, batch)) as rounds:
+                deque(islice(rounds, _BATCH_ROUNDS), maxlen=0)
+            watcher.pause()
+    return watcher.profile(contender.name, sorted({1, *batches}))
 
 
 def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -133,9 +135,12 @@ class Workbench:
     ) -> None:
         self.backend = backend
         self.eos_token_ids = eos_token_ids
-        # As many guesses for each sequence as it would have alone.
+        # For each sequence as many guesses, and as much of its prompt in a pass, as it would have alone.
         self.limits = Limits(
-            max_sequences=max_sequences, draft_rows=draft_rows * max_sequences, max_context=max_context
+            max_sequences,
+            max_rows=Limits.max_rows * max_sequences,
+            draft_rows=draft_rows * max_sequences,
+            max_context=max_context,
         )
         self.runner = WatchedRunner(backend, max_sequences * max_context + self.limits.draft_rows)
         bare = DraftContext(backend.config.vocab_size, self.runner)
@@ -187,6 +192,34 @@ class Workbench:
             ),
             speculation=speculation or SpeculationParams(),
         )
+
+    def full_rounds(
+        self, engine: Engine, sequences: Sequence[Decoded], together: int
+    ) -> Generator[tuple[int, float], None, None]:
+        """Decode sequences, ``together`` at a time: where one ends, the next begins. Ends with the last that can
+        begin; what then still decodes is given up, as it is where the caller stops.
+
+        Yields:
+            Tokens and seconds of each round in which all of them decoded and none read its prompt.
+
+        Raises:
+            RequestError: one of them cannot be served.
+        """
+        waiting, running = deque(sequences), list[Decoded]()
+        try:
+            while len(running) + len(waiting) >= together:
+                while len(running) < together:
+                    running.append(waiting.popleft())
+                    engine.add(running[-1])
+                full, before = all(each.num_output for each in running), sum(each.num_output for each in running)
+                start = time.perf_counter()
+                engine.step()
+                if full:
+                    yield sum(each.num_output for each in running) - before, time.perf_counter() - start
+                running = [each for each in running if not each.finished]
+        finally:
+            for each in running:
+                engine.abort(each)
 
     def decode(self, engine: Engine, *sequences: Decoded) -> None:
         """Decode sequences together, to their end.
