@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
 import pytest
 from drafting_toys import CONTRACT_VOCAB
 from head_toys import head_drafter
@@ -13,6 +17,7 @@ from model_toys import contract_context, with_target_cache
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import available_drafters, create_drafter
+from headstart.text.corpus import Corpus, Document
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ VARIANTS = [
     Case("suffix", {"tree_nodes": 40, "offset": 2.0, "max_depth": 6}),
     Case("suffix", {"shared_tokens": 40}, remembers=True),
     Case("recycling", {"tree_nodes": 80}, remembers=True),
+    Case("rest", {"tree_nodes": 40, "max_match": 2, "draft_tokens": 3, "min_probability": 0.0}),
     Case("copy", {"from_start": False, "min_match": 2}),
     Case("unigram", {"sample": True}),
     Case("bigram", {"sample": True}),
@@ -69,13 +75,28 @@ WITHOUT_MODEL = {
     "lookahead",
 }
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
+WITH_TEXTS = {"rest"}
 WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise", "pass"}
+
+
+@cache
+def texts() -> TemporaryDirectory[str]:
+    """A corpus of random texts."""
+    directory, random = TemporaryDirectory(), np.random.default_rng(0)
+    lengths = random.integers(1, 30, 40)
+    documents = [random.integers(CONTRACT_VOCAB, size=length, dtype=np.int32) for length in lengths]
+    corpus = Corpus(Path(directory.name), {})
+    corpus.extend([Document(tokens, np.ones(len(tokens), dtype=np.bool_)) for tokens in documents])
+    return directory
 
 
 def new_drafter_of(case: Case) -> Callable[[], Drafter]:
     """Builds the case's drafter, a new one in new surroundings at each call; skips what has no context yet."""
     if case.name in WITHOUT_MODEL:
         return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **case.options)
+    if case.name in WITH_TEXTS:
+        options = {"texts": texts().name, **case.options}
+        return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **options)
     if case.name in WITH_MODEL:
         return lambda: with_target_cache(case.name, contract_context(CONTRACT_VOCAB), case.options)
     if case.name in WITH_HEAD:

@@ -15,9 +15,10 @@ from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
 from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.training.corpus import Document, Pack
+from headstart.text.corpus import Document
 from headstart.training.eagle_objective import EagleObjective, _Unrolled
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
+from headstart.training.packs import Pack
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import Batch, TargetStates
 

@@ -21,8 +21,8 @@ from headstart.models.heads.loading import load_head
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
+from headstart.text.corpus import Corpus
 from headstart.training.beginning import begin_from
-from headstart.training.corpus import Corpus
 from headstart.training.progressing import Progressing
 from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, train_head
 from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers

@@ -22,10 +22,10 @@ from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
-from headstart.training.corpus import Pack
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.objective import Objective
 from headstart.training.optimiser import OptimiserName
+from headstart.training.packs import Pack
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import TargetStates
 from headstart.training.trainer import StepReport, Trainer, TrainSettings, learning_rate, steps_within

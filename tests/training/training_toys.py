@@ -15,7 +15,8 @@ from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.sampling.params import SamplingParams
-from headstart.training.corpus import Document, Pack, make_packs
+from headstart.text.corpus import Document
+from headstart.training.packs import Pack, make_packs
 from tiny_checkpoint import write_tiny_model
 
 

@@ -70,6 +70,12 @@ _BUILT_IN = {
             f"{_HERE}.model_free.recycling:RecyclingDrafter",
         ),
         DrafterInfo(
+            "rest",
+            "a tree of what followed the longest known suffix in a store of texts",
+            "He et al. 2023, REST (arXiv:2311.08252)",
+            f"{_HERE}.model_free.rest:RestDrafter",
+        ),
+        DrafterInfo(
             "copy",
             "the rest of the input from the place the output has reached in it",
             "Sun et al. 2021, Shallow Aggressive Decoding (arXiv:2106.04970)",

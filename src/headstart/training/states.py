@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.runner import BLOCK_SIZE, ModelRunner, Span, Wanted
-from headstart.training.corpus import Pack
+from headstart.training.packs import Pack
 
 _FAVOURITES = "favourites"
 _ROWS = 1024

@@ -20,9 +20,9 @@ from headstart.llm import LLM
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat import ChatTemplate
+from headstart.text.corpus import Corpus, Document
 from headstart.text.prompt_lines import PromptLine, read_lines
 from headstart.text.tokenizer import Tokenizer
-from headstart.training.corpus import Corpus, Document
 
 Progress = Callable[[int, int], None]
 """Called with the documents and tokens that were just written."""

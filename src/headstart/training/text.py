@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from headstart.llm import LLM
 from headstart.loading import Model, Precision, load_model
-from headstart.training.corpus import Corpus, Document, Pack, make_packs, split_held_out
+from headstart.text.corpus import Corpus, Document
 from headstart.training.distributed import Team
+from headstart.training.packs import Pack, make_packs, split_held_out
 from headstart.training.progressing import Progressing
 from headstart.training.synthesis import read_conversations, write_answers
 

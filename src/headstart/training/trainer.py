@@ -16,10 +16,10 @@ import torch
 from headstart.errors import ConfigError
 from headstart.training.averaging import RunningMean
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_checkpoint, save_checkpoint
-from headstart.training.corpus import Pack
 from headstart.training.distributed import Team
 from headstart.training.objective import HeldOut, Objective, trainable
 from headstart.training.optimiser import Optimiser, OptimiserName
+from headstart.training.packs import Pack
 from headstart.training.states import TargetStates
 
 _TIMED_STEPS = 5

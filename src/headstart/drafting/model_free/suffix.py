@@ -12,17 +12,14 @@ suffix that occurred once before makes a certain guess, not one of 1/2.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.history import HistoryDrafter
+from headstart.drafting.model_free.continuations import GRADE_RATES, NOTHING, Proposal
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
 
@@ -50,48 +47,6 @@ class SuffixOptions:
         require(self.factor >= 0, f"factor is {self.factor}; it must be 0 or more.")
         require(0 < self.min_probability <= 1, f"min_probability is {self.min_probability}; it must lie in (0, 1].")
         require(self.shared_tokens >= 0, f"shared_tokens is {self.shared_tokens}; it must be 0 (off) or more.")
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A tree and the sum of its nodes' probabilities: how many of them should be accepted."""
-
-    score: float
-    tokens: list[int]
-    parents: list[int]
-    ratios: list[float]
-    """[node] relative frequency after its parent."""
-    matches: list[int]
-    """[node] tokens matched before it: the suffix and the path above, which lengthens the match if accepted."""
-
-
-NOTHING = Proposal(0.0, [], [], [], [])
-
-GRADED_MATCHES = (2, 3, 4, 6, 9, 14, 22)
-GRADED_RATIOS = (0.25, 0.45, 0.7, 0.999)
-"""Where classes of confidence begin: by the length of what stood before a node, and by its relative frequency."""
-GRADE_RATES = (
-    *(0.07, 0.12, 0.15, 0.24, 0.31),  # one token matched
-    *(0.15, 0.37, 0.27, 0.40, 0.59),
-    *(0.15, 0.30, 0.35, 0.50, 0.68),
-    *(0.15, 0.30, 0.35, 0.50, 0.75),
-    *(0.15, 0.30, 0.35, 0.50, 0.76),
-    *(0.15, 0.30, 0.40, 0.50, 0.85),
-    *(0.20, 0.30, 0.50, 0.70, 0.96),
-    *(0.20, 0.30, 0.50, 0.70, 0.96),
-)
-"""How often guesses of each grade hold: measured on 2,800 greedy tokens of SmolLM2-135M after the prompts that ship;
-grades seen less than ten times follow the trend."""
-
-
-def grades_of(proposal: Proposal) -> NDArray[np.int32]:
-    """[node] classes of confidence (``DraftTree.grades``)."""
-    classes = len(GRADED_RATIOS) + 1
-    grades = [
-        bisect_right(GRADED_MATCHES, matched) * classes + bisect_right(GRADED_RATIOS, ratio)
-        for matched, ratio in zip(proposal.matches, proposal.ratios, strict=True)
-    ]
-    return np.array(grades, dtype=np.int32)
 
 
 def grow_tree(
@@ -206,13 +161,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
             recent = sequence.tokens[-longest:]
             for automaton in self._shared[state.scope].automata:
                 best = self._better(best, automaton, *automaton.longest_suffix(recent), budget.nodes, depth)
-        if not best.tokens:
-            return DraftTree.empty()
-        return DraftTree(
-            np.asarray(best.tokens, dtype=np.int32),
-            np.asarray(best.parents, dtype=np.int32),
-            grades=grades_of(best),
-        )
+        return best.tree()
 
     def _better(
         self, best: Proposal, automaton: SuffixAutomaton, state: int, matched: int, nodes: int, depth: int

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headstart.errors import ConfigError
-from headstart.training.corpus import Corpus, Document, make_packs, split_held_out
+from headstart.text.corpus import Corpus, Document
 
 
 def document(*tokens: int, prompt: int = 1) -> Document:
@@ -44,6 +44,9 @@ def test_text_that_is_being_written_is_read_but_not_cut(tmp_path: Path) -> None:
     assert [part.tokens.tolist() for part in reader] == [[1, 2, 3]]
     assert (reader.num_tokens, reader.num_answer_tokens) == (3, 2)
     assert (tmp_path / "tokens.i32").read_bytes() == before
+    assert len(Corpus.existing(tmp_path, None)) == 1
+    with pytest.raises(ConfigError, match="another directory"):
+        Corpus.existing(tmp_path, "y")
 
 
 def test_a_corpus_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -58,27 +61,3 @@ def test_a_corpus_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokens.i32").write_bytes(b"")
     with pytest.raises(ConfigError, match="shorter than its documents"):
         Corpus(tmp_path, {"target": "x"})
-
-
-def test_packs_hold_whole_documents_where_there_is_room() -> None:
-    documents = [document(*range(count)) for count in (3, 4, 5, 12, 1, 2)]
-    packs = make_packs(documents, 8)
-    assert [[len(part.tokens) for part in pack.documents] for pack in packs] == [[3, 4], [5, 2], [8]]
-    assert [len(pack) for pack in packs] == [7, 7, 8]
-
-
-def test_one_in_twenty_is_held_out() -> None:
-    train, held_out = split_held_out(45)
-    assert [index // 20 for index in held_out] == [0, 1]
-    assert sorted(train + held_out) == list(range(45))
-    assert split_held_out(5)[1] == []
-    assert split_held_out(400)[1][:2] == held_out
-
-
-@pytest.mark.parametrize("kinds", [2, 3, 4, 5, 10])
-def test_what_takes_turns_is_held_out_alike(kinds: int) -> None:
-    """Temperatures and sources do, with periods that divide twenty."""
-    held_out = split_held_out(40_000)[1]
-    counts = [sum(index % kinds == kind for index in held_out) for kind in range(kinds)]
-    expected = len(held_out) / kinds
-    assert all(abs(count - expected) < 5 * expected**0.5 for count in counts)
