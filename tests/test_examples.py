@@ -89,3 +89,31 @@ def test_heads_are_averaged_and_what_they_learnt_is_recorded(tmp_path: Path, mon
     assert [(each["share"], each["step"]) for each in record["averaged"]] == [(0.25, 0), (0.75, 1)]
     with pytest.raises(SystemExit, match="different draft vocabularies"):
         average("0=1", "2=1")
+
+
+def test_tasks_become_prompts_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository, out = tmp_path / "self-instruct", tmp_path / "prompts.jsonl"
+    templates = repository / "data" / "finetuning" / "t0_train_50k" / "data_per_template"
+    passage = "A passage on the town of Lucerne by the river Reuss. " + "It tells more. " * 20
+    prompts = {
+        "multi_news_summarize": "Sum up:\n\nDocument: " + "A long article. " * 40 + "\n\nDocument: Too short.",
+        "cnn_dailymail_summarize": "Summarize: " + "Not this one. " * 40,
+        "wiki_hop_original_choose": "Information:\n\n" + "\n".join(f"- {passage[: 300 - i]}" for i in range(4)),
+        "quoref_Answer": "A text.\n\nWho did it?",
+        "trec_what": "Classify this.\nWho is Snoopy 's arch-enemy ?",
+        "samsum_Summarize": "Summarize the dialogue: A: Hi. B: Hi.",
+    }
+    templates.mkdir(parents=True)
+    for name, prompt in prompts.items():
+        (templates / f"{name}.jsonl").write_text(json.dumps({"prompt": prompt, "completion": ""}) + "\n")
+    for name in ("human_eval/user_oriented_instructions.jsonl", "data/seed_tasks.jsonl"):
+        (repository / name).parent.mkdir(exist_ok=True)
+        (repository / name).write_text(json.dumps({"instruction": "Translate.", "instances": [{"input": name}]}) + "\n")
+    monkeypatch.setattr(sys, "argv", ["x", str(repository), "--out", str(out)])
+    runpy.run_path(str(EXAMPLES[0].parent / "training" / "prompts_from_tasks.py"), run_name="__main__")
+    asked = [conversation[0]["content"] for conversation in read_conversations(out)]
+    assert [prompt[:26] for prompt in asked if prompt.startswith("Summarize: ")] == ["Summarize: A long article."]
+    assert {"A text.\n\nWho did it?", "Who is Snoopy 's arch-enemy?", prompts["samsum_Summarize"]} <= set(asked)
+    assert "Translate.\n\ndata/seed_tasks.jsonl" in asked
+    assert any(prompt.startswith("A passage on the town") and prompt.endswith("?") for prompt in asked)
+    assert not any("Not this one" in prompt for prompt in asked)
