@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +41,14 @@ def plain(model: Model) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", sorted(available_drafters().keys() - TRAINED_HEADS))
-def test_every_drafter_says_what_plain_decoding_says(name: str, model: Model, plain: list[list[int]]) -> None:
-    outputs = LLM(model, drafter=name).chat(CHATS, GREEDY)
+def test_every_drafter_says_what_plain_decoding_says(
+    name: str, model: Model, plain: list[list[int]], tmp_path: Path
+) -> None:
+    options = {}
+    if name == "rest":
+        options["texts"] = str(tmp_path / "texts.txt")
+        (tmp_path / "texts.txt").write_text("def multiply(a, b):\n    return a * b\n\n1, 2, 3, 4, 5. The dog sleeps.")
+    outputs = LLM(model, drafter=name, drafter_options=options).chat(CHATS, GREEDY)
     assert [out.token_ids for out in outputs] == plain
 
 
