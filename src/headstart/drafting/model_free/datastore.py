@@ -43,15 +43,13 @@ class Datastore:
         """Places by their words: ranks by so many words at first, by twice as many after every turn."""
         _, rank = np.unique(self._words, return_inverse=True)
         words = 1
-        order = np.argsort(rank[:places], kind="stable")
         while words < _WORDS:
             behind = np.zeros(len(rank), dtype=np.int64)
             behind[: -_WORD * words] = rank[_WORD * words :]
             key = rank.astype(np.int64) * (len(rank) + 1) + behind
             _, rank = np.unique(key, return_inverse=True)
-            order = np.argsort(rank[:places], kind="stable")
             words *= 2
-        return order
+        return np.argsort(rank[:places], kind="stable")
 
     def find(self, string: Sequence[int]) -> tuple[int, int]:
         """First and end rank of the places where a string of 1 to ``LONGEST`` tokens stands; equal if nowhere."""
