@@ -10,17 +10,21 @@ import pytest
 import torch
 from training_toys import documents, packs, tables, target
 
+from headstart.loading import load_model
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
 from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.models.weight_loading import load_decoder
+from headstart.runner import ModelRunner, Span
 from headstart.text.corpus import Document
 from headstart.training.eagle_objective import EagleObjective, _Unrolled
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.packs import Pack
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import Batch, TargetStates
+from tiny_checkpoint import write_tiny_model
 
 
 def random_head(variant: str = "eagle3", **changes: object) -> EagleHead:
@@ -133,6 +137,38 @@ def test_states_kept_for_prompts_too_are_those_of_a_training_from_answers(tmp_pa
     answers = packs()[:2]
     states(tmp_path).batch([pack.learnt_whole() for pack in answers])
     assert torch.equal(states(tmp_path).batch(answers).favourites, states().batch(answers).favourites)
+
+
+def test_a_native_targets_favourites_come_with_its_pass_and_serve_every_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what it would say greedily, kept for all places whichever are learnt."""
+    native = load_model(write_tiny_model(tmp_path, head_dim=32), "fp32")
+    if not native.backend.finds_best:
+        pytest.skip("there is no native pass on this machine")
+    head = load_decoder(native.checkpoint, torch.float32)[1].head.weight
+    monkeypatch.setattr(TargetStates, "_favourites", None)
+
+    def batch(pack: Pack) -> Batch:
+        return TargetStates(native.backend, head, (1,), 1 << 20, directories=[tmp_path / "states"]).batch([pack])
+
+    pack = packs()[0]
+    few, first = batch(pack), 0
+    monkeypatch.setattr(type(native.backend), "forward", None)
+    every = batch(pack.learnt_whole())
+    monkeypatch.undo()
+    runner = ModelRunner(native.backend, 512)
+    for number, document in enumerate(pack.documents):
+        runner.cache.add(number)
+        with runner.cache.reserve({number: len(document.tokens)}):
+            (output,) = runner.forward([Span.chain(number, document.tokens.tolist())])
+        expected = output.logits.argmax(-1)
+        expected[-1] = -1
+        place = slice(first, first + len(document.tokens))
+        assert every.favourites[0, place].tolist() == expected.tolist()
+        said = torch.from_numpy(np.append(document.answers[1:], False))
+        assert few.favourites[0, place].tolist() == expected.where(said, -1).tolist()
+        first = place.stop
 
 
 def test_dropout_is_for_learning_alone_and_follows_the_seed() -> None:

@@ -140,18 +140,16 @@ class TargetStates:
         began = time.perf_counter()
         said = torch.from_numpy(np.concatenate([np.append(document.answers[1:], False) for document in pack.documents]))
         read = self._read(pack)
-        if read is not None:
-            # A training that learns from more places may have kept it.
-            read = read[0], read[1].where(said, -1)
+        computed = read is None
         if read is None:
             states, favourites = self._run(pack)
             read = states, self._favourites(states, said) if favourites is None else favourites
             self._write(pack, *read)
-            read = read[0], read[1].where(said, -1)
-            self.computing_seconds += time.perf_counter() - began
-        elif (read[1][said] < 0).any():
-            # Kept by a training that learnt from fewer of its places.
-            read = read[0], self._favourites(read[0], said)
+        # A training that learns from other places may have kept it: of more of them, or of fewer.
+        read = read[0], read[1].where(said, -1)
+        if (read[1][said] < 0).any():
+            computed, read = True, (read[0], self._favourites(read[0], said))
+        if computed:
             self.computing_seconds += time.perf_counter() - began
         size = read[0].nbytes + read[1].nbytes
         if size <= self._room:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import DraftTree
+from headstart.draft_tree import ROOT, DraftTree
+
+Place = TypeVar("Place")
 
 
 @dataclass(frozen=True)
@@ -59,3 +64,41 @@ def _grades_of(proposal: Proposal) -> NDArray[np.int32]:
         for matched, ratio in zip(proposal.matches, proposal.ratios, strict=True)
     ]
     return np.array(grades, dtype=np.int32)
+
+
+def grow_best_first(
+    place: Place,
+    children: Callable[[Place, float], Iterable[tuple[float, int, Place]]],
+    *,
+    matched: int,
+    nodes: int,
+    depth: int,
+) -> Proposal:
+    """The likeliest continuations of a place behind ``matched`` tokens, best first; among equals the one listed first.
+
+    Args:
+        children: of a place that is reached with a probability: relative frequency, token and place of each.
+        nodes: at most.
+        depth: tokens of a path at most.
+    """
+    heap: list[tuple[float, int, int, Place, int, int, float]] = []
+    pushed = 0
+    tokens: list[int] = []
+    parents: list[int] = []
+    ratios: list[float] = []
+    matches: list[int] = []
+    score, probability, parent, level = 0.0, 1.0, ROOT, 0
+    while True:
+        if level < depth:
+            for ratio, token, child in children(place, probability):
+                heapq.heappush(heap, (-probability * ratio, pushed, token, child, parent, level + 1, ratio))
+                pushed += 1
+        if not heap or len(tokens) == nodes:
+            return Proposal(score, tokens, parents, ratios, matches)
+        negative, _, token, place, above, level, ratio = heapq.heappop(heap)
+        probability, parent = -negative, len(tokens)
+        score += probability
+        tokens.append(token)
+        parents.append(above)
+        ratios.append(ratio)
+        matches.append(matched + level - 1)

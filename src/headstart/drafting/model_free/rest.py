@@ -7,15 +7,14 @@ before, such as the corpus of a training; other texts of the same subject serve 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstart.draft_tree import ROOT, DraftTree
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.model_free.continuations import GRADE_RATES, Proposal
+from headstart.drafting.model_free.continuations import GRADE_RATES, Proposal, grow_best_first
 from headstart.drafting.model_free.datastore import LONGEST, Datastore
 from headstart.drafting.options import require
 from headstart.errors import CheckpointError, ConfigError
@@ -23,6 +22,8 @@ from headstart.text.corpus import Corpus
 
 _PLACES = 64
 """Places that are looked at where a string stands in more."""
+Reached = tuple[int, Sequence[Sequence[int]]]
+"""How many tokens these continuations have in common, and the continuations."""
 
 
 @dataclass(frozen=True)
@@ -104,37 +105,22 @@ class RestDrafter:
 
 def tree_of(places: Sequence[Sequence[int]], matched: int, nodes: int, least: float) -> Proposal:
     """The most frequent beginnings of the continuations ``places``, best first; the first seen of equals."""
-    going_on = [place for place in places if place]
-    heap: list[tuple[float, int, int, list[Sequence[int]], int, int, float]] = []
-    tokens: list[int] = []
-    parents: list[int] = []
-    ratios: list[float] = []
-    matches: list[int] = []
-    score, pushed = 0.0, 0
 
-    def push_children(members: list[Sequence[int]], parent: int, level: int) -> None:
-        nonlocal pushed
+    def children(reached: Reached, probability: float) -> list[tuple[float, int, Reached]]:
+        length, members = reached
         groups: dict[int, list[Sequence[int]]] = {}
         for member in members:
-            if len(member) > level:
-                groups.setdefault(member[level], []).append(member)
-        followed = sum(map(len, groups.values()))
-        for token, group in groups.items():
-            share = len(group) / len(going_on)
-            if share >= least:
-                heapq.heappush(heap, (-share, pushed, token, group, parent, level, len(group) / followed))
-                pushed += 1
+            if len(member) > length:
+                groups.setdefault(member[length], []).append(member)
+        total = sum(map(len, groups.values()))
+        return [
+            (len(group) / total, token, (length + 1, group))
+            for token, group in groups.items()
+            if probability * len(group) >= least * total
+        ]
 
-    push_children(going_on, ROOT, 0)
-    while heap and len(tokens) < nodes:
-        negative, _, token, group, parent, level, ratio = heapq.heappop(heap)
-        score -= negative
-        tokens.append(token)
-        parents.append(parent)
-        ratios.append(ratio)
-        matches.append(matched + level)
-        push_children(group, len(tokens) - 1, level + 1)
-    return Proposal(score, tokens, parents, ratios, matches)
+    longest = max(map(len, places), default=0)
+    return grow_best_first((0, places), children, matched=matched, nodes=nodes, depth=longest)
 
 
 def _open(context: DraftContext, path: Path) -> Datastore:

@@ -11,15 +11,14 @@ suffix that occurred once before makes a certain guess, not one of 1/2.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from headstart.draft_tree import ROOT, DraftTree
+from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.history import HistoryDrafter
-from headstart.drafting.model_free.continuations import GRADE_RATES, NOTHING, Proposal
+from headstart.drafting.model_free.continuations import GRADE_RATES, NOTHING, Proposal, grow_best_first
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
 
@@ -55,41 +54,19 @@ def grow_tree(
     """The likeliest continuations of a state's suffix of ``matched`` tokens, best first; among equals the one seen
     last."""
     following, count, latest = automaton.following, automaton.count, automaton.latest
-    heap: list[tuple[float, int, int, int, int, int, float]] = []
-    pushed = 0
 
-    def push_children(state: int, probability: float, parent: int, level: int) -> None:
-        nonlocal pushed
-        children = following[state]
-        if len(children) > 1:
-            total = sum([count[child] for child in children.values()])
-            floor = min_probability * total / probability
-            ranked = sorted(
-                [(-count[child], -latest[child], token) for token, child in children.items() if count[child] >= floor]
-            )
-        else:
-            total, ranked = 1, [(-1, 0, token) for token in children]
-        for negative_count, _, token in ranked:
-            share = negative_count / total
-            heapq.heappush(heap, (probability * share, pushed, token, children[token], parent, level, -share))
-            pushed += 1
+    def children(state: int, probability: float) -> list[tuple[float, int, int]]:
+        found = following[state]
+        if len(found) < 2:
+            return [(1.0, token, child) for token, child in found.items()]
+        total = sum([count[child] for child in found.values()])
+        floor = min_probability * total / probability
+        ranked = sorted(
+            [(-count[child], -latest[child], token) for token, child in found.items() if count[child] >= floor]
+        )
+        return [(-negative_count / total, token, found[token]) for negative_count, _, token in ranked]
 
-    tokens: list[int] = []
-    parents: list[int] = []
-    ratios: list[float] = []
-    matches: list[int] = []
-    score = 0.0
-    push_children(state, 1.0, ROOT, 1)
-    while heap and len(tokens) < nodes:
-        negative_probability, _, token, state, parent, level, ratio = heapq.heappop(heap)
-        score -= negative_probability
-        tokens.append(token)
-        parents.append(parent)
-        ratios.append(ratio)
-        matches.append(matched + level - 1)
-        if level < depth:
-            push_children(state, -negative_probability, len(tokens) - 1, level + 1)
-    return Proposal(score, tokens, parents, ratios, matches)
+    return grow_best_first(state, children, matched=matched, nodes=nodes, depth=depth)
 
 
 class SuffixState:
