@@ -58,8 +58,8 @@ def test_a_trained_head_counts_with_its_tables() -> None:
     llm = LLM("smollm2", "eagle3", max_context=128)
     size = sum(path.stat().st_size for path in SHIPPED.glob("*-eagle3/*.safetensors"))
     config = llm.model.config
-    # At least its own weights, in 8 bits instead of the file's 16, and the embedding that it reads, in bfloat16.
-    assert llm.memory.drafters >= size // 2 + 2 * config.vocab_size * config.hidden_size - 100_000
+    # At least its own weights, in 5 bits instead of the file's 16, and the embedding that it reads, in bfloat16.
+    assert llm.memory.drafters >= size * 5 // 16 + 2 * config.vocab_size * config.hidden_size - 100_000
 
 
 def test_an_engine_says_what_it_holds(tiny_model_dir: Path) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from headstart.loading import load_model
 from headstart.models.backend import Backend, KVStorage, PassBatch
+from headstart.native.backend import PRECISIONS
 
 KINDS = ("logits", "best", "neither")
 FIRST, SPREAD, BLOCK = 300, 256, 32
@@ -47,7 +48,7 @@ def run(backend: Backend, storage: KVStorage, text: NDArray[np.int32], first: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--precision", default="bf16", choices=["bf16", "int8", "int8-fast", "fp32"])
+    parser.add_argument("--precision", default="bf16", choices=PRECISIONS)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--repeats", type=int, default=40)

@@ -24,7 +24,7 @@ from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import DraftRows, HeadPass, torch_kit
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelPass
 from headstart.models.heads.tables import TargetTables
-from headstart.native.backend import NativeBackend
+from headstart.native.backend import PRECISIONS, NativeBackend
 from headstart.native.heads import NativeEaglePass, native_kit
 
 
@@ -46,8 +46,8 @@ def drafted(head: HeadPass, rows: int, context: int, width: int) -> Callable[[],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", default="bf16", choices=["bf16", "int8", "int8-fast", "fp32"], help="the head's")
-    parser.add_argument("--target-precision", default="bf16", choices=["bf16", "int8", "int8-fast", "fp32"])
+    parser.add_argument("--precision", default="bf16", choices=PRECISIONS, help="the head's")
+    parser.add_argument("--target-precision", default="bf16", choices=PRECISIONS)
     parser.add_argument("--torch", action="store_true", help="the head by PyTorch instead")
     parser.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
     parser.add_argument("--draft-vocab", type=int, default=4096)

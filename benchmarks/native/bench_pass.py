@@ -25,7 +25,7 @@ from headstart.analysis.provenance import finished, provenance
 from headstart.models.backend import PassBatch
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
-from headstart.native.backend import NativeBackend
+from headstart.native.backend import PRECISIONS, NativeBackend
 
 FORMAT = "headstart-pass/1"
 SHAPES = {
@@ -112,7 +112,7 @@ def measured(passes: Sequence[float], reads: Sequence[float]) -> dict[str, float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--precision", default=["bf16"], nargs="+", choices=["bf16", "int8", "int8-fast", "fp32"])
+    parser.add_argument("--precision", default=["bf16"], nargs="+", choices=PRECISIONS)
     parser.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
     parser.add_argument("--isa")
     parser.add_argument("--threads", type=int, default=2)

@@ -35,6 +35,11 @@ class Precision(StrEnum):
     """8-bit weights (one scale a channel), 16-bit activations; native pass only."""
     INT8_FAST = "int8-fast"
     """8-bit weights and activations; native pass only."""
+    INT4 = "int4"
+    """4-bit weights in blocks of 32 (a GGUF's own, where it has such), the output head as in int8, 16-bit activations;
+    native pass only."""
+    INT4_FAST = "int4-fast"
+    """The same weights, 8-bit activations with a unit for every 32; native pass only."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -42,6 +47,14 @@ class Precision(StrEnum):
         return torch.bfloat16 if self is Precision.BF16 else torch.float32
 
 
+_BYTES = {precision: 2.0 for precision in Precision} | {
+    Precision.FP32: 4.0,
+    Precision.INT8: 1.0,
+    Precision.INT8_FAST: 1.0,
+    Precision.INT4: 0.625,
+    Precision.INT4_FAST: 0.625,
+}
+"""Of a weight; least, where some are kept in more."""
 _TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
 
@@ -74,7 +87,7 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
     wanted = parse_precision(precision)
     checkpoint = open_checkpoint(name, revision)
     require_room(
-        _weight_bytes(checkpoint, wanted), f"{name} in {wanted.value}", "choose a smaller model, or precision int8"
+        _weight_bytes(checkpoint, wanted), f"{name} in {wanted.value}", "choose a smaller model, or precision int4"
     )
     config, weights = load_decoder(checkpoint, wanted.dtype)
     return Model(
@@ -90,8 +103,7 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
 
 def _weight_bytes(checkpoint: Checkpoint, precision: Precision) -> int:
     """Of the weights as they will be kept. Less than loading needs for a while: what is refused never fits."""
-    each = {Precision.FP32: 4, Precision.INT8: 1, Precision.INT8_FAST: 1}.get(precision, 2)
-    return each * sum(math.prod(shape) for shape in checkpoint.shapes().values())
+    return int(_BYTES[precision] * sum(math.prod(shape) for shape in checkpoint.shapes().values()))
 
 
 def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO) -> Backend:

@@ -18,7 +18,6 @@ from headstart.native.loader import load_library
 
 BLOCK = 32
 ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avx2")
-PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int8-fast", "fp32")
 
 
 def small_config(**changes: object) -> ModelConfig:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from native_cases import PRECISIONS, Rows, isa_params, make_pass, native, random_tokens, random_weights, small_config
+from native_cases import Rows, isa_params, make_pass, native, random_tokens, random_weights, small_config
 from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.backend import IntArray
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import NativeBackend, Precision
+from headstart.native.backend import PRECISIONS, NativeBackend, Precision
 
 BLOCKS = list(range(12))
 HIDDEN = 96

@@ -9,7 +9,6 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
-    PRECISIONS,
     Rows,
     has_isa,
     isa_params,
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from headstart.models.backend import FINAL_TAP, IntArray, RowInputs
 from headstart.models.config import LayerConfig, RopeConfig
-from headstart.native.backend import NativeBackend, NativeStorage, Precision
+from headstart.native.backend import PRECISIONS, NativeBackend, NativeStorage, Precision
 
 CONFIGS = {
     "grouped": small_config(),

@@ -121,13 +121,20 @@ def test_heads_agree_with_pytorch(name: str, isa: str) -> None:
     head = random_head(**VARIANTS[name])  # type: ignore[arg-type]
     lengths = (70, 5)
     wanted = whole_draft(EaglePass(head, tables(head), torch.float32), head.config, lengths)
-    for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.02), ("int8", 0.1), ("int8-fast", 0.12)):
+    for precision, tolerance in (
+        ("fp32", 1e-5),
+        ("bf16", 0.02),
+        ("int8", 0.1),
+        ("int8-fast", 0.12),
+        ("int4", 0.5),
+        ("int4-fast", 0.5),
+    ):
         native = NativeEaglePass(head, tables(head), precision, 1, isa)  # type: ignore[arg-type]
         assert distance(whole_draft(native, head.config, lengths), wanted) < tolerance, precision
 
 
 @needs_native
-@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "fp32"])
+@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
 def test_a_row_does_not_depend_on_its_company(precision: Precision) -> None:
     """Chunks, batches, threads, and the beams beside it."""
     head = random_head()
@@ -163,7 +170,7 @@ def test_long_and_many_sequences_find_pages() -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "fp32"])
+@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
 def test_copied_rows_are_the_rows(precision: Precision) -> None:
     """In pieces that lie across pages, by way of caches in between; what is given back is free again."""
     head = random_head()
@@ -222,7 +229,14 @@ def test_a_linear_layer_by_itself(outputs: int, inputs: int, isa: str) -> None:
     bias = torch.randn(outputs, generator=generator)
     x = torch.randn(300, inputs, generator=generator)
     wanted = torch.nn.functional.linear(x, weight.float(), bias)
-    for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.02), ("int8", 0.03), ("int8-fast", 0.05)):
+    for precision, tolerance in (
+        ("fp32", 1e-5),
+        ("bf16", 0.02),
+        ("int8", 0.03),
+        ("int8-fast", 0.05),
+        ("int4", 0.12),
+        ("int4-fast", 0.12),
+    ):
         layer = NativeLinear(library, LinearWeights(weight, bias), precision, 2)  # type: ignore[arg-type]
         assert distance([layer(x)], [wanted]) < tolerance
         assert torch.equal(layer(x)[7:8], layer(x[7:8]))

@@ -31,6 +31,8 @@ class PrecisionChoice(StrEnum):
     BF16 = "bf16"
     INT8 = "int8"
     INT8_FAST = "int8-fast"
+    INT4 = "int4"
+    INT4_FAST = "int4-fast"
 
 
 class NumericsChoice(StrEnum):

@@ -37,8 +37,12 @@ from headstart.sampling import kernels
 
 logger = logging.getLogger(__name__)
 
-Precision = Literal["bf16", "int8", "int8-fast", "fp32"]
-"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32."""
+Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast"]
+"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks with
+16-bit activations; with 8-bit ones."""
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""By their numbers in the library."""
 
 PAGE_KEYS = 32
 """Keys of a cache page: the block size is a multiple of it."""
@@ -283,7 +287,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         head_dim=config.head_dim,
         mlp=config.mlp_size,
         layers=config.num_layers,
-        precision=get_args(Precision).index(precision),
+        precision=PRECISIONS.index(precision),
         threads=threads,
         norm=get_args(NormKind).index(config.norm),
         activation=get_args(Activation).index(config.activation),

@@ -6,7 +6,6 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRows, Kit
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import Precision
+from headstart.native.backend import PRECISIONS, Precision
 from headstart.native.draft_cache import NativeDraftCache, PagePool
 from headstart.native.growth import NativeGrowth
 from headstart.native.library import Library, Pass, Shape
@@ -231,7 +230,7 @@ class NativeLinear:
         bias = None if weights.bias is None else as_float32(weights.bias)
         self._outputs, self._inputs = weight.shape
         handle = library.linear_create(
-            get_args(Precision).index(precision),
+            PRECISIONS.index(precision),
             threads,
             self._outputs,
             self._inputs,
@@ -256,6 +255,12 @@ class NativeLinear:
         if error is not None:
             raise ValueError(f"the layer cannot run: {error.decode()}")
         return y
+
+
+def fastest_precision() -> Precision:
+    """Where a little less precision does not matter. The matrix unit has no way to keep units of blocks apart."""
+    library = load_library()
+    return "int8-fast" if library is None or library.isa.startswith("amx") else "int4-fast"
 
 
 def native_kit(precision: Precision = "bf16", threads: int | None = None, isa: str | None = None) -> Kit | None:
@@ -301,7 +306,7 @@ def _shape(config: EagleConfig, tokens: int, precision: Precision, threads: int)
         head_dim=config.head_dim,
         mlp=config.mlp_size,
         layers=1,
-        precision=get_args(Precision).index(precision),
+        precision=PRECISIONS.index(precision),
         threads=threads,
         gated=True,
         entry=entry,

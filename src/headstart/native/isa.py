@@ -20,9 +20,9 @@ class InstructionSet:
     """Whether a processor that has all of it is faster with it than with the next one."""
 
 
-_AVX2 = ("-mavx2", "-mfma")
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512")
-_AVX512_CPU = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx2", "fma"})
+_AVX512_CPU = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx2", "fma", "f16c"})
 
 INSTRUCTION_SETS = (
     InstructionSet(
@@ -37,7 +37,7 @@ INSTRUCTION_SETS = (
         dots_bf16_at_full_rate,
     ),
     InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
-    InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma"})),
+    InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma", "f16c"})),
 )
 """Fastest first."""
 

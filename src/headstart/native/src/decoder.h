@@ -31,10 +31,12 @@ class Decoder {
   explicit Decoder(const HeadstartShape &s)
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
+        head_precision(is_in_blocks(precision) && static_cast<Entry>(s.entry) == Entry::token ? Precision::int8 : precision),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
+        head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         attention(round_up(s.heads * s.head_dim, kPadding)),
         mlp(round_up(s.mlp, kPadding)),
@@ -51,7 +53,7 @@ class Decoder {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
       fuse = plan(s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
     }
-    head = plan(s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns));
+    head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads);
     allocate_streams();
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(precision) && s.logit_softcap == 0.f) {
@@ -63,7 +65,8 @@ class Decoder {
   void set_linear(int layer, int which, const void *weight, bool is_bf16, const float *bias) {
     PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
     const bool gated = layer >= 0 && which == kUp && shape.gated;
-    pack_linear(linear, precision, weight, is_bf16, bias, [&](int column) { return output_of(linear, gated, column); });
+    const Precision packed = &linear == &head ? head_precision : precision;
+    pack_linear(linear, packed, weight, is_bf16, bias, [&](int column) { return output_of(linear, gated, column); });
     if (&linear == &head && screen.present()) pack_screen(screen, precision, weight, is_bf16, bias);
   }
 
@@ -112,11 +115,12 @@ class Decoder {
   static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
-  const Precision precision;
+  // Files of 4 bits keep the output head in more; a draft's guesses get along with 4.
+  const Precision precision, head_precision;
   const NormKind norm_kind;
   const Activation activation;
   const Entry entry;
-  const LinearKernel kernel;
+  const LinearKernel kernel, head_kernel;
   const int hidden, attention, mlp;  // padded
   const int qkv;
   std::vector<DecoderLayer> layers;

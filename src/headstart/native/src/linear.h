@@ -4,15 +4,17 @@
 #include <cmath>
 #include <vector>
 
+#include "blocks.h"
 #include "multiply.h"
 #include "pair_deal.h"
 #include "platform.h"
 #include "twelve_bits.h"
 
-enum class Precision { bf16, int8, int8_fast, fp32 };
+enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
-// vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits with one scale a row. There the distance of two
+// vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits with one scale a row, or units of blocks behind
+// the planes. There the distance of two
 // rows is known to the compiler: the addresses of twelve would leave too few registers.
 struct Activations {
   char *data = nullptr;
@@ -22,7 +24,8 @@ struct Activations {
 
   char *row(int r) const { return data + r * row_bytes; }
 };
-constexpr int kPlaneBytes = 64;  // of one row in one tile
+constexpr int kPlaneBytes = 64;      // of one row in one tile
+constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
 constexpr int kTileInputs = 32;  // of a tile of bf16 rows
 #if defined(HEADSTART_AVX512BF16)
 constexpr bool kTiledBf16 = true;
@@ -38,7 +41,7 @@ struct PackedLinear {
   std::vector<int> first_pair;  // [threads + 1]
   std::vector<const char *> weights;
   std::vector<float> bias;           // [pairs * 32], empty without bias
-  std::vector<float> scales;         // [pairs * 32], int8: a column's unit
+  std::vector<float> scales;         // [pairs * 32], int8: a column's unit; blocks: what units and offsets count in
   std::vector<int32_t> column_sums;  // [pairs * 32], int8: what an activation offset of one adds to a column
   std::vector<PairCode> codes;       // [pairs], where bf16 weights are packed in twelve bits
   std::vector<ListedWeight> listed;  // likewise, pair by pair
@@ -82,7 +85,10 @@ static inline size_t element_bytes(Precision precision) {
   return precision == Precision::fp32 ? 4 : precision == Precision::bf16 ? 2 : 1;
 }
 static inline bool is_packed(Precision p) { return kTwelveBits && p == Precision::bf16; }
-static inline bool is_quantised(Precision p) { return p == Precision::int8 || p == Precision::int8_fast; }
+static inline bool is_in_blocks(Precision p) { return p == Precision::int4 || p == Precision::int4_fast; }
+static inline bool is_quantised(Precision p) {
+  return p == Precision::int8 || p == Precision::int8_fast || is_in_blocks(p);
+}
 
 // Sizes and the deal of pairs to threads, before any weight is seen.
 static inline PackedLinear plan_linear(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
@@ -90,7 +96,9 @@ static inline PackedLinear plan_linear(Precision precision, int outputs, int inp
   PackedLinear linear;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
   const size_t tiles = padded_inputs / 32;
-  linear.pair_bytes = tiles * (is_packed(precision) ? kPackedTileBytes : kTileCells * element_bytes(precision));
+  linear.pair_bytes = tiles * (is_packed(precision)      ? kPackedTileBytes
+                               : is_in_blocks(precision) ? kBlockBytes
+                                                         : kTileCells * element_bytes(precision));
   linear.first_pair.resize(threads + 1);
   for (int t = 0; t <= threads; ++t) linear.first_pair[t] = static_cast<int>(static_cast<int64_t>(pairs) * t / threads);
   linear.weights.resize(threads);
@@ -119,8 +127,9 @@ static inline Activations element_rows(ElementKind kind, std::vector<AlignedBuff
 static inline Activations packed_rows(Precision precision, ElementKind kind, std::vector<AlignedBuffer> &memory,
                                       int rows, size_t columns) {
   if (!is_quantised(precision)) return element_rows(kind, memory, rows, columns);
-  const int planes = precision == Precision::int8 ? 2 : 1;
-  Activations a = tiled_rows(memory, rows, planes * kPlaneBytes, columns / kPlaneBytes);
+  const int planes = precision == Precision::int8 || precision == Precision::int4 ? 2 : 1;
+  const int units = is_in_blocks(precision) ? kBlockUnitBytes : 0;
+  Activations a = tiled_rows(memory, rows, planes * kPlaneBytes + units, columns / kPlaneBytes);
   a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
   return a;
 }
@@ -198,6 +207,9 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
         load_weights(weight, is_bf16, at, linear.inputs, floats.data());
         if (precision == Precision::fp32)
           pack_column(linear, to, column, floats.data());
+        else if (is_in_blocks(precision))
+          linear.scales[pair * kColumns + column] =
+              pack_blocks(to, column, floats.data(), linear.inputs, linear.padded_inputs);
         else
           pack_column_int8(linear, to, pair, column, floats.data());
         std::fill(floats.begin() + linear.inputs, floats.end(), 0.f);

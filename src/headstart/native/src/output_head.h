@@ -12,10 +12,13 @@ constexpr int kPanelRows = 256;
 
 class OutputHead {
  public:
-  // `input` and `own` [thread] are where rows are packed for the head: for the team, and by a thread for itself.
-  OutputHead(const Decoder &model, const Activations &input, const std::vector<Activations> &own)
-      : m_(model), input_(input), own_(own), best_(model.shape.threads), scratch_(model.shape.threads) {
-    for (std::vector<float> &scratch : scratch_) scratch.resize(m_.hidden);
+  explicit OutputHead(const Decoder &model)
+      : m_(model), best_(model.shape.threads), scratch_(model.shape.threads) {
+    const auto rows = [&](int count) {
+      return packed_rows(m_.head_precision, m_.head_kernel.element, memory_, count, m_.hidden);
+    };
+    input_ = rows(kPanelRows);
+    for (std::vector<float> &scratch : scratch_) scratch.resize(m_.hidden), own_.push_back(rows(kRowBlock));
     if (!m_.screen.present()) return;
     screen_input_ = packed_rows(kScreenPrecision, ElementKind::int8, memory_, kPanelRows, m_.hidden);
     screened_.assign(m_.shape.threads, std::vector<ScreenedRow>(kPanelRows));
@@ -74,7 +77,7 @@ class OutputHead {
 
   template <class State> void pack(const Activations &to, int at, int row, int thread, State &&state) {
     state(row, scratch_[thread].data());
-    m_.kernel.store_row(to, at, scratch_[thread].data(), m_.hidden);
+    m_.head_kernel.store_row(to, at, scratch_[thread].data(), m_.hidden);
   }
 
   // All of the head for these rows.
@@ -108,7 +111,7 @@ class OutputHead {
                       columns * sizeof(float));
       }
     };
-    run_linear(m_.kernel, m_.head, input, rows, thread, ahead, deal, take);
+    run_linear(m_.head_kernel, m_.head, input, rows, thread, ahead, deal, take);
     if (best_rows_.count == 0) return;
     meet();
     my_rows(rows, thread, [&](int i) {
@@ -131,7 +134,7 @@ class OutputHead {
       float *x = scratch_[thread].data();
       state(best_row(i), x);
       // What the head multiplies is what is to be bounded.
-      if (m_.kernel.element == ElementKind::bf16)
+      if (m_.head_kernel.element == ElementKind::bf16)
         for (int k = 0; k < m_.hidden; ++k) x[k] = to_float(to_bf16(x[k]));
       kernel.store_row(screen_input_, i, x, m_.hidden);
       norms_[i] = norm_of(x);
@@ -193,7 +196,7 @@ class OutputHead {
   float logit(int token, int thread) const {
     alignas(64) float out[kRowBlock * kColumns];
     const int pair = token / kColumns;
-    m_.kernel.multiply(m_.head, pair, m_.head.pair_weights(pair), own_[thread], 0, 1, nullptr, out);
+    m_.head_kernel.multiply(m_.head, pair, m_.head.pair_weights(pair), own_[thread], 0, 1, nullptr, out);
     add_bias(m_.head, pair, 1, out);
     return out[token % kColumns];
   }
@@ -207,6 +210,7 @@ class OutputHead {
   bool screens_ = false;
   int64_t screened_count_ = 0, undecided_ = 0;  // rows so far
   std::vector<AlignedBuffer> memory_;
+  // Where rows are packed for the head: for the team, and by a thread for itself [thread].
   Activations input_;
   std::vector<Activations> own_;
   std::vector<std::vector<BestLogit>> best_;        // [thread][best row], among the thread's tokens

@@ -23,7 +23,7 @@ class PassRunner {
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
       row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
-    head_ = std::make_unique<OutputHead>(m_, input_, private_input_);
+    head_ = std::make_unique<OutputHead>(m_);
   }
 
   // Null on success, else what is wrong with the pass; then nothing has been written.

@@ -76,6 +76,11 @@ static inline __m256 load_bf16x8(const Bf16 *p) {
 }
 static inline Lanes load_bf16(const Bf16 *p) { return {load_bf16x8(p), load_bf16x8(p + 8)}; }
 
+static inline Lanes load_half(const void *p) {
+  const auto *source = static_cast<const __m128i *>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(source)), _mm256_cvtph_ps(_mm_loadu_si128(source + 1))};
+}
+
 static inline __m256i round_bf16x8(__m256 a) {
   const __m256i bits = _mm256_castps_si256(a);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

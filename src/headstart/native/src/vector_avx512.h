@@ -60,6 +60,10 @@ static inline Lanes load_bf16(const Bf16 *p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
 
+static inline Lanes load_half(const void *p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i *>(p)))};
+}
+
 // Rounds to nearest even; a NaN stays a NaN.
 static inline void store_bf16(Bf16 *p, Lanes a) {
 #if defined(__AVX512BF16__)

@@ -1,0 +1,45 @@
+// Rows against weights in blocks: 8-bit planes as for 8-bit weights, but with a unit for every 32 inputs. One plane says
+// a row to within half a 127th of the largest of 32, two planes to almost 16 bits.
+#pragma once
+#include "linear.h"
+
+// Behind the planes of a row in a tile of 64 inputs: for each of its two blocks the unit, and what the weights' offsets
+// multiply, the sum of the rounded inputs.
+struct BlockUnits {
+  float unit[2], sum[2];
+};
+static_assert(sizeof(BlockUnits) == kBlockUnitBytes, "room in `packed_rows`");
+
+static inline const BlockUnits &units_of(const char *planes, int count) {
+  return *reinterpret_cast<const BlockUnits *>(planes + count * kPlaneBytes);
+}
+
+template <int kPlanes> static void store_row_blocks(const Activations &to, int row, const float *x, int padded_inputs) {
+  constexpr float limit = kPlanes == 2 ? 32512.f : 127.f;
+  char *tile = to.row(row);
+  for (int first = 0; first < padded_inputs; first += kPlaneBytes, tile += to.tile_bytes) {
+    auto *planes = reinterpret_cast<uint8_t *>(tile);
+    BlockUnits units;
+    for (int block = 0; block < 2; ++block) {
+      const Lanes left = load(x + first + block * kBlockInputs), right = load(x + first + block * kBlockInputs + 16);
+      const float top = std::fmax(reduce_max(max(abs(left), abs(right))), 1e-20f);
+      const Lanes factor = splat(limit / top);
+      const Lanes rounded[2] = {round(left * factor), round(right * factor)};
+      for (int half = 0; half < 2; ++half) {
+        uint8_t *const at = planes + block * kBlockInputs + half * 16;
+        if (kPlanes == 2)
+          store_two_planes(at, at + kPlaneBytes, rounded[half], 0);
+        else
+          store_one_plane(at, rounded[half], 0);
+      }
+      units.unit[block] = top / limit;
+      units.sum[block] = units.unit[block] * reduce_add(rounded[0] + rounded[1]);
+    }
+    std::memcpy(tile + kPlanes * kPlaneBytes, &units, sizeof units);
+  }
+}
+
+// sum + a block's products: `dots` of levels and rounded inputs.
+static inline Lanes add_block(Lanes sum, Lanes dots, Lanes unit, Lanes offset, float row_unit, float row_sum) {
+  return fma(offset, splat(row_sum), fma(dots * splat(row_unit), unit, sum));
+}

@@ -1,0 +1,79 @@
+// Weights in 4-bit blocks with the 8-bit dot product of AVX-512 (VNNI): levels are its unsigned bytes, rows its signed
+// ones.
+#pragma once
+#include "block_rows.h"
+#include "vnni.h"
+
+template <int kRows, int kPlanes>
+static inline void multiply_block_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                       int row, float *out, Prefetch prefetch) {
+  constexpr int row_bytes = kPlanes * kPlaneBytes + kBlockUnitBytes;
+  const __m512i low_half = _mm512_set1_epi8(15);
+  Lanes total[kRows][2];
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) total[r][0] = total[r][1] = splat(0.f);
+  const char *tile = a.row(row);
+  for (int block = 0; block < linear.padded_inputs / kBlockInputs; ++block, weights += kBlockBytes) {
+    Sums sum[kRows][kPlanes][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+      for (int p = 0; p < kPlanes; ++p) sum[r][p][0] = sum[r][p][1] = Sums{};
+    const char *bytes = tile + block % 2 * kBlockInputs;
+#pragma GCC unroll 2
+    for (int step = 0; step < kBlockInputs / 4; ++step) {
+      const char *const at = weights + step * kBlockStepBytes;
+      if (step % 2 == 0) prefetch.ask(at);
+      const __m512i levels = _mm512_load_si512(at);
+      const __m512i left = _mm512_and_si512(levels, low_half);
+      const __m512i right = _mm512_and_si512(_mm512_srli_epi16(levels, 4), low_half);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+        for (int p = 0; p < kPlanes; ++p) {
+          int32_t four;
+          std::memcpy(&four, bytes + r * row_bytes + p * kPlaneBytes + step * 4, 4);
+          const __m512i x = _mm512_set1_epi32(four);
+          sum[r][p][0] = dot(sum[r][p][0], left, x);
+          sum[r][p][1] = dot(sum[r][p][1], right, x);
+        }
+    }
+    prefetch.ask(weights + kBlockUnits);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Lanes unit = load_half(weights + kBlockUnits + half * 32);
+      const Lanes offset = load_half(weights + kBlockOffsets + half * 32);
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        // 256 * high + low stays below 2^24.
+        const Sums dots = kPlanes == 2 ? (sum[r][0][half] << 8) + sum[r][kPlanes - 1][half] : sum[r][0][half];
+        const BlockUnits &row_units = units_of(tile + r * row_bytes, kPlanes);
+        total[r][half] = add_block(total[r][half], to_floats(dots), unit, offset, row_units.unit[block % 2],
+                                   row_units.sum[block % 2]);
+      }
+    }
+    if (block % 2) tile += a.tile_bytes;
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const Lanes scale = load(&linear.scales[pair * kColumns + half * 16]);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) store(out + r * kColumns + half * 16, total[r][half] * scale);
+  }
+}
+
+template <int kPlanes>
+static void multiply_linear_blocks(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                   int row, int rows, ReadAhead *ahead, float *out) {
+  constexpr int most = kPlanes == 2 ? 4 : 6;
+  const int blocks = ceil_div(rows, most);
+  for (int block = 0; block < blocks; ++block) {
+    const int n = block_rows(rows, most, block);
+    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
+    with_row_count<most>(n, [&](auto known) {
+      multiply_block_rows<known.value, kPlanes>(linear, pair, weights, a, row, out, ask);
+    });
+    row += n;
+    out += n * kColumns;
+  }
+}

@@ -1,0 +1,177 @@
+"""Weights in 4-bit blocks: which grid they are put on, and what is computed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from native_cases import ISAS, has_isa, isa_params, random_tokens, random_weights, small_config
+from test_native_numerics import logits_and_taps, mean_error, rounded_per_channel
+from torch import Tensor
+
+from headstart.models.config import ModelConfig
+from headstart.models.torch_backend import TorchBackend
+from headstart.models.weights import DecoderWeights, LinearWeights
+from headstart.native.backend import NativeBackend, Precision
+from headstart.native.heads import NativeLinear
+from headstart.native.loader import load_library
+
+needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+
+
+def levels_of(*shape: int) -> Tensor:
+    """Random levels, which seldom are all the sixteen of a block."""
+    return torch.randint(0, 16, (*shape, 32), generator=torch.Generator().manual_seed(7)).float()
+
+
+def random_units(*shape: int) -> Tensor:
+    """Half-precision units of all magnitudes between 0.0005 and 0.05, one for each block."""
+    exponents = torch.rand(*shape, 1, generator=torch.Generator().manual_seed(8)) * 2
+    return (5e-4 * 10**exponents).half().float()
+
+
+def in_q4_1(blocks: int) -> Tensor:
+    """Lowest and highest weight of a block on the first and the last level."""
+    units = random_units(40, blocks)
+    levels = levels_of(40, blocks)
+    levels[..., 3], levels[..., 20] = 0, 15
+    return (levels * units - (units * 7.3).half().float()).flatten(1)
+
+
+def in_q4_0(blocks: int) -> Tensor:
+    """Level 8 stands for zero; a block need not use the outer ones."""
+    levels = levels_of(40, blocks)
+    levels[:10] = levels[:10].clamp(3, 12)
+    levels[10] = 8
+    return ((levels - 8) * random_units(40, blocks)).flatten(1)
+
+
+def in_q4_k(blocks: int) -> Tensor:
+    """Units and offsets are themselves multiples, up to 63, of a block of blocks' own."""
+    generator = torch.Generator().manual_seed(9)
+    times, below = (torch.randint(1, 64, (40, blocks, 1), generator=generator) for _ in range(2))
+    units = random_units(40, 1) / 32
+    return (levels_of(40, blocks) * (units * times) - units * below).flatten(1)
+
+
+def weights_in(layer: NativeLinear, inputs: int) -> Tensor:
+    """What a layer multiplies with: its outputs for each input alone, which rows say without rounding."""
+    return layer(torch.eye(inputs)).T
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize(("stored", "tolerance"), [(in_q4_1, 1e-6), (in_q4_0, 1e-6), (in_q4_k, 1e-3)])
+def test_weights_on_a_grid_of_sixteen_levels_are_kept(
+    stored: Callable[[int], Tensor], tolerance: float, isa: str
+) -> None:
+    """Q4_K's units have more digits than half precision: what is lost is a thousandth of the block's range at most."""
+    library = load_library(isa)
+    assert library is not None
+    weight = stored(5)
+    kept = weights_in(NativeLinear(library, LinearWeights(weight), "int4", 1), 160)
+    blocks = weight.view(40, 5, 32)
+    span = (blocks.amax(-1) - blocks.amin(-1)).clamp(min=1e-3)
+    assert ((kept - weight).view(40, 5, 32).abs().amax(-1) / span).max() < tolerance
+
+
+@needs_native
+def test_other_weights_are_rounded_to_a_better_grid_than_the_widest() -> None:
+    library = load_library()
+    assert library is not None
+    weight = torch.randn(64, 96, generator=torch.Generator().manual_seed(1))
+    kept = weights_in(NativeLinear(library, LinearWeights(weight), "int4", 1), 96)
+    blocks = weight.view(64, 3, 32)
+    low = blocks.amin(-1, keepdim=True)
+    unit = (blocks.amax(-1, keepdim=True) - low) / 15
+    widest = (((blocks - low) / unit).round() * unit + low).flatten(1)
+    lost, lost_by_widest = (float((each - weight).square().sum()) for each in (kept, widest))
+    assert 0.5 * lost_by_widest < lost < 0.95 * lost_by_widest
+
+
+@needs_native
+@pytest.mark.parametrize("scale", [1e-20, 1e-6, 1.0, 1e6, 1e20])
+def test_magnitudes_do_not_matter(scale: float) -> None:
+    """Half precision ends at 65,504 and has few digits below 6e-5: columns count in powers of two of their own."""
+    library = load_library()
+    assert library is not None
+    weight = in_q4_1(3) * 2.0 ** round(torch.tensor(scale).log2().item())
+    weight[0] = 0.0
+    kept = weights_in(NativeLinear(library, LinearWeights(weight), "int4", 1), 96)
+    torch.testing.assert_close(kept / scale, weight / scale, rtol=1e-5, atol=1e-7)
+
+
+def rows_by_hand(x: Tensor, weight: Tensor, planes: int) -> Tensor:
+    """What a layer of kept weights says: each block of a row in its own unit, rounded to 127 or 32512 of them."""
+    limit = 32512.0 if planes == 2 else 127.0
+    blocks = x.view(len(x), -1, 32)
+    top = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-20)
+    rounded = (blocks * (limit / top)).round() * (top / limit).double()
+    return rounded.flatten(1) @ weight.double().T
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("planes", [1, 2])
+@pytest.mark.parametrize("inputs", [32, 96, 1536])
+def test_rows_against_blocks(inputs: int, planes: int, isa: str) -> None:
+    """However many rows there are, and to the same bits on every instruction set."""
+    library = load_library(isa)
+    assert library is not None
+    weight = in_q4_1(inputs // 32)
+    x = torch.randn(40, inputs, generator=torch.Generator().manual_seed(inputs))
+    x[3] *= 1e-3
+    x[5, 0], x[6, 31] = 50.0, -50.0
+    x[8, :32] = 0.0
+    precision: Precision = "int4" if planes == 2 else "int4-fast"
+    layer = NativeLinear(library, LinearWeights(weight), precision, 1)
+    said = layer(x)
+    wanted = rows_by_hand(x, weight, planes)
+    assert float(((said - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-3)).max()) < 1e-5
+    for rows in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 33):
+        assert torch.equal(layer(x[:rows]), said[:rows]), rows
+    for other in filter(has_isa, ISAS):
+        beside = load_library(other)
+        assert beside is not None
+        assert torch.equal(NativeLinear(beside, LinearWeights(weight), precision, 2)(x), said), other
+
+
+def on_grids(weights: DecoderWeights) -> DecoderWeights:
+    """The same model with all that stands in blocks on grids of sixteen levels, its head rounded as in int8."""
+
+    def rounded(linear: LinearWeights) -> LinearWeights:
+        whole = linear.weight.float()
+        parts = []
+        for block in whole.split(32, dim=1):
+            low = block.amin(1, keepdim=True).half().float()
+            unit = ((block.amax(1, keepdim=True) - low) / 15).half().float()
+            parts.append(((block - low) / unit).round().clamp(0, 15) * unit + low)
+        return replace(linear, weight=torch.cat(parts, dim=1))
+
+    layers = tuple(
+        replace(layer, **{name: rounded(getattr(layer, name)) for name in ("qkv", "output", "up", "down")})
+        for layer in weights.layers
+    )
+    return replace(weights, layers=layers)
+
+
+SHAPES: dict[str, ModelConfig] = {
+    "llama": small_config(),
+    "parts of blocks": small_config(hidden_size=80, mlp_size=100),
+    "biases, not gated": small_config(qkv_bias=True, output_bias=True, mlp_bias=True, gated_mlp=False),
+    "parallel residual": small_config(parallel_residual=True),
+}
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize(("precision", "limit"), [("int4", 0.01), ("int4-fast", 0.03)])
+@pytest.mark.parametrize("name", SHAPES)
+def test_int4_is_the_float_model_with_its_weights(name: str, precision: Precision, limit: float, isa: str) -> None:
+    """Two planes leave the cache's rounding as the only error; one plane adds the activations'."""
+    config = SHAPES[name]
+    tokens = random_tokens(54, vocab=config.vocab_size)
+    weights = on_grids(random_weights(config))
+    reference = TorchBackend(config, replace(weights, head=rounded_per_channel(weights.head)))
+    expected, _ = logits_and_taps(reference, tokens)
+    actual, _ = logits_and_taps(NativeBackend(config, weights, precision, 1, isa), tokens)
+    assert mean_error(actual, expected) < limit * float(expected.std())
