@@ -1,5 +1,5 @@
-// Rows against weights in blocks: 8-bit planes as for 8-bit weights, but with a unit for every 32 inputs. One plane says
-// a row to within half a 127th of the largest of 32, two planes to almost 16 bits.
+// Rows against weights in blocks: 8-bit planes as for 8-bit weights, but with a unit for every 32 inputs. One plane
+// says a row to within half a 127th of the largest of 32, two planes to almost 16 bits.
 #pragma once
 #include "linear.h"
 
@@ -42,4 +42,25 @@ template <int kPlanes> static void store_row_blocks(const Activations &to, int r
 // sum + a block's products: `dots` of levels and rounded inputs.
 static inline Lanes add_block(Lanes sum, Lanes dots, Lanes unit, Lanes offset, float row_unit, float row_sum) {
   return fma(offset, splat(row_sum), fma(dots * splat(row_unit), unit, sum));
+}
+
+// out[kRows][32] = rows from `row` on times the pair's columns, scales applied: each instruction set has its own.
+template <int kRows, int kPlanes>
+static inline void multiply_block_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                       int row, float *out, Prefetch prefetch);
+
+// The same for any number of rows, `kMost` at a time: as many as the registers hold sums for.
+template <int kPlanes, int kMost>
+static void multiply_linear_blocks(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
+                                   int row, int rows, ReadAhead *ahead, float *out) {
+  const int blocks = ceil_div(rows, kMost);
+  for (int block = 0; block < blocks; ++block) {
+    const int n = block_rows(rows, kMost, block);
+    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
+    with_row_count<kMost>(n, [&](auto known) {
+      multiply_block_rows<known.value, kPlanes>(linear, pair, weights, a, row, out, ask);
+    });
+    row += n;
+    out += n * kColumns;
+  }
 }

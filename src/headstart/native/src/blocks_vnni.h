@@ -61,19 +61,3 @@ static inline void multiply_block_rows(const PackedLinear &linear, int pair, con
     for (int r = 0; r < kRows; ++r) store(out + r * kColumns + half * 16, total[r][half] * scale);
   }
 }
-
-template <int kPlanes>
-static void multiply_linear_blocks(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
-                                   int row, int rows, ReadAhead *ahead, float *out) {
-  constexpr int most = kPlanes == 2 ? 4 : 6;
-  const int blocks = ceil_div(rows, most);
-  for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, most, block);
-    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
-    with_row_count<most>(n, [&](auto known) {
-      multiply_block_rows<known.value, kPlanes>(linear, pair, weights, a, row, out, ask);
-    });
-    row += n;
-    out += n * kColumns;
-  }
-}

@@ -31,7 +31,8 @@ class Decoder {
   explicit Decoder(const HeadstartShape &s)
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
-        head_precision(is_in_blocks(precision) && static_cast<Entry>(s.entry) == Entry::token ? Precision::int8 : precision),
+        head_precision(is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int8
+                                                                                            : precision),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
