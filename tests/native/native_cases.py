@@ -17,7 +17,7 @@ from headstart.native.backend import NativeBackend, Precision
 from headstart.native.loader import load_library
 
 BLOCK = 32
-ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avx2")
+ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2")
 
 
 def small_config(**changes: object) -> ModelConfig:

@@ -16,7 +16,7 @@ from headstart.models.config import RopeConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.native.backend import NativeBackend, native_backend, supports
 
-ISA = next((isa for isa in ("avx512", "avx2") if has_isa(isa)), None)
+ISA = next((isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)), None)
 pytestmark = pytest.mark.skipif(ISA is None, reason="no compiler, or neither AVX-512 nor AVX2 on this machine")
 
 

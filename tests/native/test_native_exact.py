@@ -58,7 +58,7 @@ def test_any_chunking(config: object, precision: Precision, isa: str) -> None:
         assert torch.equal(run_chunks(backend, storage_of(backend), tokens, sizes, SHUFFLED), expected), sizes
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avx2")))
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avxvnni", "avx2")))
 @each_precision
 def test_every_row_count(precision: Precision, isa: str) -> None:
     backend = native(CONFIGS["grouped"], precision, isa)
@@ -104,7 +104,7 @@ def test_trees_across_the_chunk_border(config: object, precision: Precision, isa
         check_tree(backend, base, random_tree(12, seed=base), seed=base)
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avx2")))
+@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avxvnni", "avx2")))
 def test_tree_larger_than_a_panel(isa: str) -> None:
     check_tree(native(CONFIGS["grouped"], "bf16", isa), 40, [-1, 0, *random_tree(300, seed=5)[2:]], seed=5)
 
@@ -277,18 +277,21 @@ def test_taps_and_few_logits_are_the_same_rows(isa: str) -> None:
             assert np.array_equal(out.hidden[tap][0], whole.hidden[tap][position])
 
 
-@pytest.mark.skipif(not (has_isa("avx512") and has_isa("avx2")), reason="needs a compiler, AVX-512 and AVX2")
+VECTORS = [isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)]
+
+
+@pytest.mark.skipif(len(VECTORS) < 2, reason="needs a compiler, and two of AVX-512, AVX-VNNI and AVX2")
 @each_precision
-def test_avx2_and_avx512_agree(precision: Precision) -> None:
+def test_vectors_of_any_width_agree(precision: Precision) -> None:
     tokens, tree = random_tokens(50), random_tree(12, seed=2)
-    both = []
-    for isa in ("avx512", "avx2"):
+    said = []
+    for isa in VECTORS:
         backend = native(CONFIGS["grouped"], precision, isa)
         storage = storage_of(backend)
         prefill = run_chunks(backend, storage, tokens, [50], SHUFFLED)
         nodes = backend.forward(make_pass(Rows(tokens[:12], 50, SHUFFLED, tree)), storage).logits
-        both.append(torch.cat([prefill, nodes]))
-    assert torch.equal(*both)
+        said.append(torch.cat([prefill, nodes]))
+    assert all(torch.equal(each, said[0]) for each in said)
 
 
 @each_isa

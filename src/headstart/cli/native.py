@@ -32,7 +32,7 @@ def native(
 
         headstart native
 
-        headstart native --isa avx512 --isa avx2
+        headstart native --isa avx512 --isa avxvnni --isa avx2
     """
     named = [_named(name) for name in isa or ()]
 

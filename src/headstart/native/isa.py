@@ -37,6 +37,9 @@ INSTRUCTION_SETS = (
         dots_bf16_at_full_rate,
     ),
     InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
+    InstructionSet(
+        "avxvnni", ("-DHEADSTART_AVXVNNI", *_AVX2, "-mavxvnni"), frozenset({"avx2", "fma", "f16c", "avx_vnni"})
+    ),
     InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma", "f16c"})),
 )
 """Fastest first."""

@@ -44,20 +44,30 @@ static inline Lanes add_block(Lanes sum, Lanes dots, Lanes unit, Lanes offset, f
   return fma(offset, splat(row_sum), fma(dots * splat(row_unit), unit, sum));
 }
 
+// Rows at a time, as many as the registers hold sums of integers and of floats for.
+#if defined(__AVX512VNNI__)
+template <int kPlanes> constexpr int kBlockRows = kPlanes == 2 ? 4 : 6;
+#elif defined(__AVXVNNI__)
+template <int kPlanes> constexpr int kBlockRows = kPlanes == 2 ? 1 : 2;
+#else
+template <int kPlanes> constexpr int kBlockRows = 4;
+#endif
+
 // out[kRows][32] = rows from `row` on times the pair's columns, scales applied: each instruction set has its own.
 template <int kRows, int kPlanes>
 static inline void multiply_block_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                        int row, float *out, Prefetch prefetch);
 
-// The same for any number of rows, `kMost` at a time: as many as the registers hold sums for.
-template <int kPlanes, int kMost>
+// The same for any number of rows.
+template <int kPlanes>
 static void multiply_linear_blocks(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                    int row, int rows, ReadAhead *ahead, float *out) {
-  const int blocks = ceil_div(rows, kMost);
+  constexpr int most = kBlockRows<kPlanes>;
+  const int blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, kMost, block);
+    const int n = block_rows(rows, most, block);
     const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
-    with_row_count<kMost>(n, [&](auto known) {
+    with_row_count<most>(n, [&](auto known) {
       multiply_block_rows<known.value, kPlanes>(linear, pair, weights, a, row, out, ask);
     });
     row += n;

@@ -1,5 +1,4 @@
-// Weights in 4-bit blocks with the 8-bit dot product of AVX-512 (VNNI): levels are its unsigned bytes, rows its signed
-// ones.
+// Weights in 4-bit blocks with the 8-bit dot product (VNNI): levels are its unsigned bytes, rows its signed ones.
 #pragma once
 #include "block_rows.h"
 #include "vnni.h"
@@ -8,7 +7,6 @@ template <int kRows, int kPlanes>
 static inline void multiply_block_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                        int row, float *out, Prefetch prefetch) {
   constexpr int row_bytes = kPlanes * kPlaneBytes + kBlockUnitBytes;
-  const __m512i low_half = _mm512_set1_epi8(15);
   Lanes total[kRows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) total[r][0] = total[r][1] = splat(0.f);
@@ -24,16 +22,14 @@ static inline void multiply_block_rows(const PackedLinear &linear, int pair, con
     for (int step = 0; step < kBlockInputs / 4; ++step) {
       const char *const at = weights + step * kBlockStepBytes;
       if (step % 2 == 0) prefetch.ask(at);
-      const __m512i levels = _mm512_load_si512(at);
-      const __m512i left = _mm512_and_si512(levels, low_half);
-      const __m512i right = _mm512_and_si512(_mm512_srli_epi16(levels, 4), low_half);
+      const Bytes levels = load_bytes(at), left = lower_halves(levels), right = upper_halves(levels);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
         for (int p = 0; p < kPlanes; ++p) {
           int32_t four;
           std::memcpy(&four, bytes + r * row_bytes + p * kPlaneBytes + step * 4, 4);
-          const __m512i x = _mm512_set1_epi32(four);
+          const Bytes x = splat_four(four);
           sum[r][p][0] = dot(sum[r][p][0], left, x);
           sum[r][p][1] = dot(sum[r][p][1], right, x);
         }

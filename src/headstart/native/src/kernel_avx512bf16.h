@@ -19,8 +19,8 @@ static inline LinearKernel linear_kernel(Precision precision) {
     case Precision::int8: return {ElementKind::int8, store_row_int8<2, kOffset>, multiply_linear_vnni<2, 0>};
     case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kOffset>, multiply_linear_vnni<1, 0>};
     case Precision::fp32: return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};
-    case Precision::int4: return {ElementKind::int8, store_row_blocks<2>, multiply_linear_blocks<2, 4>};
-    case Precision::int4_fast: return {ElementKind::int8, store_row_blocks<1>, multiply_linear_blocks<1, 6>};
+    case Precision::int4: return {ElementKind::int8, store_row_blocks<2>, multiply_linear_blocks<2>};
+    case Precision::int4_fast: return {ElementKind::int8, store_row_blocks<1>, multiply_linear_blocks<1>};
   }
   return {};
 }

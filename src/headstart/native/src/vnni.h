@@ -1,18 +1,10 @@
-// 8-bit weights with the dot product of AVX-512 (VNNI).
+// 8-bit weights with the 8-bit dot product (VNNI).
 //
 // It multiplies unsigned by signed bytes: those of the rows carry an offset of 128, taken back by the column sums. Sums
 // of integers are exact, so whatever else multiplies the same bytes has the same results.
 #pragma once
+#include "dot_bytes.h"
 #include "linear.h"
-
-// 32-bit sums, typed as what the instruction works on: of __m512i, whose lanes are 64 bits wide, gcc 12 copies every
-// sum into a register of the other type and back around each product, and spills.
-typedef int32_t Sums __attribute__((vector_size(64)));
-
-static inline Sums dot(Sums sum, __m512i unsigned_bytes, __m512i signed_bytes) {
-  return (Sums)_mm512_dpbusd_epi32((__m512i)sum, unsigned_bytes, signed_bytes);
-}
-static inline Lanes to_floats(Sums sum) { return {_mm512_cvtepi32_ps((__m512i)sum)}; }
 
 constexpr int kOffset = 128;
 
@@ -30,15 +22,14 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
   for (int tile = 0; tile < linear.padded_inputs / 64; ++tile, weights += 2048, bytes += a.tile_bytes) {
     for (int step = 0; step < 16; ++step) {
       prefetch.ask(weights + step * kLine);
-      const __m512i left = _mm512_load_si512(weights + step * kLine);
-      const __m512i right = _mm512_load_si512(weights + step * kLine + 64);
+      const Bytes left = load_bytes(weights + step * kLine), right = load_bytes(weights + step * kLine + 64);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 2
         for (int p = 0; p < kPlanes; ++p) {
           int32_t four;
           std::memcpy(&four, bytes + r * row_bytes + p * kPlaneBytes + step * 4, 4);
-          const __m512i x = _mm512_set1_epi32(four ^ kFlip);
+          const Bytes x = splat_four(four ^ kFlip);
           sum[r][p][0] = dot(sum[r][p][0], x, left);
           sum[r][p][1] = dot(sum[r][p][1], x, right);
         }
@@ -48,7 +39,7 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
   for (int half = 0; half < 2; ++half) {
     const int column = pair * kColumns + half * 16;
     const Lanes scale = load(&linear.scales[column]);
-    const Sums offset = (Sums)_mm512_slli_epi32(_mm512_loadu_si512(&linear.column_sums[column]), 7);
+    const Sums offset = load_sums(&linear.column_sums[column]) << 7;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Lanes high = to_floats(sum[r][0][half] - offset), low = to_floats(sum[r][kPlanes - 1][half] - offset);
@@ -62,7 +53,7 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
 template <int kPlanes, int kFlip>
 static void multiply_linear_vnni(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
-  constexpr int most = 12 / kPlanes;
+  constexpr int most = kHeldSums / kPlanes;
   const int blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
     const int n = block_rows(rows, most, block);
