@@ -23,57 +23,60 @@ template <class Cell> struct Paged {
 
 // The product in float fused multiply-adds. Where the bf16 dot instruction of AVX-512 runs at half rate, this is faster
 // above one row, and the same speed as memory at one.
-template <class Cell, int kRows, class Tiles>
-static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tiles, int count, float *c,
+template <class Cell, int kRows, int kHalves, class Tiles>
+static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tiles, int count, int first_half, float *c,
                                      size_t c_stride, bool accumulate, Prefetch prefetch) {
-  Lanes sum[kRows][2];  // unrolled everywhere, or it would live in memory
+  Lanes sum[kRows][kHalves];  // unrolled everywhere, or it would live in memory
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    sum[r][0] = accumulate ? load(c + r * c_stride) : splat(0.f);
-    sum[r][1] = accumulate ? load(c + r * c_stride + 16) : splat(0.f);
-  }
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h)
+      sum[r][h] = accumulate ? load(c + r * c_stride + (first_half + h) * 16) : splat(0.f);
   for (int tile = 0; tile < count; ++tile) {
     const Cell *b = tiles(tile);
     const float *a_tile = a + tile * 32;
     if constexpr (sizeof(Cell) == 2) {
       for (int step = 0; step < 32; step += 2) {
         prefetch.ask(b + step * 32);
-        Lanes even[2], odd[2];
-        load_bf16_pairs(b + step * 32, even[0], odd[0]);
-        load_bf16_pairs(b + step * 32 + 32, even[1], odd[1]);
+        Lanes even[kHalves], odd[kHalves];
+#pragma GCC unroll 2
+        for (int h = 0; h < kHalves; ++h) load_bf16_pairs(b + step * 32 + (first_half + h) * 32, even[h], odd[h]);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const Lanes first = splat(a_tile[r * a_stride + step]), second = splat(a_tile[r * a_stride + step + 1]);
-          sum[r][0] = fma(first, even[0], sum[r][0]);
-          sum[r][1] = fma(first, even[1], sum[r][1]);
-          sum[r][0] = fma(second, odd[0], sum[r][0]);
-          sum[r][1] = fma(second, odd[1], sum[r][1]);
+#pragma GCC unroll 2
+          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(first, even[h], sum[r][h]);
+#pragma GCC unroll 2
+          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(second, odd[h], sum[r][h]);
         }
       }
     } else {
       for (int step = 0; step < 32; ++step) {
         prefetch.ask(b + step * 32);
-        const Lanes left = load(b + step * 32), right = load(b + step * 32 + 16);
+        Lanes weights[kHalves];
+#pragma GCC unroll 2
+        for (int h = 0; h < kHalves; ++h) weights[h] = load(b + step * 32 + (first_half + h) * 16);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const Lanes value = splat(a_tile[r * a_stride + step]);
-          sum[r][0] = fma(value, left, sum[r][0]);
-          sum[r][1] = fma(value, right, sum[r][1]);
+#pragma GCC unroll 2
+          for (int h = 0; h < kHalves; ++h) sum[r][h] = fma(value, weights[h], sum[r][h]);
         }
       }
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
-    store(c + r * c_stride, sum[r][0]);
-    store(c + r * c_stride + 16, sum[r][1]);
-  }
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) store(c + r * c_stride + (first_half + h) * 16, sum[r][h]);
 }
 
+// Rows whose sums the registers hold, and those whose sums of half of the columns they hold. Widening a bf16 weight takes
+// as long as two rows' products, so that where registers are few, more rows share it half by half.
 #if defined(__AVX512F__)
-constexpr int kFmaRows = 12;  // 24 of 32 registers hold sums
+constexpr int kFmaRows = 12, kHalvedRows = kFmaRows;
 #else
-constexpr int kFmaRows = 2;
+constexpr int kFmaRows = 3, kHalvedRows = 4;
 #endif
 
 // Rows of block `index` where `rows` are cut into as few blocks of up to `most` as will do, all of about one size:
@@ -93,17 +96,25 @@ template <int kMost, class Work> static inline void with_row_count(int rows, Wor
 template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                 size_t c_stride, bool accumulate, bool streamed = false, ReadAhead *ahead = nullptr) {
-  const int blocks = ceil_div(rows, kFmaRows);
+  const bool halved = sizeof(Cell) == 2 && kHalvedRows > kFmaRows && rows > kFmaRows;
+  const int most = halved ? kHalvedRows : kFmaRows, blocks = ceil_div(rows, most);
   for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, kFmaRows, block);
+    const int n = block_rows(rows, most, block);
     const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
     const bool paged = sizeof(Cell) == 2 && ahead && blocks == 1 && n >= kPagedRows;
     const Prefetch ask = !streamed ? Prefetch{}
                          : paged   ? ahead->by_page(tiles(0), bytes)
                                    : next_block(ahead, tiles(0), bytes, block, blocks);
-    with_row_count<kFmaRows>(n, [&](auto known) {
-      multiply_fma_rows<Cell, known.value>(a, a_stride, tiles, count, c, c_stride, accumulate, ask);
-    });
+    if (halved)
+      with_row_count<kHalvedRows>(n, [&](auto known) {
+        for (int half = 0; half < 2; ++half)
+          multiply_fma_rows<Cell, known.value, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
+                                                  half == 0 ? ask : Prefetch::nearby());
+      });
+    else
+      with_row_count<kFmaRows>(n, [&](auto known) {
+        multiply_fma_rows<Cell, known.value, 2>(a, a_stride, tiles, count, 0, c, c_stride, accumulate, ask);
+      });
     a += n * a_stride;
     c += n * c_stride;
   }
