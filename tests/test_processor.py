@@ -74,7 +74,7 @@ def test_pytorch_multiplies_bf16_whichever_is_imported_first(first: str) -> None
 
 
 _ZEN5 = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\n"
-_ALL = "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni"
+_ALL = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni"
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,11 @@ _ALL = "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni"
         ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\n", f"{_ALL} avx512_bf16", "avx512"),
         ("vendor_id\t: GenuineIntel\ncpu family\t: 6\n", f"{_ALL} avx512_bf16", "avx512"),
         ("", f"{_ALL} avx512_bf16", "avx512"),
+        ("", "avx2 fma f16c avx_vnni", "avxvnni"),
+        ("", "avx2 fma f16c", "avx2"),
     ],
 )
-def test_bf16_dot_products_are_taken_where_they_run_at_full_rate(
+def test_the_fastest_set_is_taken_and_bf16_dot_products_only_at_full_rate(
     told: Path, monkeypatch: pytest.MonkeyPatch, vendor: str, flags: str, fastest: str
 ) -> None:
     monkeypatch.delenv("HEADSTART_NATIVE", raising=False)
