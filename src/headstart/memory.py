@@ -71,8 +71,8 @@ def keep_freed() -> None:
     Other C libraries do as they do.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+    # Older glibc takes no more than 32 MB. Once one threshold is set, it no longer raises the other by itself.
+    if mallopt is not None and (mallopt(_M_MMAP_THRESHOLD, 1 << 30) or mallopt(_M_MMAP_THRESHOLD, 32 << 20)):
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 

@@ -144,10 +144,13 @@ def test_rows_against_blocks(inputs: int, planes: int, isa: str) -> None:
     assert float(((said - wanted).abs().amax(1) / wanted.abs().amax(1).clamp(min=1e-3)).max()) < 1e-5
     for rows in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
+    rounded = torch.randn(40, inputs, generator=torch.Generator().manual_seed(4))
+    said_rounded = NativeLinear(library, LinearWeights(rounded), precision, 1)(x)
     for other in filter(has_isa, ISAS):
         beside = load_library(other)
         assert beside is not None
         assert torch.equal(NativeLinear(beside, LinearWeights(weight), precision, 2)(x), said), other
+        assert torch.equal(NativeLinear(beside, LinearWeights(rounded), precision, 2)(x), said_rounded), other
 
 
 def on_grids(weights: DecoderWeights) -> DecoderWeights:

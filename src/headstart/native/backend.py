@@ -266,7 +266,7 @@ class NativeBackend:
             packer.layer(index, parts)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.linear(-1, OUTPUT_HEAD, weights.head)
-        # int8 keeps the table, of which a pass reads a row or two, in bf16.
+        # int8 and int4 keep the table, of which a pass reads a row or two, in bf16.
         self._embedding = weights.embedding.detach().to("cpu", self._dtype).contiguous()
         self._learned = None if weights.positions is None else as_float32(weights.positions)
         library.set_embedding(

@@ -141,7 +141,7 @@ def _load(isa: InstructionSet) -> Library | None:
             return None
         library = Library(ctypes.CDLL(str(path or compile_library(isa))), isa.name)
     except (OSError, ConfigError) as error:
-        _warn(f"native {isa.name} path not available; using PyTorch: {error}")
+        _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
         return None
     return library if library.enable() else None
 

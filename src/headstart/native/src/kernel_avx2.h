@@ -1,5 +1,5 @@
-// AVX2: float arithmetic for bf16 weights, 16-bit products for int8. The path for older processors: exact like the
-// others, but the arithmetic no longer hides behind memory above one or two rows.
+// AVX2: float arithmetic for bf16 weights, 16-bit products for those of 8 and 4 bits. The path for older processors:
+// exact like the others, but the arithmetic no longer hides behind memory above three rows.
 #pragma once
 #include "blocks_avx2.h"
 #include "no_unit.h"

@@ -1,5 +1,5 @@
-// AVX-512 where the dot product of bf16 pairs runs at full rate: it multiplies bf16 weights and the cache. 8-bit
-// weights have their own (VNNI).
+// AVX-512 where the dot product of bf16 pairs runs at full rate: it multiplies bf16 weights and the cache. Weights of 8
+// and 4 bits have their own (VNNI).
 #pragma once
 #include "bf16_dot.h"
 #include "blocks_vnni.h"

@@ -13,9 +13,9 @@
 enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
-// vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits with one scale a row, or units of blocks behind
-// the planes. There the distance of two
-// rows is known to the compiler: the addresses of twelve would leave too few registers.
+// vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row or, behind the planes, the
+// units of its blocks. Behind a row's inputs stand zeros: what weights have there does not matter. In tiles the distance
+// of two rows is known to the compiler: the addresses of twelve would leave too few registers.
 struct Activations {
   char *data = nullptr;
   size_t row_bytes = 0;   // in a tile, where there are tiles

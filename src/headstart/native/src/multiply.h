@@ -71,8 +71,8 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
     for (int h = 0; h < kHalves; ++h) store(c + r * c_stride + (first_half + h) * 16, sum[r][h]);
 }
 
-// Rows whose sums the registers hold, and those whose sums of half of the columns they hold. Widening a bf16 weight takes
-// as long as two rows' products, so that where registers are few, more rows share it half by half.
+// Rows whose sums the registers hold, and those whose sums of half of the columns they hold. Widening a bf16 weight
+// takes as long as two rows' products, so that where registers are few, more rows share it half by half.
 #if defined(__AVX512F__)
 constexpr int kFmaRows = 12, kHalvedRows = kFmaRows;
 #else
@@ -109,7 +109,7 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
       with_row_count<kHalvedRows>(n, [&](auto known) {
         for (int half = 0; half < 2; ++half)
           multiply_fma_rows<Cell, known.value, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
-                                                  half == 0 ? ask : Prefetch::nearby());
+                                                  half && streamed ? Prefetch::nearby() : half ? Prefetch{} : ask);
       });
     else
       with_row_count<kFmaRows>(n, [&](auto known) {
