@@ -1,7 +1,7 @@
 """One pass of the native backend against one read of its weights, interleaved: ratios, their medians and spread.
 
     python benchmarks/native/bench_pass.py [--precision bf16 int8] [--threads 2] [--context 300] [--rows 1 4 16]
-    python benchmarks/native/bench_pass.py --shape llama-3.2-1b --precision bf16 int8 int8-fast --rows 1 16 --prefill 0
+    python benchmarks/native/bench_pass.py --shape llama-3.2-1b --precision bf16 int4 int4-fast --rows 1 16 --prefill 0
 
 Weights are random: cost does not depend on their values. All layers are packed from one, so a model takes little more
 memory than its packed weights. ``--cpu-time`` counts processor time instead of wall-clock time, for one thread on a

@@ -81,6 +81,16 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     )
 
 
+def on_grids(matrix: Tensor) -> Tensor:
+    """A matrix [output, input] with every 32 inputs rounded to a grid of sixteen levels, as 4-bit blocks hold it."""
+    parts = []
+    for block in matrix.float().split(32, dim=1):
+        low = block.amin(1, keepdim=True).half().float()
+        unit = ((block.amax(1, keepdim=True) - low) / 15).half().float()
+        parts.append(((block - low) / unit).round().clamp(0, 15) * unit + low)
+    return torch.cat(parts, dim=1)
+
+
 def has_isa(isa: str) -> bool:
     return load_library(isa) is not None
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from native_cases import ISAS, has_isa, isa_params, random_tokens, random_weights, small_config
+from native_cases import ISAS, has_isa, isa_params, on_grids, random_tokens, random_weights, small_config
 from test_native_numerics import logits_and_taps, mean_error, rounded_per_channel
 from torch import Tensor
 
@@ -153,17 +153,11 @@ def test_rows_against_blocks(inputs: int, planes: int, isa: str) -> None:
         assert torch.equal(NativeLinear(beside, LinearWeights(rounded), precision, 2)(x), said_rounded), other
 
 
-def on_grids(weights: DecoderWeights) -> DecoderWeights:
-    """The same model with all that stands in blocks on grids of sixteen levels, its head rounded as in int8."""
+def layers_on_grids(weights: DecoderWeights) -> DecoderWeights:
+    """The same model with all that stands in blocks on grids of sixteen levels."""
 
     def rounded(linear: LinearWeights) -> LinearWeights:
-        whole = linear.weight.float()
-        parts = []
-        for block in whole.split(32, dim=1):
-            low = block.amin(1, keepdim=True).half().float()
-            unit = ((block.amax(1, keepdim=True) - low) / 15).half().float()
-            parts.append(((block - low) / unit).round().clamp(0, 15) * unit + low)
-        return replace(linear, weight=torch.cat(parts, dim=1))
+        return replace(linear, weight=on_grids(linear.weight))
 
     layers = tuple(
         replace(layer, **{name: rounded(getattr(layer, name)) for name in ("qkv", "output", "up", "down")})
@@ -187,7 +181,7 @@ def test_int4_is_the_float_model_with_its_weights(name: str, precision: Precisio
     """Two planes leave the cache's rounding as the only error; one plane adds the activations'."""
     config = SHAPES[name]
     tokens = random_tokens(54, vocab=config.vocab_size)
-    weights = on_grids(random_weights(config))
+    weights = layers_on_grids(random_weights(config))
     reference = TorchBackend(config, replace(weights, head=rounded_per_channel(weights.head)))
     expected, _ = logits_and_taps(reference, tokens)
     actual, _ = logits_and_taps(NativeBackend(config, weights, precision, 1, isa), tokens)

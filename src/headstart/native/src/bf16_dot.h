@@ -115,7 +115,7 @@ static inline void multiply_dot(int rows, Rows a, Tiles tiles, int count, float 
                                 Prefetch prefetch) {
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, kFmaRows, block);
+    const int n = group_rows(rows, kFmaRows, block);
     StoredTiles<Tiles> source{tiles, prefetch};
     multiply_dot_block(n, a, source, 0, count, c, c_stride, accumulate);
     a = a.from(n);
@@ -154,7 +154,7 @@ static void multiply_linear_dot(const PackedLinear &linear, int pair, const char
   for (int first = 0; first < count; first += kChunkTiles) {
     const int n = std::min(kChunkTiles, count - first);
     for (int block = 0, done = 0; block < blocks; ++block) {
-      const int size = block_rows(rows, kFmaRows, block);
+      const int size = group_rows(rows, kFmaRows, block);
       const TiledRows from = x.from(done);
       float *to = out + done * kColumns;
       if (block == 0)

@@ -46,11 +46,11 @@ static inline Lanes add_block(Lanes sum, Lanes dots, Lanes unit, Lanes offset, f
 
 // Rows at a time, as many as the registers hold sums of integers and of floats for.
 #if defined(__AVX512VNNI__)
-template <int kPlanes> constexpr int kBlockRows = kPlanes == 2 ? 4 : 6;
+template <int kPlanes> constexpr int kRowsAtOnce = kPlanes == 2 ? 4 : 6;
 #elif defined(__AVXVNNI__)
-template <int kPlanes> constexpr int kBlockRows = kPlanes == 2 ? 1 : 2;
+template <int kPlanes> constexpr int kRowsAtOnce = kPlanes == 2 ? 1 : 2;
 #else
-template <int kPlanes> constexpr int kBlockRows = 4;
+template <int kPlanes> constexpr int kRowsAtOnce = 4;
 #endif
 
 // out[kRows][32] = rows from `row` on times the pair's columns, scales applied: each instruction set has its own.
@@ -62,15 +62,11 @@ static inline void multiply_block_rows(const PackedLinear &linear, int pair, con
 template <int kPlanes>
 static void multiply_linear_blocks(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                    int row, int rows, ReadAhead *ahead, float *out) {
-  constexpr int most = kBlockRows<kPlanes>;
-  const int blocks = ceil_div(rows, most);
-  for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, most, block);
-    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
-    with_row_count<most>(n, [&](auto known) {
-      multiply_block_rows<known.value, kPlanes>(linear, pair, weights, a, row, out, ask);
-    });
-    row += n;
-    out += n * kColumns;
-  }
+  in_groups<kRowsAtOnce<kPlanes>>(linear, weights, rows, ahead, [&](auto known, int first, Prefetch ask) {
+    multiply_block_rows<known.value, kPlanes>(linear, pair, weights, a, row + first, out + first * kColumns, ask);
+  });
+}
+
+template <int kPlanes> static inline LinearKernel block_kernel() {
+  return {ElementKind::int8, store_row_blocks<kPlanes>, multiply_linear_blocks<kPlanes>};
 }

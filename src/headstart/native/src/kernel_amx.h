@@ -163,17 +163,15 @@ constexpr int kScreenedRows = 256;
 // What attention multiplies with cache cells: queries, and the weights of values.
 template <class Cell> struct QueryElement { using type = Cell; };
 
-static inline LinearKernel linear_kernel(Precision precision) {
+// Of bf16 and 8-bit weights; `kernel.h` has the others.
+static inline LinearKernel own_linear_kernel(Precision precision) {
   switch (precision) {
     case Precision::bf16:
       return {ElementKind::bf16, store_row_bf16, multiply_linear_bf16, unpack_linear, multiply_linear_unpacked};
     case Precision::int8: return {ElementKind::int8, store_row_int8<2, 0>, multiply_linear_int8<2>};
     case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, 0>, multiply_linear_int8<1>};
-    case Precision::fp32: return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};
-    case Precision::int4: return {ElementKind::int8, store_row_blocks<2>, multiply_linear_blocks<2>};
-    case Precision::int4_fast: return {ElementKind::int8, store_row_blocks<1>, multiply_linear_blocks<1>};
+    default: return {};
   }
-  return {};
 }
 
 // `multiply_tiles` of bf16 rows. It writes 16 rows of C unless it accumulates.

@@ -14,19 +14,19 @@ enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
 // vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row or, behind the planes, the
-// units of its blocks. Behind a row's inputs stand zeros: what weights have there does not matter. In tiles the distance
-// of two rows is known to the compiler: the addresses of twelve would leave too few registers.
+// units of its blocks. Behind a row's inputs stand zeros: what weights have there does not matter. In tiles the
+// distance of two rows is known to the compiler: the addresses of twelve would leave too few registers.
 struct Activations {
   char *data = nullptr;
   size_t row_bytes = 0;   // in a tile, where there are tiles
   size_t tile_bytes = 0;  // tiled: from one tile to the next
-  float *scales = nullptr;
+  float *scales = nullptr;  // [row], int8
 
   char *row(int r) const { return data + r * row_bytes; }
 };
 constexpr int kPlaneBytes = 64;      // of one row in one tile
 constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
-constexpr int kTileInputs = 32;  // of a tile of bf16 rows
+constexpr int kTileInputs = 32;      // of a tile of bf16 rows
 #if defined(HEADSTART_AVX512BF16)
 constexpr bool kTiledBf16 = true;
 #else
@@ -130,7 +130,7 @@ static inline Activations packed_rows(Precision precision, ElementKind kind, std
   const int planes = precision == Precision::int8 || precision == Precision::int4 ? 2 : 1;
   const int units = is_in_blocks(precision) ? kBlockUnitBytes : 0;
   Activations a = tiled_rows(memory, rows, planes * kPlaneBytes + units, columns / kPlaneBytes);
-  a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
+  if (!is_in_blocks(precision)) a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
   return a;
 }
 
@@ -175,7 +175,8 @@ template <class OutputOf>
 static inline void pack_linear(PackedLinear &linear, Precision precision, const void *weight, bool is_bf16,
                                const float *bias, OutputOf &&output_of) {
   const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
-  if (is_quantised(precision)) linear.scales.assign(columns, 1.f), linear.column_sums.assign(columns, 0);
+  if (is_quantised(precision)) linear.scales.assign(columns, 1.f);
+  if (is_quantised(precision) && !is_in_blocks(precision)) linear.column_sums.assign(columns, 0);
   if (bias) {
     linear.bias.assign(columns, 0.f);
     for (size_t c = 0; c < columns; ++c)
@@ -295,6 +296,19 @@ static inline void run_linear(const LinearKernel &kernel, const PackedLinear &li
     add_bias(linear, pair, n, out);
     finish(pair, row, n, static_cast<const float *>(out));
   });
+}
+
+// Calls `work(count, first, ask)` for groups of up to `kMost` rows: the count as a number that the compiler knows, the
+// first of them, and what to ask memory for meanwhile.
+template <int kMost, class Work>
+static inline void in_groups(const PackedLinear &linear, const char *weights, int rows, ReadAhead *ahead, Work &&work) {
+  const int groups = ceil_div(rows, kMost);
+  for (int group = 0, first = 0; group < groups; ++group) {
+    const int n = group_rows(rows, kMost, group);
+    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, group, groups);
+    with_row_count<kMost>(n, [&](auto known) { work(known, first, ask); });
+    first += n;
+  }
 }
 
 // Floating-point activations and the float kernel: used by every instruction set for fp32, and for bf16 where there

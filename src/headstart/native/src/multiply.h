@@ -79,11 +79,11 @@ constexpr int kFmaRows = 12, kHalvedRows = kFmaRows;
 constexpr int kFmaRows = 3, kHalvedRows = 4;
 #endif
 
-// Rows of block `index` where `rows` are cut into as few blocks of up to `most` as will do, all of about one size:
-// small blocks share the loads of weights badly and keep the arithmetic units waiting for each other.
-static inline int block_rows(int rows, int most, int index) {
-  const int blocks = ceil_div(rows, most);
-  return rows * (index + 1) / blocks - rows * index / blocks;
+// Rows of group `index` where `rows` are cut into as few groups of up to `most` as will do, all of about one size:
+// small groups share the loads of weights badly and keep the arithmetic units waiting for each other.
+static inline int group_rows(int rows, int most, int index) {
+  const int groups = ceil_div(rows, most);
+  return rows * (index + 1) / groups - rows * index / groups;
 }
 
 // Calls `work` with 1 <= rows <= kMost as a number that the compiler knows: kernels are unrolled for each.
@@ -96,22 +96,25 @@ template <int kMost, class Work> static inline void with_row_count(int rows, Wor
 template <class Cell, class Tiles>
 static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
                                 size_t c_stride, bool accumulate, bool streamed = false, ReadAhead *ahead = nullptr) {
-  const bool halved = sizeof(Cell) == 2 && kHalvedRows > kFmaRows && rows > kFmaRows;
-  const int most = halved ? kHalvedRows : kFmaRows, blocks = ceil_div(rows, most);
-  for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, most, block);
+  constexpr bool can_halve = sizeof(Cell) == 2 && kHalvedRows > kFmaRows;
+  const bool halved = can_halve && rows > kFmaRows;
+  const int most = halved ? kHalvedRows : kFmaRows, groups = ceil_div(rows, most);
+  for (int group = 0; group < groups; ++group) {
+    const int n = group_rows(rows, most, group);
     const size_t bytes = count * TileOrder<Cell>::kPairCells * sizeof(Cell);
-    const bool paged = sizeof(Cell) == 2 && ahead && blocks == 1 && n >= kPagedRows;
+    const bool paged = sizeof(Cell) == 2 && ahead && groups == 1 && n >= kPagedRows;
     const Prefetch ask = !streamed ? Prefetch{}
                          : paged   ? ahead->by_page(tiles(0), bytes)
-                                   : next_block(ahead, tiles(0), bytes, block, blocks);
-    if (halved)
-      with_row_count<kHalvedRows>(n, [&](auto known) {
-        for (int half = 0; half < 2; ++half)
-          multiply_fma_rows<Cell, known.value, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
-                                                  half && streamed ? Prefetch::nearby() : half ? Prefetch{} : ask);
-      });
-    else
+                                   : next_block(ahead, tiles(0), bytes, group, groups);
+    if constexpr (can_halve) {
+      if (halved)
+        with_row_count<kHalvedRows>(n, [&](auto known) {
+          for (int half = 0; half < 2; ++half)
+            multiply_fma_rows<Cell, known.value, 1>(a, a_stride, tiles, count, half, c, c_stride, accumulate,
+                                                    half && streamed ? Prefetch::nearby() : half ? Prefetch{} : ask);
+        });
+    }
+    if (!halved)
       with_row_count<kFmaRows>(n, [&](auto known) {
         multiply_fma_rows<Cell, known.value, 2>(a, a_stride, tiles, count, 0, c, c_stride, accumulate, ask);
       });

@@ -53,15 +53,8 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
 template <int kPlanes, int kFlip>
 static void multiply_linear_vnni(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                  int row, int rows, ReadAhead *ahead, float *out) {
-  constexpr int most = kHeldSums / kPlanes;
-  const int blocks = ceil_div(rows, most);
-  for (int block = 0; block < blocks; ++block) {
-    const int n = block_rows(rows, most, block);
-    const Prefetch ask = next_block(ahead, weights, linear.pair_bytes, block, blocks);
-    with_row_count<most>(n, [&](auto known) {
-      multiply_vnni_rows<known.value, kPlanes, kFlip>(linear, pair, weights, a, row, out, ask);
-    });
-    row += n;
-    out += n * kColumns;
-  }
+  in_groups<kHeldSums / kPlanes>(linear, weights, rows, ahead, [&](auto known, int first, Prefetch ask) {
+    float *const to = out + first * kColumns;
+    multiply_vnni_rows<known.value, kPlanes, kFlip>(linear, pair, weights, a, row + first, to, ask);
+  });
 }
