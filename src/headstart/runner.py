@@ -14,6 +14,7 @@ from torch import Tensor
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs, TapStates, path_lengths
+from headstart.models.stretch import RoundRecord, Stretches, StretchLimits, StretchPart
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -80,6 +81,7 @@ class ModelRunner:
     ) -> None:
         self.backend = backend
         self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size), prefixes)
+        self._stretches: Stretches | None = getattr(backend, "stretches", None)
         self.passes = 0
         """Passes run so far."""
 
@@ -132,6 +134,26 @@ class ModelRunner:
             )
             first_logit += len(rows)
         return outputs
+
+    @property
+    def runs_stretches(self) -> bool:
+        """Whether several rounds of a sequence can be run at once."""
+        return self._stretches is not None
+
+    def run_stretch(self, sequence_id: int, root: int, limits: StretchLimits, part: StretchPart) -> list[RoundRecord]:
+        """Rounds of one sequence after its token ``root`` (see ``Stretches``). The caller holds a reservation of the
+        cache for ``limits.rows``, and commits what it keeps of the rows, which stand in order."""
+        assert self._stretches is not None
+        rounds = self._stretches.run(
+            self.cache.storage,
+            self.cache.block_tables([sequence_id]),
+            self.cache.length(sequence_id),
+            root,
+            limits,
+            part,
+        )
+        self.passes += len(rounds)
+        return rounds
 
 
 def _joined(parts: Sequence[IntArray]) -> IntArray:

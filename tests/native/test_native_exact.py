@@ -24,7 +24,8 @@ from torch import Tensor
 
 from headstart.models.backend import FINAL_TAP, IntArray, RowInputs
 from headstart.models.config import LayerConfig, RopeConfig
-from headstart.native.backend import PRECISIONS, NativeBackend, NativeStorage, Precision
+from headstart.native.backend import PRECISIONS, NativeBackend, Precision
+from headstart.native.storage import NativeStorage
 
 CONFIGS = {
     "grouped": small_config(),

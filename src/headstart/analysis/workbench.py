@@ -96,6 +96,10 @@ class WatchedRunner(ModelRunner):
         finally:
             self._watch = None
 
+    @property
+    def runs_stretches(self) -> bool:
+        return self._watch is None and super().runs_stretches
+
     def forward(
         self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
     ) -> list[SpanOutput]:

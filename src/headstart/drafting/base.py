@@ -162,7 +162,8 @@ class Drafter(Protocol):
     cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
     cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
     guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
-    first estimates.
+    first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequence, limits)``,
+    which gives its part (``headstart.models.stretch.StretchPart``), or None where it must be asked round by round.
     """
 
     @property

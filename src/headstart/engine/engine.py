@@ -12,6 +12,7 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
 from headstart.engine.schedule import Limits, Plan, make_plan, unread
 from headstart.engine.sequence import Sequence
+from headstart.engine.stretch import run_stretch
 from headstart.errors import CacheError, RequestError
 from headstart.runner import ModelRunner
 
@@ -73,16 +74,17 @@ class Engine:
         self.waiting.append(sequence)
 
     def step(self) -> list[Sequence]:
-        """One pass.
+        """One pass; or a few rounds of the only sequence, where they can be run at once.
 
         Returns:
-            The sequences that took part in it; those that finished have left the engine. Empty when idle.
+            The sequences that took part; those that finished have left the engine. Empty when idle.
         """
         self._admit()
         plan = self._plan()
         if plan is None:
             return self._leave()
-        decode_round(self.runner, self.drafters, plan)
+        if not self._run_stretch(plan):
+            decode_round(self.runner, self.drafters, plan)
         took_part = [sequence for sequence, _ in (*plan.reading, *plan.decoding)]
         for sequence in took_part:
             if sequence.error is None:
@@ -153,6 +155,14 @@ class Engine:
             youngest.stats.preemptions += 1
             self.waiting.appendleft(youngest)
         return None
+
+    def _run_stretch(self, plan: Plan) -> bool:
+        """Whether the plan's only sequence decoded some rounds at once."""
+        may_enter = self.waiting and len(self.running) < self.limits.max_sequences
+        if plan.reading or len(plan.decoding) != 1 or len(self.running) > 1 or may_enter:
+            return False
+        ((sequence, budget),) = plan.decoding
+        return run_stretch(self.runner, self.drafters, sequence, budget, self.limits.max_context)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.

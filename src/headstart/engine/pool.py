@@ -9,6 +9,7 @@ from typing import TypeVar
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, bytes_of
 from headstart.errors import RequestError
+from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 
 MAX_FAULTS = 3
 """A tolerated drafter that has failed so often is asked no more."""
@@ -16,6 +17,7 @@ MAX_FAULTS = 3
 _NOTHING = TargetSignals()
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Offer = Callable[[SequenceView, StretchLimits], "StretchPart | None"]
 
 
 class DrafterPool:
@@ -90,6 +92,27 @@ class DrafterPool:
                 lambda name=name, own=own: self.drafters[name].observe(own),  # type: ignore[misc]
                 None,
             )
+
+    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+        """What the sequence's drafter brings to a stretch of rounds; None: it must be asked round by round."""
+        name = self._names.get(sequence.id)
+        if name is None:
+            return StretchPart()
+        offer: Offer | None = getattr(self.drafters[name], "stretch", None)
+        return None if offer is None else self._guarded(name, [sequence.id], lambda: offer(sequence, limits), None)
+
+    def learn(self, sequence: SequenceView, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
+        """Tell the drafter what became of its part."""
+
+        def tell() -> None:
+            for guesser in part.guessers:
+                if guesser is not None:
+                    guesser.finish()
+            part.learn(rounds)
+
+        name = self._names.get(sequence.id)
+        if name is not None:
+            self._guarded(name, [sequence.id], tell, None)
 
     def end(self, sequence_id: int) -> None:
         """The sequence left. Unknown ids are ignored."""

@@ -39,7 +39,7 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
     clock.drafted()
     chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
     trees = [
-        _tree(sequence, draft, _wanted(runner, drafters, sequence))
+        _tree(sequence, draft, wanted_rows(runner, drafters, sequence))
         for sequence, draft in zip(decoding, drafts, strict=True)
     ]
     spans = chunks + trees
@@ -97,10 +97,15 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
     drafters.observe(outcomes)
 
 
-def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw) -> tuple[int, ...]:
+def commit_tokens(
+    sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw | None = None
+) -> tuple[int, ...]:
     """Make a verdict's tokens final, up to the one that ends the sequence; what follows it is discarded.
 
     End-of-sequence tokens, stop tokens, stop strings and lengths are decided here alone. Counts acceptance.
+
+    Args:
+        law: read where the request wants log-probabilities.
 
     Returns:
         The committed tokens, at least one.
@@ -114,7 +119,7 @@ def commit_tokens(sequence: Sequence, draft: DraftTree, verdict: Verdict, law: T
         token = draft.token_list[verdict.path[depth]] if accepted else verdict.token
         guesses = draft.children.get(node)
         guessed = bool(guesses)
-        if sequence.params.logprobs is not None:
+        if sequence.params.logprobs is not None and law is not None:
             sequence.logprobs.append(law.logprobs(node, token, sequence.params.logprobs))
         sequence.origins.append(_origin(accepted, guessed, depth))
         sequence.rejected.append(draft.token_list[guesses[0]] if guesses and not accepted else None)
@@ -155,7 +160,7 @@ def _note_prompt(sequence: Sequence, first: int, output: SpanOutput) -> None:
             )
 
 
-def _wanted(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> Wanted:
+def wanted_rows(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> Wanted:
     """What a verified row is asked for: its logits, or no more than its best token where nothing else is looked at."""
     enough = (
         runner.backend.finds_best

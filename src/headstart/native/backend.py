@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import weakref
-from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import ConfigError
 from headstart.models.backend import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 from headstart.models.config import Activation, ModelConfig, NormKind
 from headstart.models.weights import DecoderWeights
-from headstart.native.library import Library, Pass, Shape
+from headstart.native.library import Pass, Shape
 from headstart.native.loader import load_library
 from headstart.native.packing import (
     FINAL_NORM,
@@ -32,6 +29,8 @@ from headstart.native.packing import (
     create_model,
 )
 from headstart.native.sampling import NativeRows
+from headstart.native.storage import PAGE_KEYS, NativeStorage
+from headstart.native.stretch import NativeStretches
 from headstart.native.team import team_size
 from headstart.sampling import kernels
 
@@ -43,9 +42,6 @@ Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """By their numbers in the library."""
-
-PAGE_KEYS = 32
-"""Keys of a cache page: the block size is a multiple of it."""
 
 
 def supports(config: ModelConfig) -> str | None:
@@ -71,56 +67,6 @@ def native_backend(
     if load_library() is None:  # which has said why
         return None
     return NativeBackend(config, weights, precision, threads)
-
-
-class NativeStorage:
-    """Paged keys and values in the library's tile order."""
-
-    def __init__(self, library: Library, model: int, num_blocks: int, block_size: int) -> None:
-        if block_size % PAGE_KEYS:
-            raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
-        self.num_blocks = num_blocks
-        self.block_size = block_size
-        self.model = model
-        self.pages_per_block = block_size // PAGE_KEYS
-        handle = library.cache_create(model, num_blocks * self.pages_per_block)
-        if not handle:
-            raise ConfigError(f"{num_blocks} cache blocks do not fit in memory; ask for fewer")
-        self.handle: int = handle
-        self._library = library
-        weakref.finalize(self, library.cache_destroy, handle)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self._library.cache_bytes(self.handle))
-
-    @property
-    def memory(self) -> NDArray[np.uint8]:
-        """The raw bytes, in the order of ``src/kv_cache.h``; valid while the storage lives."""
-        pointer = ctypes.cast(self._library.cache_data(self.handle), ctypes.POINTER(ctypes.c_uint8))
-        return np.ctypeslib.as_array(pointer, (self.nbytes,))
-
-    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy slots pairwise, in order (see ``KVStorage.move``)."""
-        self._library.cache_move(self.handle, *self._pairs(source, target, self.block_size))
-
-    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy whole blocks pairwise."""
-
-        def pages(blocks: Sequence[int]) -> list[int]:
-            return [block * self.pages_per_block + page for block in blocks for page in range(self.pages_per_block)]
-
-        self._library.cache_copy(self.handle, *self._pairs(pages(source), pages(target), self.pages_per_block))
-
-    def _pairs(self, source: Sequence[int], target: Sequence[int], per_block: int) -> tuple[object, object, int]:
-        count, limit = len(source), self.num_blocks * per_block
-        if count != len(target):
-            raise ValueError(f"{count} sources for {len(target)} targets")
-        for places in (source, target):
-            if count and not 0 <= min(places) <= max(places) < limit:
-                raise ValueError(f"a place is outside 0..{limit - 1}")
-        table = ctypes.c_int32 * count
-        return table(*source), table(*target), count
 
 
 class NativeBackend:
@@ -167,6 +113,7 @@ class NativeBackend:
         self.handle = create_model(self, library, _shape(config, precision, self.threads), f"{name} as {precision}")
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
+        self.stretches = NativeStretches(library, self.handle, self._ropes, config.num_layers)
         with torch.inference_mode():
             self._pack(weights)
 

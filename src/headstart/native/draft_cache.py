@@ -8,8 +8,8 @@ import numpy as np
 
 from headstart.models.backend import IntArray
 from headstart.models.heads.head_pass import DraftCache
-from headstart.native.backend import PAGE_KEYS, NativeStorage
 from headstart.native.library import Library
+from headstart.native.storage import PAGE_KEYS, NativeStorage
 
 _FIRST_PAGES = 32
 

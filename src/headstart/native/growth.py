@@ -7,13 +7,41 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleConfig
 from headstart.models.heads.head_pass import DraftRoot, GrownTree, RowScores
 from headstart.native.draft_cache import NativeDraftCache, PagePool
-from headstart.native.library import Draft, Drafted, Library
+from headstart.native.library import Draft, Drafted, Head, Library
 from headstart.native.packing import RopeTables, address, as_int32
+
+
+class NativeHeadPart:
+    """A head's part in a stretch, and the memory that the library reads and writes for it."""
+
+    def __init__(
+        self, isa: str, part: Head, features: NDArray[np.float32], tokens: IntArray, bounds: NDArray[np.float64]
+    ) -> None:
+        self.isa = isa
+        self.part = part
+        self._features, self._tokens, self._bounds = features, tokens, bounds
+        part.bound = address(bounds)
+
+    @property
+    def known(self) -> int:
+        """Positions whose true states have come."""
+        return int(self.part.cached + self.part.unread)
+
+    @property
+    def read(self) -> int:
+        """True rows in the cache."""
+        return int(self.part.cached)
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """[row, features] of the last known positions, as many as are held."""
+        return self._features[: self.part.held]
 
 
 class NativeGrowth:
@@ -71,6 +99,40 @@ class NativeGrowth:
             tokens, parents, path_scores = tree[:, : drafted.found]
             grown.append(GrownTree(tokens, parents, path_scores.view(np.float32)))
         return grown
+
+    def part(
+        self, root: DraftRoot, bounds: tuple[float, float], grades: Sequence[float], room: int, asked: bool
+    ) -> NativeHeadPart:
+        """See ``Growth``."""
+        cache = root.cache
+        assert isinstance(cache, NativeDraftCache)
+        self._reserve(1)
+        draft = Draft.from_buffer_copy(self._draft)
+        draft.least, draft.least_of_parents = bounds
+        unread = len(root.tokens)
+        rows = cache.rows + unread + room
+        cache.reserve(rows + root.depth * self._width)
+        self._ropes.reach(rows + root.depth)
+        features = np.empty((unread + room, self._features), np.float32)
+        features[:unread] = root.features
+        part = Head(
+            model=self._model,
+            cache=self._pages.storage.handle,
+            draft=ctypes.pointer(draft),
+            asked=asked,
+            depth=root.depth,
+            nodes=root.nodes,
+            cached=cache.rows,
+            unread=unread,
+            pages=len(cache.pages),
+            page_table=address(cache.pages),
+            held=unread,
+            room=unread + room,
+            features=address(features),
+            tokens=address(root.tokens),
+            bounds=len(grades),
+        )
+        return NativeHeadPart(self._library.isa, part, features, root.tokens, np.array(grades, np.float64))
 
     def _reserve(self, count: int) -> None:
         """Make room for this many sequences."""

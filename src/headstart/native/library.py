@@ -54,6 +54,82 @@ class Draft(Structure):
     )
 
 
+class Suffix(Structure):
+    """``HeadstartSuffix``."""
+
+    _fields_ = (
+        ("text", c_void_p),
+        *((name, c_double) for name in ("factor", "offset", "min_probability")),
+        *((name, c_int32) for name in ("nodes", "max_depth", "learnt")),
+    )
+
+
+class Head(Structure):
+    """``HeadstartHead``."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("model", "cache")),
+        ("draft", POINTER(Draft)),
+        *((name, c_int32) for name in ("asked", "depth", "nodes", "cached", "unread", "pages")),
+        ("page_table", c_void_p),
+        *((name, c_int32) for name in ("held", "room")),
+        *((name, c_void_p) for name in ("features", "tokens")),
+        ("bounds", c_int32),
+        ("bound", c_void_p),
+    )
+
+
+class Guesser(Structure):
+    """``HeadstartGuesser``."""
+
+    _fields_ = (
+        ("suffix", POINTER(Suffix)),
+        ("head", POINTER(Head)),
+        ("rates", c_void_p),
+        *((name, c_int32) for name in ("judged", "room")),
+        ("judgements", c_void_p),
+    )
+
+
+class Plan(Structure):
+    """``HeadstartPlan``."""
+
+    _fields_ = (("merits", c_void_p), ("passes", c_int32), ("pass_seconds", c_void_p), ("other_seconds", c_double))
+
+
+class Round(Structure):
+    """``HeadstartRound``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("drafted", "accepted", "token")),
+        ("verified", c_int32 * 2),
+        ("draft_seconds", c_double * 2),
+        *((name, c_double) for name in ("pass_seconds", "other_seconds", "expected_tokens", "expected_seconds")),
+        ("row_seconds", c_double),
+        ("gains", c_double * 2),
+    )
+
+
+class Stretch(Structure):
+    """``HeadstartStretch``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("cached", "root", "blocks", "pages_per_block")),
+        ("block_table", c_void_p),
+        *((name, c_int32) for name in ("most_rounds", "most_tokens", "room")),
+        ("most_seconds", c_double),
+        ("ends", c_int32),
+        ("end_tokens", c_void_p),
+        *((name, c_int32) for name in ("nodes", "depth", "layers", "taps")),
+        ("tap_layers", c_void_p),
+        ("guessers", POINTER(Guesser)),
+        ("plan", POINTER(Plan)),
+        ("rounds", c_int32),
+        ("round", POINTER(Round)),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "path")),
+    )
+
+
 class Noise(Structure):
     """``HeadstartNoise``."""
 
@@ -78,6 +154,12 @@ _SIGNATURES = {
     "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
     "forward": (c_char_p, (c_void_p, c_void_p, POINTER(Pass))),
     "draft": (c_char_p, (c_void_p, c_void_p, POINTER(Draft), c_int, c_int)),
+    "stretch": (c_char_p, (c_void_p, c_void_p, POINTER(Stretch))),
+    "text_create": (c_void_p, (c_int, c_void_p, c_int, c_void_p, c_int)),
+    "text_destroy": (None, (c_void_p,)),
+    "text_start": (None, (c_void_p,)),
+    "text_extend": (None, (c_void_p, c_void_p, c_int)),
+    "text_guess": (c_int, (POINTER(Suffix), c_int, c_int, c_void_p, c_void_p, c_void_p)),
     "noise_words": (None, (POINTER(Noise), c_void_p, c_int64, c_void_p)),
     "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
     "ranked": (c_float, (c_void_p, c_int64, c_int64)),

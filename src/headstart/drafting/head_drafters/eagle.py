@@ -23,6 +23,7 @@ from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, head_pass, open_head
 from headstart.drafting.head_drafters.head_trees import (
     CONFIDENCE_RATES,
+    LOG_CONFIDENCE,
     HeadTrees,
     Ids,
     Scores,
@@ -36,6 +37,7 @@ from headstart.drafting.tree_templates import rank_tree
 from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPass
+from headstart.models.stretch import Guesser, StretchLimits, StretchPart
 
 _EAGER_ROWS = 64
 """This many unread rows of a sequence are read as they come, which bounds the memory of long prompts; fewer wait until
@@ -117,10 +119,7 @@ class HeadDrafter(ABC):
             reading.append(outcome.first_position, outcome.hidden.at(self._taps), outcome.kept_rows)
             if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
                 many.append((outcome.sequence, reading))
-        self._read_on(many)
-        for sequence, reading in many:
-            self._prefixes.keep(self._scope_of(sequence), sequence.tokens, reading)
-            reading.forget_read()
+        self._keep(many)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         trees = [DraftTree.empty()] * len(sequences)
@@ -137,6 +136,13 @@ class HeadDrafter(ABC):
             for i, tree in zip(active, grown, strict=True):
                 trees[i] = tree
         return trees
+
+    def _keep(self, drafted: Sequence[tuple[SequenceView, Reading]]) -> None:
+        """Read what is known, and keep the prefixes that were filled."""
+        self._read_on(list(drafted))
+        for sequence, reading in drafted:
+            self._prefixes.keep(self._scope_of(sequence), sequence.tokens, reading)
+            reading.forget_read()
 
     def _is_ready(self, sequence: SequenceView) -> bool:
         reading, position = self._readings.get(sequence.id), len(sequence.tokens) - 1
@@ -266,6 +272,42 @@ class Eagle2Drafter(HeadDrafter):
         return [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]
+
+    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+        """See ``Drafter``."""
+        guesser = self.guesser(sequence, limits)
+        return None if guesser is None else StretchPart((guesser,))
+
+    def guesser(
+        self, sequence: SequenceView, limits: StretchLimits, least: float | None = None, asked: bool = True
+    ) -> Guesser | None:
+        """Its part in a stretch; None where it has none.
+
+        Args:
+            least: as ``DraftBudget.least``.
+            asked: whether it guesses, or reads along only.
+        """
+        if self._growth is None or not self._is_ready(sequence):
+            return None
+        reading = self._readings[sequence.id]
+        reading.rewind()
+        root = DraftRoot(
+            reading.cache,
+            *reading.unread(sequence),
+            min(self._options.tree_nodes, limits.nodes),
+            min(self._options.draft_tokens, limits.depth),
+        )
+        budget = DraftBudget(limits.nodes, limits.depth, least=least)
+        bounds = path_bounds(self._options.least_of([budget]))
+        part = self._growth.part(root, bounds, LOG_CONFIDENCE, limits.rows, asked)
+
+        def finish() -> None:
+            before = reading.end
+            reading.go_on(len(sequence.tokens) - 1, part)
+            if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
+                self._keep([(sequence, reading)])
+
+        return Guesser(part, finish, self._taps)
 
 
 class Eagle3Drafter(Eagle2Drafter):

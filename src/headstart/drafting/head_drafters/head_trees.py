@@ -25,7 +25,7 @@ Scores = NDArray[np.float32]
 _IMPOSSIBLE = np.float32(-1e30)
 _CONFIDENCE = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Bounds of the classes that guesses are graded in; the first level has classes of its own, as have all others."""
-_LOG_CONFIDENCE = [math.log(bound) for bound in _CONFIDENCE]
+LOG_CONFIDENCE = [math.log(bound) for bound in _CONFIDENCE]
 _DEEPER = len(_CONFIDENCE) + 1
 """The first class of the other levels."""
 _BOUNDS = (0.0, *_CONFIDENCE, 1.0)
@@ -54,9 +54,9 @@ def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.
     paths = scores.tolist()
     return np.array(
         [
-            bisect_left(_LOG_CONFIDENCE, score)
+            bisect_left(LOG_CONFIDENCE, score)
             if parent == ROOT
-            else _DEEPER + bisect_left(_LOG_CONFIDENCE, score - paths[parent])
+            else _DEEPER + bisect_left(LOG_CONFIDENCE, score - paths[parent])
             for parent, score in zip(parents.tolist(), paths, strict=True)
         ],
         dtype=np.int32,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headstart.drafting.base import SequenceView
 from headstart.models.backend import IntArray
-from headstart.models.heads.head_pass import DraftCache
+from headstart.models.heads.head_pass import DraftCache, HeadPart
 
 Features = NDArray[np.float32]
 
@@ -64,6 +64,13 @@ class Reading:
         self._features[first : self._held].reshape(len(rows), taps, hidden)[:] = states.take(rows, axis=1).swapaxes(
             0, 1
         )
+
+    def go_on(self, end: int, part: HeadPart) -> None:
+        """Know the positions before ``end`` after a stretch of rounds, which may have gone further."""
+        known = end - self.first
+        self._features, self._held = part.features, len(part.features) - (part.known - known)
+        self.known = known
+        self.cache.rows = min(part.read, known)
 
     def resume(self, caches: Sequence[DraftCache], features: Features) -> None:
         """Begin again with copies of these rows, one cache after the other, from position 0 on.

@@ -8,6 +8,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions
+from headstart.models.stretch import StretchLimits, StretchPart
 
 
 class NoDrafter:
@@ -23,6 +24,10 @@ class NoDrafter:
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         return [DraftTree.empty()] * len(sequences)
+
+    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart:
+        """See ``Drafter``."""
+        return StretchPart()
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         pass

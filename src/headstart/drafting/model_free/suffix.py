@@ -18,9 +18,19 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.history import HistoryDrafter
-from headstart.drafting.model_free.continuations import GRADE_RATES, NOTHING, Proposal, grow_best_first
+from headstart.drafting.model_free.continuations import (
+    GRADE_RATES,
+    GRADED_MATCHES,
+    GRADED_RATIOS,
+    NOTHING,
+    Proposal,
+    grow_best_first,
+)
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
+from headstart.models.stretch import Guesser, StretchLimits, StretchPart
+from headstart.native.loader import load_library
+from headstart.native.suffix_text import NativeSuffixText
 
 
 @dataclass(frozen=True)
@@ -72,21 +82,25 @@ def grow_tree(
 class SuffixState:
     """One sequence's automaton, and how many tokens the sequence had when it was begun.
 
-    ``prediction``: a text that the output is expected to resemble, learnt before the sequence's own.
+    Args:
+        text: the automaton, in the native library where there is one.
+        prediction: a text that the output is expected to resemble, learnt before the sequence's own.
     """
 
-    def __init__(self, max_depth: int, scope: Hashable, length: int, prediction: Sequence[int] = ()) -> None:
-        self.automaton = SuffixAutomaton(max_depth)
+    def __init__(
+        self, text: SuffixAutomaton | NativeSuffixText, scope: Hashable, length: int, prediction: Sequence[int] = ()
+    ) -> None:
+        self.text = text
         self.scope = scope
         self.first_length = length
         self._prediction = prediction
 
     def extend(self, tokens: Sequence[int]) -> None:
         if self._prediction:
-            self.automaton.extend(self._prediction)
-            self.automaton.start_text()
+            self.text.extend(self._prediction)
+            self.text.start_text()
             self._prediction = ()
-        self.automaton.extend(tokens)
+        self.text.extend(tokens)
 
 
 class RecentOutputs:
@@ -118,11 +132,46 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         self._options = options
         self._scope_of = context.scope_of
         self._shared = ScopedMemory(lambda: RecentOutputs(options.shared_tokens, options.max_depth))
+        # What others wrote is compared in Python, so that all of it is there.
+        self._library = None if options.shared_tokens else load_library()
 
     def new_state(self, sequence: SequenceView) -> SuffixState:
         prediction = sequence.speculation.prediction
         ids = () if isinstance(prediction, str) else prediction
-        return SuffixState(self._options.max_depth, self._scope_of(sequence), len(sequence.tokens), ids)
+        return SuffixState(self._new_text(), self._scope_of(sequence), len(sequence.tokens), ids)
+
+    def _new_text(self) -> SuffixAutomaton | NativeSuffixText:
+        options = self._options
+        if self._library is None:
+            return SuffixAutomaton(options.max_depth)
+        return NativeSuffixText(
+            self._library,
+            options.max_depth,
+            matches=GRADED_MATCHES,
+            ratios=GRADED_RATIOS,
+            factor=options.factor,
+            offset=options.offset,
+            min_probability=options.min_probability,
+            nodes=options.tree_nodes,
+        )
+
+    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+        """See ``Drafter``."""
+        guesser = self.guesser(sequence, limits)
+        return None if guesser is None else StretchPart((guesser,))
+
+    def guesser(
+        self, sequence: SequenceView, limits: StretchLimits, least: float | None = None, asked: bool = True
+    ) -> Guesser | None:
+        """Its part in a stretch in which it is ``asked``, whatever the least probability; None where it has none."""
+        text = self.caught_up(sequence.id).text
+        if isinstance(text, SuffixAutomaton):
+            return None
+
+        def finish() -> None:
+            self._lengths[sequence.id] = min(self._lengths[sequence.id] + text.learnt, len(sequence.tokens))
+
+        return Guesser(text, finish)
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)
@@ -131,9 +180,12 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         super().end(sequence_id)
 
     def draft(self, state: SuffixState, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
+        if not isinstance(state.text, SuffixAutomaton):
+            tokens, parents, grades = state.text.guess(budget.nodes, budget.depth)
+            return DraftTree(tokens, parents, grades=grades) if len(tokens) else DraftTree.empty()
         depth = min(budget.depth, budget.nodes, self._options.tree_nodes, self._options.max_depth - 1)
         longest = self._options.max_depth - depth
-        best = self._better(NOTHING, state.automaton, *state.automaton.tip, budget.nodes, depth)
+        best = self._better(NOTHING, state.text, *state.text.tip, budget.nodes, depth)
         if self._options.shared_tokens:
             recent = sequence.tokens[-longest:]
             for automaton in self._shared[state.scope].automata:

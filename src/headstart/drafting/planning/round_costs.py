@@ -20,7 +20,7 @@ last rows of a tree cost less, and what is found is weighed again."""
 _LEAST_LINE, _HIGHEST_LINE = 0.025, 0.2
 """Bounds of the former. Looking for less likely paths costs a drafter more than they bring, whatever a row costs; and
 where rows seem dear, a drafter must still be seen to guess what may pay when they are cheap again."""
-_PLAIN_EVERY = 256
+PLAIN_EVERY = 256
 """Passes after which plain decoding is timed again, even if guessing pays."""
 
 
@@ -85,7 +85,7 @@ class RoundCosts:
         """How many nodes to verify; ``reach`` lists their reach, or a share of it, in falling order."""
         if not self.passes.known:
             return TreeSize(min(len(reach), max(_UNTIMED_ROWS - roots, 0)))
-        if reach and self.passes.stale(roots, _PLAIN_EVERY):
+        if reach and self.passes.stale(roots, PLAIN_EVERY):
             return TreeSize(0)
         passes, other = self.passes.seconds(roots, roots + len(reach), context), self._other.value
         tokens, count = float(roots), 0
@@ -98,6 +98,11 @@ class RoundCosts:
         if not count:
             return TreeSize(0, said, taken)
         return TreeSize(count, said, taken, (passes[count] - passes[0]) / count)
+
+    @property
+    def other_seconds(self) -> float:
+        """Seconds of a round that are neither its pass nor its drafts."""
+        return self._other.value
 
     @property
     def least_reach(self) -> float | None:

@@ -89,6 +89,25 @@ RowScores = Callable[[int, Tensor, int], Tensor]
 """Place of a root, float32 logits [beam, draft vocab], depth of the tokens -> scores of that shape to go by instead."""
 
 
+class HeadPart(Protocol):
+    """A head's part in a stretch; both change with the rounds."""
+
+    @property
+    def known(self) -> int:
+        """Positions whose true states have come."""
+        ...
+
+    @property
+    def read(self) -> int:
+        """True rows in the cache."""
+        ...
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """[row, taps * target hidden] of the last known positions, as many as are held."""
+        ...
+
+
 class Growth(Protocol):
     """Whole drafts in compiled code."""
 
@@ -102,6 +121,20 @@ class Growth(Protocol):
         Args:
             bounds: log-probability that a path must have at least, and one that is gone on from.
             scores: None: the logits as they are.
+        """
+        ...
+
+    def part(
+        self, root: DraftRoot, bounds: tuple[float, float], grades: Sequence[float], room: int, asked: bool
+    ) -> HeadPart:
+        """What a head brings to a stretch of rounds (see ``headstart.models.stretch``).
+
+        Args:
+            root: where the first draft begins, and how far each of them may grow.
+            bounds: as above.
+            grades: ascending log-probabilities that part the grades of its guesses (``confidence_grades``).
+            room: positions that may follow.
+            asked: whether it guesses, or reads along only.
         """
         ...
 

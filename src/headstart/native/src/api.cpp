@@ -10,14 +10,16 @@
 #include "pass.h"
 #include "sampling.h"
 #include "single_linear.h"
+#include "stretch.h"
 
 namespace {
 
 struct Model {
-  explicit Model(const HeadstartShape &shape) : decoder(shape), runner(decoder), draft(decoder, runner) {}
+  explicit Model(const HeadstartShape &shape) : decoder(shape), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {}
   Decoder decoder;
   PassRunner runner;
   Draft draft;
+  Stretch stretch;
 };
 
 Model *model_of(void *p) { return static_cast<Model *>(p); }
@@ -102,6 +104,38 @@ HEADSTART_API const char *headstart_draft(void *model, const void *cache, Headst
   } catch (const std::bad_alloc &) {
     return "no memory for the draft";
   }
+}
+
+HEADSTART_API const char *headstart_stretch(void *model, const void *cache, HeadstartStretch *stretch) {
+  const auto drafting_of = [](void *head) { return Stretch::Drafting{model_of(head)->draft, model_of(head)->decoder}; };
+  try {
+    return model_of(model)->stretch.run(*cache_of(cache), *stretch, drafting_of);
+  } catch (const std::bad_alloc &) {
+    return "no memory for the rounds";
+  }
+}
+
+HEADSTART_API void *headstart_text_create(int max_length, const double *matches, int match_bounds,
+                                          const double *ratios, int ratio_bounds) {
+  try {
+    return new SuffixText(max_length, {matches, match_bounds}, {ratios, ratio_bounds});
+  } catch (const std::bad_alloc &) {
+    return nullptr;
+  }
+}
+HEADSTART_API void headstart_text_destroy(void *text) { delete static_cast<SuffixText *>(text); }
+HEADSTART_API void headstart_text_start(void *text) { static_cast<SuffixText *>(text)->start_text(); }
+HEADSTART_API void headstart_text_extend(void *text, const int32_t *tokens, int count) {
+  for (int i = 0; i < count; ++i) static_cast<SuffixText *>(text)->append(tokens[i]);
+}
+HEADSTART_API int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens,
+                                       int32_t *parents, int32_t *grades) {
+  Guesses guesses;
+  static_cast<SuffixText *>(suffix->text)->guess(*suffix, nodes, depth, guesses);
+  std::copy(guesses.tokens.begin(), guesses.tokens.end(), tokens);
+  std::copy(guesses.parents.begin(), guesses.parents.end(), parents);
+  std::copy(guesses.grades.begin(), guesses.grades.end(), grades);
+  return guesses.size();
 }
 
 HEADSTART_API void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count,

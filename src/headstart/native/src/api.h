@@ -59,6 +59,77 @@ struct HeadstartDraft {
   HeadstartDrafted *drafted;  // [sequences]
 };
 
+// A drafter that copies what followed the end of the text where that stood before. Options as SuffixOptions has them.
+struct HeadstartSuffix {
+  void *text;
+  double factor, offset, min_probability;
+  int32_t nodes, max_depth;
+  int32_t learnt;             // out: tokens of the stretch that the text holds
+};
+
+// A head that reads along with one sequence, and guesses.
+struct HeadstartHead {
+  void *model;
+  const void *cache;
+  const HeadstartDraft *draft;  // one sequence; `drafted` is not read
+  int32_t asked;              // 0: it reads along only
+  int32_t depth, nodes;       // of a draft at most
+  int32_t cached, unread;     // as in HeadstartDrafted, but at least none; out: where it stands at the end
+  int32_t pages;
+  const int32_t *page_table;
+  int32_t held, room;         // rows of `features`, the last of which are those unread; rows that fit. Out: held
+  float *features;            // [room][features], in and out
+  const int32_t *tokens;      // [unread]
+  int32_t bounds;
+  const double *bound;        // [bounds] log-probabilities that part the grades of guesses, ascending
+};
+
+// One of several drafters: a text or a head, or neither.
+struct HeadstartGuesser {
+  HeadstartSuffix *suffix;
+  HeadstartHead *head;
+  const double *rates;        // [grade] how often its guesses hold
+  int32_t judged, room;       // out: guesses that were judged; how many fit
+  int32_t *judgements;        // out, [room]: 2 * grade, and 1 where the guess held
+};
+
+// What decides how many guesses are verified.
+struct HeadstartPlan {
+  const int32_t *merits;      // [bits of guessers] which of them is credited with a guess that they share
+  int32_t passes;
+  const double *pass_seconds; // [passes] of a pass that verifies 0, 1, ... guesses
+  double other_seconds;       // of the rest of a round
+};
+
+// What happened in a round. Seconds; of each guesser what its verified guesses were to gain, and how many they were.
+struct HeadstartRound {
+  int32_t drafted, accepted, token;  // nodes of its tree; nodes on the target's path; the token after them
+  int32_t verified[2];
+  double draft_seconds[2], pass_seconds, other_seconds;
+  double expected_tokens, expected_seconds, row_seconds, gains[2];
+};
+
+// Rounds of greedy decoding of one sequence, one after the other.
+struct HeadstartStretch {
+  int32_t cached, root;       // tokens in the cache, and the one after them
+  int32_t blocks, pages_per_block;
+  const int32_t *block_table; // room for all rounds
+  // It ends after so many rounds, after so many seconds, with one of these tokens, or when so many tokens were said.
+  int32_t most_rounds, most_tokens;
+  int32_t room;               // tokens that the context holds behind the root
+  double most_seconds;
+  int32_t ends;
+  const int32_t *end_tokens;
+  int32_t nodes, depth;       // of a tree at most
+  int32_t layers, taps;
+  const int32_t *tap_layers;
+  HeadstartGuesser *guessers; // [2]
+  const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified
+  int32_t rounds;             // out: how many were finished
+  HeadstartRound *round;      // out, [most_rounds]
+  int32_t *node_tokens, *node_parents, *path;  // out, [most_rounds][nodes]: the trees; nodes on the target's path
+};
+
 // The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
 struct HeadstartNoise {
   uint32_t key[2], counter[3];
@@ -101,6 +172,20 @@ const char *headstart_forward(void *model, const void *cache, const HeadstartPas
 // written at the end are the best nodes so far. Null on success, else what is wrong, as a sentence; then the draft is
 // to begin anew.
 const char *headstart_draft(void *model, const void *cache, HeadstartDraft *draft, int first, int last);
+
+// An empty text; bounds of the grades of guesses by what matched and by relative frequency. Null when memory is short.
+void *headstart_text_create(int max_length, const double *matches, int match_bounds, const double *ratios,
+                            int ratio_bounds);
+void headstart_text_destroy(void *text);
+// What follows is a text of its own.
+void headstart_text_start(void *text);
+void headstart_text_extend(void *text, const int32_t *tokens, int count);
+// Guesses after the text's end: how many; tokens, parents and grades [nodes].
+int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens, int32_t *parents,
+                         int32_t *grades);
+
+// Null on success, else what is wrong, as a sentence; the rounds that are counted were finished all the same.
+const char *headstart_stretch(void *model, const void *cache, HeadstartStretch *stretch);
 
 // The 32-bit noise words of tokens 0..count - 1, or of `ids`, where given.
 void headstart_noise_words(const HeadstartNoise *noise, const int64_t *ids, int64_t count, uint32_t *words);

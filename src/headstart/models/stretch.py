@@ -1,0 +1,141 @@
+"""Several rounds of one greedy sequence in one call: the contract between engine, drafters and a backend that can.
+
+Between two passes an interpreter's memory has left the processor's caches, so that everything it does for a round costs
+several times as much as it would otherwise. A *stretch* runs rounds without it: draft, pass, accept, again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headstart.models.backend import IntArray, KVStorage
+
+MOST_GUESSERS = 2
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """What happened in a round of a stretch. Times are seconds; lists by guesser have ``MOST_GUESSERS`` places."""
+
+    tokens: list[int]
+    """[node] of the tree that was verified."""
+    parents: list[int]
+    """[node] as in ``DraftTree``."""
+    path: list[int]
+    """Accepted nodes, from the first level down."""
+    token: int
+    """The target's own after them."""
+    draft_seconds: list[float]
+    """[guesser]."""
+    pass_seconds: float
+    other_seconds: float
+    expected_tokens: float
+    """Those that the tree was chosen for, root included, and the round's time; 0 without a ``CutPlan``."""
+    expected_seconds: float
+    row_seconds: float
+    """For each of the tree's nodes."""
+    gains: list[float]
+    """[guesser] tokens that its verified guesses were expected to bring."""
+    verified: list[int]
+    """[guesser] how many they were."""
+
+    @property
+    def rows(self) -> int:
+        """Of the pass."""
+        return 1 + len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A guess that was judged by what the target said."""
+
+    grade: int
+    holds: bool
+
+
+@dataclass
+class Guesser:
+    """A drafter's part in a stretch."""
+
+    part: object
+    """What the backend made for it."""
+    finish: Callable[[], None]
+    """Brings the drafter up to date, once the sequence holds what was said."""
+    taps: tuple[int, ...] = ()
+    """States that it reads, see ``PassBatch.taps``; one guesser at most reads any."""
+    rates: Sequence[float] = ()
+    """[grade] how often its guesses hold; needed under a ``CutPlan``."""
+    judgements: list[Judgement] = field(default_factory=list)
+    """After the stretch: its guesses that were judged, in order."""
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """What decides how many guesses are verified: as many as make the most tokens per second."""
+
+    merits: Sequence[int]
+    """[bits of guessers] place of the guesser that is credited with a guess that they share."""
+    pass_seconds: Sequence[float]
+    """[guesses] of a pass that verifies so many, from 0 on."""
+    other_seconds: float
+    """Of the rest of a round."""
+
+
+@dataclass(frozen=True)
+class StretchPart:
+    """What drafting brings to a stretch."""
+
+    guessers: tuple[Guesser | None, ...] = ()
+    """At most ``MOST_GUESSERS``; without a plan at most one, all of whose guesses are verified."""
+    plan: CutPlan | None = None
+    learn: Callable[[Sequence[RoundRecord]], None] = lambda rounds: None
+    """Is shown the rounds that count, after the guessers' ``finish``."""
+
+
+@dataclass(frozen=True)
+class StretchLimits:
+    """When a stretch ends, at the latest."""
+
+    rounds: int
+    seconds: float
+    tokens: int
+    """Said by the target."""
+    room: int
+    """Tokens that the context holds behind the root."""
+    end_tokens: frozenset[int]
+    nodes: int
+    """Of a tree at most."""
+    depth: int
+
+    @property
+    def rows(self) -> int:
+        """Rows that may be written behind the cached tokens."""
+        return min(self.rounds * (1 + self.depth) + self.nodes, 1 + self.room)
+
+
+class Stretches(Protocol):
+    """Runs stretches of one model."""
+
+    def run(
+        self,
+        storage: KVStorage,
+        block_table: IntArray,
+        cached: int,
+        root: int,
+        limits: StretchLimits,
+        part: StretchPart,
+    ) -> list[RoundRecord]:
+        """Rounds of the sequence whose tokens are in these blocks, ``root`` after them.
+
+        Accepted rows stand behind the cached ones, in order, those of the root included. A round in which a row has no
+        best token is not among the rounds; there the stretch ends.
+
+        Args:
+            block_table: int32 [1, block], with room for ``limits.rows``.
+
+        Raises:
+            ValueError: the tables contradict each other or the cache.
+        """
+        ...
