@@ -22,6 +22,7 @@ from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
+from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 from headstart.sampling.params import SamplingParams
 
 _SHORT_EVERY = 4
@@ -112,7 +113,7 @@ class Watching:
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.begin, self.end = drafter.begin, drafter.end
-        self._rounds = 0
+        self._rounds = self._stretches = 0
         self._proposed = self._observed = 0.0
         self._between = 0.0
         self._asked = 0
@@ -154,6 +155,36 @@ class Watching:
         if after_round and len(decoded) == len(outcomes) == self._asked:
             rest = self._observed - self._proposed - decoded[0].pass_seconds + self._between
             self.others[len(decoded)].append((sum(len(outcome.draft) for outcome in decoded), rest))
+
+    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+        """See ``Drafter``."""
+        offer = getattr(self._drafter, "stretch", None)
+        short = self._stretches % _SHORT_EVERY == _SHORT_EVERY - 1
+        if short:
+            limits = replace(limits, depth=min(limits.depth, 1))
+        part: StretchPart | None = offer and offer(sequence, limits)
+        if part is None:
+            return None
+        self._stretches += 1
+
+        def learn(rounds: Sequence[RoundRecord]) -> None:
+            part.learn(rounds)
+            self._watch(rounds, short)
+
+        return replace(part, learn=learn)
+
+    def _watch(self, rounds: Sequence[RoundRecord], short: bool) -> None:
+        """Rounds of a sequence that decoded alone, which were run at once."""
+        before, self._observed = self._observed, time.perf_counter()
+        rest = self._observed - before - sum(done.pass_seconds + sum(done.draft_seconds) for done in rounds)
+        for done in rounds:
+            tokens, parents, grades = (np.array(each, np.int32) for each in (done.tokens, done.parents, done.grades))
+            draft = DraftTree(tokens, parents, grades=grades)
+            self.timed[1].append((int(draft.depths.max(initial=0)), sum(done.draft_seconds)))
+            if before:
+                self.others[1].append((len(draft), rest / len(rounds)))
+            if not short:
+                self._seen.append((draft, tuple(done.path)))
 
     def pause(self) -> None:
         """Another sequence begins: the time since the last round belongs to no round."""

@@ -162,7 +162,8 @@ class Engine:
         if plan.reading or len(plan.decoding) != 1 or len(self.running) > 1 or may_enter:
             return False
         ((sequence, budget),) = plan.decoding
-        return run_stretch(self.runner, self.drafters, sequence, budget, self.limits.max_context)
+        # A first token is waited for.
+        return bool(sequence.num_output) and run_stretch(self.runner, self.drafters, sequence, budget, self.limits.max_context)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.

@@ -23,6 +23,8 @@ class RoundRecord:
     """[node] of the tree that was verified."""
     parents: list[int]
     """[node] as in ``DraftTree``."""
+    grades: list[int]
+    """[node] likewise; without meaning under a ``CutPlan``."""
     path: list[int]
     """Accepted nodes, from the first level down."""
     token: int

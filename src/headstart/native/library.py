@@ -126,7 +126,7 @@ class Stretch(Structure):
         ("plan", POINTER(Plan)),
         ("rounds", c_int32),
         ("round", POINTER(Round)),
-        *((name, c_void_p) for name in ("node_tokens", "node_parents", "path")),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
     )
 
 

@@ -64,7 +64,7 @@ class NativeStretches:
         block_table = np.ascontiguousarray(block_table, np.int32)
         taps = next((guesser.taps for guesser in part.guessers if guesser is not None and guesser.taps), ())
         end_tokens, tap_layers = np.array(sorted(limits.end_tokens), np.int32), np.array(taps, np.int32)
-        trees = np.empty((3, limits.rounds, max(limits.nodes, 1)), np.int32)
+        trees = np.empty((4, limits.rounds, max(limits.nodes, 1)), np.int32)
         rounds = (c.Round * limits.rounds)()
         guessers = (c.Guesser * MOST_GUESSERS)()
         entered = [
@@ -95,7 +95,8 @@ class NativeStretches:
             round=rounds,
             node_tokens=first,
             node_parents=first + size,
-            path=first + 2 * size,
+            node_grades=first + 2 * size,
+            path=first + 3 * size,
         )
         error = self._library.stretch(self._model, storage.handle, ctypes.byref(stretch))
         del table  # which the plan points to
@@ -133,10 +134,11 @@ def _plan(plan: CutPlan) -> tuple[c.Plan, tuple[IntArray, NDArray[np.float64]]]:
     return c.Plan(address(merits), len(seconds), address(seconds), plan.other_seconds), (merits, seconds)
 
 
-def _record(done: c.Round, tokens: IntArray, parents: IntArray, path: IntArray) -> RoundRecord:
+def _record(done: c.Round, tokens: IntArray, parents: IntArray, grades: IntArray, path: IntArray) -> RoundRecord:
     return RoundRecord(
         tokens[: done.drafted].tolist(),
         parents[: done.drafted].tolist(),
+        grades[: done.drafted].tolist(),
         path[: done.accepted].tolist(),
         done.token,
         list(done.draft_seconds),

@@ -48,6 +48,13 @@ class TextFindings:
     def differences(self) -> list[tuple[int, Difference]]:
         return self.greedy_differences + self.coupled_differences
 
+    def count(self, text: Decoded) -> None:
+        """A text was decoded."""
+        self.texts += 1
+        self.tokens += text.num_output
+        self.drafted += text.stats.drafted
+        self.accepted += text.stats.accepted
+
     def faults(self, numerics: Numerics) -> list[str]:
         """What must not be, each in a few words; empty: nothing."""
         wrong = [place for _, place in self.differences if not place.is_tie(numerics)]
@@ -106,6 +113,10 @@ def check_texts(bench: Workbench, contender: Contender, plain: PlainTexts) -> Te
     sampled = _decode_together(bench, engine, plain.sampled, coupled, findings)
     findings.greedy_differences = _compare(bench, plain.greedy, greedy)
     findings.coupled_differences = _compare(bench, plain.sampled, sampled)
+    if bench.runner.runs_stretches:
+        findings.greedy_differences += _compare(
+            bench, plain.greedy, _decode_alone(bench, engine, plain.greedy, findings)
+        )
     return findings
 
 
@@ -126,11 +137,17 @@ def _decode_together(
     }
     with bench.runner.watched(lambda span, cached, rows: _hold_against(references, findings, span, cached, rows)):
         bench.decode(engine, *sequences)
-    findings.texts += len(sequences)
     for sequence in sequences:
-        findings.tokens += sequence.num_output
-        findings.drafted += sequence.stats.drafted
-        findings.accepted += sequence.stats.accepted
+        findings.count(sequence)
+    return sequences
+
+
+def _decode_alone(bench: Workbench, engine: Engine, plain: Sequence[Decoded], findings: TextFindings) -> list[Decoded]:
+    """As lone requests are served: rounds are run at once, and nobody watches."""
+    sequences = [bench.sequence(text.tokens[: text.prompt_length], text.params) for text in plain]
+    for sequence in sequences:
+        bench.decode(engine, sequence)
+        findings.count(sequence)
     return sequences
 
 

@@ -127,7 +127,8 @@ struct HeadstartStretch {
   const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified
   int32_t rounds;             // out: how many were finished
   HeadstartRound *round;      // out, [most_rounds]
-  int32_t *node_tokens, *node_parents, *path;  // out, [most_rounds][nodes]: the trees; nodes on the target's path
+  // Out, [most_rounds][nodes]: the trees, their grades (0 under a plan); nodes on the target's path.
+  int32_t *node_tokens, *node_parents, *node_grades, *path;
 };
 
 // The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.

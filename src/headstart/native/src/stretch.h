@@ -125,6 +125,7 @@ class Stretch {
     const size_t first = static_cast<size_t>(s_->rounds) * s_->nodes;
     std::copy(tree->tokens.begin(), tree->tokens.end(), s_->node_tokens + first);
     std::copy(tree->parents.begin(), tree->parents.end(), s_->node_parents + first);
+    std::copy(tree->grades.begin(), tree->grades.end(), s_->node_grades + first);
     round.drafted = tree->size();
     return *tree;
   }

@@ -1,0 +1,387 @@
+"""Rounds that are run at once end where they end one by one: tokens, counts, cache, and what drafters know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from native_cases import native, random_tokens, small_config
+from test_native_heads import random_head, tables
+
+from headstart.cache.prefix import PrefixIndex
+from headstart.drafting.base import DraftBudget, SpeculationParams
+from headstart.drafting.context import DraftContext
+from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.merged import Guesses, merge
+from headstart.drafting.registry import create_drafter
+from headstart.engine import engine as engine_module
+from headstart.engine.engine import Engine
+from headstart.engine.outputs import FinishReason, SequenceStats
+from headstart.engine.schedule import Limits
+from headstart.engine.sequence import Sequence as Decoded
+from headstart.models.config import ModelConfig
+from headstart.models.heads.saving import save_head
+from headstart.models.stretch import CutPlan, RoundRecord, StretchLimits, StretchPart
+from headstart.native.loader import load_library
+from headstart.native.stretch import NativeStretches
+from headstart.runner import ModelRunner
+from headstart.sampling.params import SamplingParams
+from toys import run_all, toy_sequence
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+
+CONFIG = small_config(layers=small_config().layers * 3)
+ISA = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
+TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds"}
+DRAFTERS = ("none", "suffix", "eagle3", "auto")
+
+
+@pytest.fixture(scope="module")
+def head_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("head")
+    save_head(random_head(), directory)
+    return directory
+
+
+def options_of(drafter: str, head: Path) -> dict[str, object]:
+    few = {"min_probability": 0.0, "draft_tokens": 4, "width": 3, "precision": "bf16"}
+    if drafter == "eagle3":
+        return {"model": str(head), **few}
+    if drafter == "auto":
+        return {"drafters": "suffix+eagle3", "model": str(head), "drafter_options": {"eagle3": few}}
+    return {}
+
+
+def make_engine(
+    drafter: str,
+    head: Path,
+    *,
+    config: ModelConfig = CONFIG,
+    cache_tokens: int = 4096,
+    prefixes: bool = False,
+    **limits: int,
+) -> Engine:
+    runner = ModelRunner(native(config, "bf16", ISA), cache_tokens, prefixes=PrefixIndex("toy") if prefixes else None)
+    context = DraftContext(config.vocab_size, runner, lend_tables=lambda: tables(random_head()))
+    return Engine(
+        runner,
+        create_drafter(drafter, context, **options_of(drafter, head)),
+        Limits(**({"max_context": 2048} | limits)),
+    )
+
+
+class Counted:
+    """Rounds that were run at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rounds = 0
+        run = NativeStretches.run
+
+        def counted(stretches: NativeStretches, *arguments: object) -> list[RoundRecord]:
+            rounds = run(stretches, *arguments)  # type: ignore[arg-type]
+            self.rounds += len(rounds)
+            return rounds
+
+        monkeypatch.setattr(NativeStretches, "run", counted)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "run_stretch", lambda *arguments: False)
+
+
+def told(sequence: Decoded, with_counts: bool = True) -> dict[str, object]:
+    """What a request is told of its output; counts depend on clocks under a planner."""
+    said: dict[str, object] = {
+        "output": sequence.output,
+        "finish": (sequence.finish_reason, sequence.stop_reason, sequence.error),
+    }
+    if with_counts:
+        said |= {"origins": sequence.origins, "rejected": sequence.rejected}
+        stats = {field.name: getattr(sequence.stats, field.name) for field in fields(SequenceStats)}
+        said["stats"] = {name: value for name, value in stats.items() if name not in TIMED}
+    return said
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("max_tokens", [1, 2, 7, 90])
+def test_a_lone_request_is_told_the_same(
+    drafter: str, max_tokens: int, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+    for singly in (False, True):
+        if singly:
+            at_once = counted.rounds
+            one_by_one(monkeypatch)
+        engine = make_engine(drafter, head_directory)
+        sequences = []
+        for seed in range(4):
+            params = SamplingParams(temperature=0, max_tokens=max_tokens)
+            sequences.append(toy_sequence(engine, random_tokens(3 + 30 * seed, seed), sequence_id=seed, params=params))
+            run_all(engine, sequences[-1:])
+        answers.append([told(each, drafter != "auto") for each in sequences])
+    assert answers[0] == answers[1]
+    assert counted.rounds == at_once
+    assert at_once > 0 or max_tokens <= 2
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_requests_end_at_their_own_tokens_and_at_the_context(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every token of an output ends another request: in the middle of a path, at its end, in a first round."""
+    engine = make_engine(drafter, head_directory)
+    (said,) = run_all(
+        engine, [toy_sequence(engine, random_tokens(40), params=SamplingParams(temperature=0, max_tokens=60))]
+    )
+    for stop in list(dict.fromkeys(said))[::3]:
+        params = SamplingParams(temperature=0, max_tokens=60, stop_token_ids=[stop])
+        sequence = toy_sequence(engine, random_tokens(40), params=params)
+        (cut,) = run_all(engine, [sequence])
+        assert cut == said[: said.index(stop) + 1]
+        assert (sequence.finish_reason, sequence.stop_reason) == (FinishReason.STOP, stop)
+    assert counted.rounds > 0
+    for context in (42, 47, 73):
+        small = make_engine(drafter, head_directory, max_context=context)
+        sequence = toy_sequence(small, random_tokens(40), params=SamplingParams(temperature=0, max_tokens=60))
+        assert run_all(small, [sequence]) == [said[: context - 40]]
+        assert sequence.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_requests_that_come_and_go_change_nothing(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds at once, together with others, at once again; the next turn of a chat begins with what was said."""
+    params = SamplingParams(temperature=0, max_tokens=70)
+
+    def decoded() -> list[list[int]]:
+        engine = make_engine(drafter, head_directory, prefixes=True)
+        first = toy_sequence(engine, random_tokens(50), sequence_id=0, params=params)
+        engine.add(first)
+        while first.num_output < 20:
+            engine.step()
+            engine.check()
+        short = SamplingParams(temperature=0, max_tokens=9)
+        others = [toy_sequence(engine, random_tokens(20, i), sequence_id=i, params=short) for i in (1, 2)]
+        run_all(engine, others)
+        turn = toy_sequence(engine, [*first.tokens, 5, 6, 7], sequence_id=3, params=params)
+        run_all(engine, [turn])
+        assert turn.stats.cached_tokens >= 96
+        return [each.output for each in (first, *others, turn)]
+
+    together = decoded()
+    assert counted.rounds > 0
+    one_by_one(monkeypatch)
+    assert decoded() == together
+
+
+def test_a_head_knows_afterwards_what_it_would_know(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of its cache and features that wait, to the bit; prefixes that it keeps for others."""
+    known = []
+    for singly in (False, True):
+        if singly:
+            one_by_one(monkeypatch)
+        engine = make_engine("eagle3", head_directory, prefixes=True)
+        sequence = toy_sequence(engine, random_tokens(40), params=SamplingParams(temperature=0, max_tokens=200))
+        engine.add(sequence)
+        while sequence.num_output < 120:
+            engine.step()
+        # Up to the same token, whatever rounds brought it there.
+        reading = engine.drafter._readings[0]  # type: ignore[attr-defined]
+        assert reading.end == len(sequence.tokens) - 1
+        reading.cache.truncate(150)
+        pages = reading.cache.pages
+        memory = reading.cache._pool.storage.memory
+        known.append((memory.reshape(-1, len(memory) // reading.cache._pool.storage.num_blocks)[pages[:4]].copy(),))
+        kept = engine.drafter._prefixes._blocks  # type: ignore[attr-defined]
+        features = {block.key[1]: block.features for block in kept.values()}
+        known[-1] += ([features[tuple(sequence.tokens[first : first + 32])] for first in range(0, 128, 32)],)
+    assert counted.rounds > 0
+    (rows, features), (other_rows, other_features) = known
+    assert np.array_equal(rows, other_rows)
+    assert all(np.array_equal(one, other) for one, other in zip(features, other_features, strict=True))
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"params": SamplingParams(temperature=0.8, max_tokens=30, seed=3)},
+        {"params": SamplingParams(temperature=0, max_tokens=30, logprobs=2)},
+        {"params": SamplingParams(temperature=0, max_tokens=30, repetition_penalty=1.2)},
+        {"params": SamplingParams(temperature=0, max_tokens=30), "speculation": SpeculationParams(typical=0.1)},
+    ],
+    ids=["sampled", "logprobs", "penalty", "typical"],
+)
+def test_requests_whose_logits_are_looked_at_go_round_by_round(
+    wish: dict[str, object], head_directory: Path, counted: Counted
+) -> None:
+    engine = make_engine("suffix", head_directory)
+    run_all(engine, [toy_sequence(engine, random_tokens(20), **wish)])  # type: ignore[arg-type]
+    assert counted.rounds == 0
+
+
+def test_plain_requests_of_an_engine_with_a_drafter_run_at_once(head_directory: Path, counted: Counted) -> None:
+    engine = make_engine("eagle3", head_directory)
+    sequence = toy_sequence(engine, random_tokens(20), speculation=SpeculationParams(enabled=False))
+    run_all(engine, [sequence])
+    assert counted.rounds > 0
+    assert sequence.stats.drafted == 0
+
+
+def test_where_room_is_short_rounds_go_one_by_one(head_directory: Path, counted: Counted) -> None:
+    engine = make_engine("suffix", head_directory, cache_tokens=96)
+    sequence = toy_sequence(engine, random_tokens(20), params=SamplingParams(temperature=0, max_tokens=60))
+    (cramped,) = run_all(engine, [sequence])
+    few = counted.rounds
+    roomy = make_engine("suffix", head_directory)
+    assert run_all(roomy, [toy_sequence(roomy, random_tokens(20), params=sequence.params)]) == [cramped]
+    assert few < counted.rounds - few
+
+
+@pytest.mark.parametrize("drafter", ["none", "suffix"])
+def test_a_row_without_a_best_token_fails_its_request(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An embedding that is no number, of a token that is said after some others."""
+    config = small_config(tied_head=False)
+    backend = native(config, "bf16", ISA)
+    runner = ModelRunner(backend, 1024)
+    engine = Engine(runner, create_drafter(drafter, DraftContext(config.vocab_size, runner)), Limits())
+    params = SamplingParams(temperature=0, max_tokens=40)
+    (said,) = run_all(engine, [toy_sequence(engine, random_tokens(20), params=params)])
+    fresh = next(i for i in range(8, len(said)) if said[i] not in [*random_tokens(20), *said[:i]])
+    row = backend._embedding[said[fresh]].clone()
+    try:
+        backend._embedding[said[fresh]] = torch.nan
+        sequence = toy_sequence(engine, random_tokens(20), sequence_id=1, params=params)
+        run_all(engine, [sequence])
+    finally:
+        backend._embedding[said[fresh]] = row
+    assert sequence.finish_reason is FinishReason.ERROR
+    assert "not" in str(sequence.error)
+    assert sequence.output == said[: fresh + 1]
+    assert counted.rounds > 0
+
+
+def test_a_planner_that_goes_on_at_once_learns_from_every_round(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine("auto", head_directory)
+    planner = engine.drafter
+    assert isinstance(planner, AutoDrafter)
+    judged = []
+    count = GuessRates.count
+    monkeypatch.setattr(GuessRates, "count", lambda rates, *given: (judged.append(given), count(rates, *given))[1])
+    before = planner.costs.passes._passes
+    sequence = toy_sequence(engine, random_tokens(60), params=SamplingParams(temperature=0, max_tokens=90))
+    run_all(engine, [sequence])
+    assert counted.rounds > 0
+    assert planner.costs.passes._passes - before == sequence.stats.rounds
+    assert any(holds for _, holds in judged)
+
+
+def trees_in_python(
+    guesses: Sequence[tuple[int, Guesses, GuessRates]], plan: CutPlan, most: int
+) -> tuple[list[int], list[int], float, list[float]]:
+    """What the planner does with the same guesses and costs: tokens, parents, expected tokens, gains."""
+    merged = merge(guesses)
+    ranked = merged.ranked(most)
+    tokens, said, taken, size = 1.0, 1.0, plan.pass_seconds[0] + plan.other_seconds, 0
+    for count, node in enumerate(ranked[: len(plan.pass_seconds) - 1], start=1):
+        tokens += merged.reach[node]
+        seconds = plan.pass_seconds[count] + plan.other_seconds
+        if tokens * taken > said * seconds:
+            said, taken, size = tokens, seconds, count
+    tree = merged.tree(ranked[:size])
+    gains = [0.0, 0.0]
+    for node in ranked[:size]:
+        gains[plan.merits[merged.owners[node]]] += merged.reach[node]
+    return tree.tokens.tolist(), tree.parents.tolist(), said, gains
+
+
+def test_guesses_are_merged_and_cut_as_in_python(head_directory: Path) -> None:
+    """Round for round, with made-up rates and costs."""
+    engine = make_engine("auto", head_directory)
+    planner = engine.drafter
+    assert isinstance(planner, AutoDrafter)
+    rng = np.random.default_rng(5)
+    sequence = toy_sequence(engine, random_tokens(30) * 2, params=SamplingParams(temperature=0, max_tokens=300))
+    engine.add(sequence)
+    while not sequence.num_output:
+        engine.step()
+    (text, head), cache = [member.drafter for member in planner._members], engine.runner.cache
+    view = planner._followed[sequence.id].view
+    verified = [0, 0]
+    for _ in range(40):
+        limits = StretchLimits(
+            1, 1.0, 50, 500, frozenset(), nodes=int(rng.integers(1, 25)), depth=int(rng.integers(1, 6))
+        )
+        budget = DraftBudget(limits.nodes, limits.depth)
+        prior = [GuessRates(rng.uniform(0, 1, 64).tolist(), 1.0, 10.0) for _ in range(2)]
+        seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, limits.nodes + 2))) + 1
+        plan = CutPlan([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
+        proposed = [Guesses.of(drafter.propose([view], [budget])[0]) for drafter in (text, head)]
+        wanted = trees_in_python(
+            [(1 << i, guesses, rates) for i, (guesses, rates) in enumerate(zip(proposed, prior, strict=True))],
+            plan,
+            limits.nodes,
+        )
+        guessers = [drafter.guesser(view, limits) for drafter in (text, head)]  # type: ignore[attr-defined]
+        for guesser, rates in zip(guessers, prior, strict=True):
+            guesser.rates = rates.rates
+        with cache.reserve({sequence.id: limits.rows}):
+            (done,) = engine.runner.run_stretch(
+                sequence.id, sequence.tokens[-1], limits, StretchPart(tuple(guessers), plan)
+            )
+            said = [*[done.tokens[node] for node in done.path], done.token]
+            sequence.tokens += said
+            cache.commit(sequence.id, range(len(said)))
+        for guesser in guessers:
+            guesser.finish()
+        assert (done.tokens, done.parents) == wanted[:2]
+        assert done.expected_tokens == pytest.approx(wanted[2], rel=1e-12)
+        assert done.gains == pytest.approx(wanted[3], rel=1e-12)
+        verified = [sum(pair) for pair in zip(verified, done.verified, strict=True)]
+        for guesses, guesser in zip(proposed, guessers, strict=True):
+            heard = Heard()
+            guesses.judge(said, heard)  # type: ignore[arg-type]
+            assert heard.judged == [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
+    assert min(verified) > 0
+
+
+class Heard:
+    """Rates that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.judged: list[tuple[int, bool]] = []
+
+    def count(self, grade: int, accepted: bool) -> None:
+        self.judged.append((grade, accepted))
+
+
+def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
+    engine = make_engine("suffix", head_directory)
+    sequence = toy_sequence(engine, random_tokens(20))
+    engine.add(sequence)
+    while not sequence.num_output:
+        engine.step()
+    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
+    guesser = engine.drafter.guesser(sequence, limits)  # type: ignore[attr-defined]
+    guesser.part.isa = "another"
+    with pytest.raises(ValueError, match="another"):
+        engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, StretchPart((guesser,)))
+    guesser.part = object()
+    with pytest.raises(TypeError, match="no guesser"):
+        engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, StretchPart((guesser,)))
