@@ -84,8 +84,10 @@ struct AttentionLayer {
 
 template <class Cell> class AttentionTile {
  public:
-  AttentionTile(const AttentionLayer &layer, const AttentionItem &item, AttentionScratch<Cell> &scratch)
-      : layer_(layer), item_(item), s_(scratch), sequence_(layer.plan.sequences()[item.sequence]),
+  // `ask`: as in AttentionPart.
+  AttentionTile(const AttentionLayer &layer, const AttentionItem &item, int ask, AttentionScratch<Cell> &scratch)
+      : layer_(layer), item_(item), ask_(ask), s_(scratch),
+        sequence_(layer.plan.sequences()[item.sequence]),
         entries_((item.end_row - item.first_row) * item.heads), first_(layer.positions[item.first_row]) {
     for (int row = item_.first_row; row < item_.end_row; ++row) {
       last_ = std::max(last_, layer_.positions[row]);
@@ -141,12 +143,13 @@ template <class Cell> class AttentionTile {
   int first_visible(int row) const {
     return layer_.window ? std::max(0, layer_.positions[row] - layer_.window + 1) : 0;
   }
-  const Cell *key_page(int logical) const {
-    return layer_.cache.template keys<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), item_.kv_head);
+  const Cell *key_page(int logical, int kv_head) const {
+    return layer_.cache.template keys<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), kv_head);
   }
-  const Cell *value_page(int logical) const {
-    return layer_.cache.template values<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), item_.kv_head);
+  const Cell *value_page(int logical, int kv_head) const {
+    return layer_.cache.template values<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), kv_head);
   }
+  const Cell *value_page(int logical) const { return value_page(logical, item_.kv_head); }
 
   void load_queries() {
     const int d = layer_.head_dim;
@@ -171,9 +174,17 @@ template <class Cell> class AttentionTile {
   // Whether a chunk reaches into a tree's own rows.
   bool needs_slots(int chunk) const { return !sequence_.straight && (chunk + 1) * kChunkPages > shared_; }
 
-  void score_page(int logical, float *scores, int stride) {
-    multiply_tiles<Cell>(entries_, s_.query, layer_.head_dim, Stream<Cell>{key_page(logical)}, layer_.head_dim / 32,
-                         scores, stride, false);
+  void score_page(int logical, float *scores, int stride, PagesAhead ahead = {}) {
+    multiply_tiles<Cell>(entries_, s_.query, layer_.head_dim, Stream<Cell>{key_page(logical, item_.kv_head)},
+                         layer_.head_dim / 32, scores, stride, false, ahead);
+  }
+
+  // What is read after the keys of page `page`, of those before `end`; all of the page where it is the next kv head's.
+  PagesAhead pages_ahead(int page, int end) const {
+    if (ask_ < 0) return {};
+    const int keys = ask_ == item_.kv_head ? page + 1 : page;
+    const int bytes = kPageKeys * layer_.head_dim * static_cast<int>(sizeof(Cell));
+    return {keys < end ? key_page(keys, ask_) : nullptr, value_page(page, ask_), bytes};
   }
 
   // A tree's scores by slot: a score does not depend on where its key stands, so all rows share these tiles.
@@ -184,15 +195,9 @@ template <class Cell> class AttentionTile {
   }
 
   void score(int chunk, int page, int shared_end) {
-    const int bytes = kPageKeys * layer_.head_dim * static_cast<int>(sizeof(Cell));
     for (; page < shared_end; ++page) {
-      // Pages stand anywhere: the hardware does not guess the next one. Later rows find them where the first ones did.
-      if (item_.first_row == sequence_.first_row) {
-        if (page + 1 < shared_end) prefetch_lines(key_page(page + 1), bytes);
-        prefetch_lines(value_page(page), bytes);
-      }
       layer_.ahead.ask(kLinesAPage);
-      score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride);
+      score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride, pages_ahead(page, shared_end));
     }
     if (sequence_.straight) return;
     const int tail = shared_ * kPageKeys, start = chunk * kChunkKeys;
@@ -342,6 +347,7 @@ template <class Cell> class AttentionTile {
 
   const AttentionLayer &layer_;
   const AttentionItem &item_;
+  const int ask_;
   AttentionScratch<Cell> &s_;
   const SequencePlan &sequence_;
   int entries_, first_, last_ = 0, shared_ = 0;  // shared_ counts pages, first_ and last_ are positions

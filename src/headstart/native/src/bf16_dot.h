@@ -9,9 +9,9 @@
 constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps between two calls of `meanwhile`
 
 // Tiles that stand in memory.
-template <class Tiles> struct StoredTiles {
+template <class Tiles, class Ask> struct StoredTiles {
   Tiles tiles;
-  Prefetch prefetch;
+  Ask prefetch;
 
   const Bf16 *operator()(int tile) const { return tiles(tile); }
   HEADSTART_PREFETCHES void meanwhile(const Bf16 *tile, int group) {
@@ -110,13 +110,13 @@ static inline void multiply_dot_block(int rows, Rows a, Source &source, int firs
 }
 
 // Any number of rows against tiles that stand in memory.
-template <class Rows, class Tiles>
+template <class Rows, class Tiles, class Ask>
 static inline void multiply_dot(int rows, Rows a, Tiles tiles, int count, float *c, size_t c_stride, bool accumulate,
-                                Prefetch prefetch) {
+                                Ask prefetch) {
+  StoredTiles<Tiles, Ask> source{tiles, prefetch};
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
     const int n = group_rows(rows, kFmaRows, block);
-    StoredTiles<Tiles> source{tiles, prefetch};
     multiply_dot_block(n, a, source, 0, count, c, c_stride, accumulate);
     a = a.from(n);
     c += n * c_stride;

@@ -33,7 +33,12 @@ constexpr int kColumns = 32;      // columns of a pair tile
 constexpr int kPageKeys = 32;     // keys of a cache page
 constexpr int kChunkKeys = 512;   // attention merges partial results at multiples of this position
 constexpr int kChunkPages = kChunkKeys / kPageKeys;
-constexpr int kTileEntries = 16;  // query rows of an attention tile
+// Query rows of an attention tile: what a tile of the matrix unit holds, else twice what registers hold.
+#if defined(HEADSTART_AMX)
+constexpr int kTileEntries = 16;
+#else
+constexpr int kTileEntries = 24;
+#endif
 
 template <class Cell> struct TileOrder;
 template <> struct TileOrder<Bf16> {

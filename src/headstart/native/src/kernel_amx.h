@@ -177,7 +177,8 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
 // `multiply_tiles` of bf16 rows. It writes 16 rows of C unless it accumulates.
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                  size_t c_stride, bool accumulate) {
+                                  size_t c_stride, bool accumulate, PagesAhead ahead = {}) {
+  ahead.ask_all();
   if (!accumulate) {
     multiply_tile_rows<1>(a, a_stride, tiles, count, c, c_stride, false);
     return;

@@ -26,6 +26,6 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
 // `multiply_tiles` of bf16 rows.
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const Bf16 *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                  size_t c_stride, bool accumulate) {
-  multiply_dot(rows, StridedRows{a, a_stride}, tiles, count, c, c_stride, accumulate, Prefetch{});
+                                  size_t c_stride, bool accumulate, PagesAhead ahead = {}) {
+  multiply_dot(rows, StridedRows{a, a_stride}, tiles, count, c, c_stride, accumulate, ahead);
 }

@@ -123,9 +123,11 @@ static inline void multiply_fma(int rows, const float *a, size_t a_stride, Tiles
   }
 }
 
-// C[rows][32] (+)= A . pair tiles, for attention. Where queries and weights are bf16, the kernel has a form of its own.
+// C[rows][32] (+)= A . pair tiles, for attention, which asks for other pages meanwhile. Where queries and weights are
+// bf16, the kernel has a form of its own.
 template <class Cell, class Tiles>
 static inline void multiply_tiles(int rows, const float *a, size_t a_stride, Tiles tiles, int count, float *c,
-                                  size_t c_stride, bool accumulate) {
+                                  size_t c_stride, bool accumulate, PagesAhead ahead = {}) {
+  ahead.ask_all();
   multiply_fma<Cell>(rows, a, a_stride, tiles, count, c, c_stride, accumulate);
 }

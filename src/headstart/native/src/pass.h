@@ -88,7 +88,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
   head_->begin_pass(pass);
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
     rows_ = std::min(kPanelRows, pass.rows - first_);
-    plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, threads, items_);
+    plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
     Plan::deal(items_, plan_.positions(), threads, parts_);
     if (are_chunks() && parts_.size() > part_capacity_) {
       part_capacity_ = parts_.size();

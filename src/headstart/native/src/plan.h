@@ -26,7 +26,7 @@ struct AttentionItem {
 struct AttentionPart {
   int item, chunk;  // chunk -1: all of them
   int thread;
-  int64_t cost;  // in products of a query and a key
+  int ask;  // kv head whose pages are asked of memory meanwhile: its own or, where these are there, the next; or -1
 };
 // Most work of a thread in a good deal, in even shares: to cut items into chunks costs one more barrier a layer.
 constexpr double kWellDealt = 1.25;
@@ -89,8 +89,8 @@ class Plan {
     return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
   }
 
-  // The work of the rows [begin, end), cut evenly.
-  void cut(int begin, int end, int heads, int kv_heads, int threads, std::vector<AttentionItem> &items) const {
+  // The work of the rows [begin, end), by kv head.
+  void cut(int begin, int end, int heads, int kv_heads, std::vector<AttentionItem> &items) const {
     items.clear();
     const int group = heads / kv_heads;
     const int item_heads = group < kTileEntries ? group : kTileEntries;
@@ -98,73 +98,108 @@ class Plan {
     for (int s = 0; s < static_cast<int>(sequences_.size()); ++s) {
       const int first = std::max(begin, sequences_[s].first_row), rows = std::min(end, sequences_[s].end_row) - first;
       const int blocks = ceil_div(std::max(rows, 0), item_rows);
-      for (int block = 0; block < blocks; ++block)
-        for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
+      for (int kv_head = 0; kv_head < kv_heads; ++kv_head)
+        for (int block = 0; block < blocks; ++block)
           for (int head = 0; head < group; head += item_heads)
             items.push_back({s, first + rows * block / blocks, first + rows * (block + 1) / blocks, kv_head,
                              kv_head * group + head, std::min(item_heads, group - head)});
     }
-    if (static_cast<int>(items.size()) < 16 * threads) split_last(items, threads);
   }
 
-  // Deals the items to the threads, all of which get about as much to read and to multiply. Where too few items would
-  // leave threads idle, their chunks are dealt one by one. In order of item and chunk.
-  static void deal(const std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+  // Every other thread computes its parts last to first: those that share pages with a neighbour then read them when it
+  // does, and not one of the two all of them first.
+  static bool goes_backwards(int thread) { return thread % 2 == 1; }
+
+  // Deals the items to the threads, all of which get about as much to read and to multiply: one run of items each, for
+  // every core has an L2 of its own and what one thread has read is far from another. Where a run would end inside an
+  // item, the item is cut there, by rows or else by heads. Where that leaves threads idle, chunks are dealt one by one.
+  // In order of item and chunk.
+  static void deal(std::vector<AttentionItem> &items, const int32_t *positions, int threads,
                    std::vector<AttentionPart> &parts) {
-    for (const bool by_chunk : {false, true}) {
-      parts.clear();
-      int64_t all = 0;
-      for (int i = 0; i < static_cast<int>(items.size()); ++i) {
-        const int keys = *std::max_element(positions + items[i].first_row, positions + items[i].end_row) + 1;
-        const int entries = (items[i].end_row - items[i].first_row) * items[i].heads;
-        const int step = by_chunk ? kChunkKeys : keys;
-        for (int key = 0; key < keys; key += step) {
-          const int64_t cost = static_cast<int64_t>(std::min(step, keys - key)) * (entries + kPageReadEntries);
-          parts.push_back({i, key / kChunkKeys, 0, cost});
-          all += cost;
-        }
-      }
-      if (parts.size() == items.size())
-        for (AttentionPart &part : parts) part.chunk = -1;
-      if (deal(parts, threads) * threads <= kWellDealt * all) return;
-    }
+    parts.clear();
+    if (deal_items(items, positions, threads, parts)) return;
+    parts.clear();
+    deal_chunks(items, positions, threads, parts);
   }
 
  private:
-  // Cuts the items that are left over when every thread has taken as many, by rows or else by heads.
-  static void split_last(std::vector<AttentionItem> &items, int threads) {
-    const int left = static_cast<int>(items.size()) % threads;
-    const std::vector<AttentionItem> last(items.end() - left, items.end());
-    items.resize(items.size() - left);
-    for (const AttentionItem &item : last) {
-      const int rows = item.end_row - item.first_row, heads = item.heads;
-      const bool by_row = rows >= heads;
-      const int pieces = std::min(threads, std::max(rows, heads));
-      for (int i = 0; i < pieces; ++i) {
-        const auto cut = [&](int count) { return count * i / pieces; };
-        const auto next = [&](int count) { return count * (i + 1) / pieces; };
-        AttentionItem piece = item;
-        if (by_row)
-          piece.first_row = item.first_row + cut(rows), piece.end_row = item.first_row + next(rows);
-        else
-          piece.first_head = item.first_head + cut(heads), piece.heads = next(heads) - cut(heads);
-        items.push_back(piece);
-      }
-    }
+  static int keys_of(const AttentionItem &item, const int32_t *positions) {
+    return *std::max_element(positions + item.first_row, positions + item.end_row) + 1;
+  }
+  // In products of a query and a key.
+  static int64_t cost(const AttentionItem &item, int keys) {
+    return static_cast<int64_t>(keys) * ((item.end_row - item.first_row) * item.heads + kPageReadEntries);
+  }
+  static int64_t cost(const std::vector<AttentionItem> &items, const int32_t *positions) {
+    int64_t all = 0;
+    for (const AttentionItem &item : items) all += cost(item, keys_of(item, positions));
+    return all;
   }
 
-  // To the thread that has least, the greatest first. Gives the most that a thread has.
-  static int64_t deal(std::vector<AttentionPart> &parts, int threads) {
-    std::vector<int> order(parts.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return parts[a].cost > parts[b].cost; });
+  // Each row, or each head, goes to the thread in whose share its middle lies. Gives whether the deal is good.
+  static bool deal_items(std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+                         std::vector<AttentionPart> &parts) {
+    const int64_t all = cost(items, positions);
+    std::vector<AttentionItem> whole;
+    whole.swap(items);
     std::vector<int64_t> load(threads, 0);
-    for (const int i : order) {
-      const auto least = std::min_element(load.begin(), load.end());
-      parts[i].thread = static_cast<int>(least - load.begin());
-      *least += parts[i].cost;
+    int64_t before = 0;
+    for (const AttentionItem &item : whole) {
+      const int rows = item.end_row - item.first_row, units = std::max(rows, item.heads);
+      const int64_t work = cost(item, keys_of(item, positions));
+      const auto thread_of = [&](int unit) {
+        return static_cast<int>((before + work * (2 * unit + 1) / (2 * units)) * threads / all);
+      };
+      for (int unit = 0, next; unit < units; unit = next) {
+        const int thread = thread_of(unit);
+        for (next = unit + 1; next < units && thread_of(next) == thread;) ++next;
+        AttentionItem piece = item;
+        if (rows >= item.heads)
+          piece.first_row = item.first_row + unit, piece.end_row = item.first_row + next;
+        else
+          piece.first_head = item.first_head + unit, piece.heads = next - unit;
+        parts.push_back({static_cast<int>(items.size()), -1, thread, item.kv_head});
+        items.push_back(piece);
+        load[thread] += cost(piece, keys_of(piece, positions));
+      }
+      before += work;
     }
-    return *std::max_element(load.begin(), load.end());
+    choose_asks(items, parts);
+    const int64_t dealt = std::accumulate(load.begin(), load.end(), int64_t{0});
+    return *std::max_element(load.begin(), load.end()) * threads <= kWellDealt * dealt;
+  }
+
+  // A thread asks for a kv head's pages once: in the part before, if that finds its own in L2, else as it reads them.
+  static void choose_asks(const std::vector<AttentionItem> &items, std::vector<AttentionPart> &parts) {
+    const int count = static_cast<int>(parts.size());
+    for (const bool backwards : {false, true})
+      for (int n = 1; n < count; ++n) {
+        const int turn = backwards ? count - 1 - n : n;
+        AttentionPart &part = parts[turn], &before = parts[backwards ? turn + 1 : turn - 1];
+        const AttentionItem &item = items[part.item], &item_before = items[before.item];
+        if (part.thread != before.thread || goes_backwards(part.thread) != backwards ||
+            item.sequence != item_before.sequence)
+          continue;
+        if (item.kv_head == item_before.kv_head)
+          part.ask = -1;
+        else if (before.ask < 0)
+          std::swap(before.ask, part.ask);
+      }
+  }
+
+  // Each chunk goes to the thread in whose share its middle lies.
+  static void deal_chunks(const std::vector<AttentionItem> &items, const int32_t *positions, int threads,
+                          std::vector<AttentionPart> &parts) {
+    const int64_t all = cost(items, positions);
+    int64_t before = 0;
+    for (int i = 0; i < static_cast<int>(items.size()); ++i) {
+      const int keys = keys_of(items[i], positions);
+      for (int key = 0; key < keys; key += kChunkKeys) {
+        const int64_t work = cost(items[i], std::min(kChunkKeys, keys - key));
+        parts.push_back({i, key / kChunkKeys, static_cast<int>((before + work / 2) * threads / all), items[i].kv_head});
+        before += work;
+      }
+    }
   }
 
   static bool are_ascending(const int32_t *rows, int count, int end) {

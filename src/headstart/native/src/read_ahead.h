@@ -92,6 +92,31 @@ class Prefetch {
   bool near_ = false, paged_ = false;
 };
 
+// Keys and values that attention reads next: pages stand anywhere, and the hardware does not guess the next one.
+class PagesAhead {
+ public:
+  PagesAhead() = default;
+  // `keys` may be null.
+  PagesAhead(const void *keys, const void *values, int bytes)
+      : keys_(static_cast<const char *>(keys)), values_(static_cast<const char *>(values)), bytes_(bytes) {}
+
+  // Two lines of either, between products: many at once would wait in the fill buffers that products need too.
+  HEADSTART_PREFETCHES void ask(const void *) {
+    if (asked_ >= bytes_) return;
+    for (const char *p : {keys_, values_})
+      if (p) prefetch_lines(p + asked_, 2 * kCacheLine);
+    asked_ += 2 * kCacheLine;
+  }
+  void ask_all() const {
+    for (const char *p : {keys_, values_})
+      if (p) prefetch_lines(p, bytes_);
+  }
+
+ private:
+  const char *keys_ = nullptr, *values_ = nullptr;
+  int bytes_ = 0, asked_ = 0;  // of either
+};
+
 // How far one thread has asked memory for its stream of weights.
 class ReadAhead {
  public:

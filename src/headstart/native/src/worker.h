@@ -288,10 +288,11 @@ class PassRunner::Worker {
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
     const int parts = static_cast<int>(p_.parts_.size());
     const size_t size = p_.part_size();
-    for (int i = 0; i < parts; ++i) {
+    for (int n = 0; n < parts; ++n) {
+      const int i = Plan::goes_backwards(thread_) ? parts - 1 - n : n;
       const AttentionPart &part = p_.parts_[i];
       if (part.thread != thread_) continue;
-      AttentionTile<Cell> tile(attention, p_.items_[part.item], scratch);
+      AttentionTile<Cell> tile(attention, p_.items_[part.item], part.ask, scratch);
       if (part.chunk < 0)
         tile.run();
       else
@@ -303,7 +304,7 @@ class PassRunner::Worker {
       const int item = p_.parts_[i].item, first = i;
       while (i < parts && p_.parts_[i].item == item) ++i;
       if (item % threads_ == thread_)
-        AttentionTile<Cell>(attention, p_.items_[item], scratch)
+        AttentionTile<Cell>(attention, p_.items_[item], -1, scratch)
             .merge_parts(p_.part_memory_.as<float>() + first * size, i - first);
     }
   }
