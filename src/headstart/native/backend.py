@@ -37,8 +37,8 @@ from headstart.sampling import kernels
 logger = logging.getLogger(__name__)
 
 Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast"]
-"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks with
-16-bit activations; with 8-bit ones."""
+"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks (8-bit
+ones in a model's output head) with 16-bit activations; with 8-bit ones in all layers but that head."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """By their numbers in the library."""

@@ -221,11 +221,16 @@ class NativeEaglePass:
 class NativeLinear:
     """y = x W^T + b on float32 rows, packed like the layers of a pass.
 
+    Args:
+        level_bits: of weights in blocks (int4, int4-fast), 4 or 8.
+
     Raises:
         ConfigError: memory is short.
     """
 
-    def __init__(self, library: Library, weights: LinearWeights, precision: Precision, threads: int) -> None:
+    def __init__(
+        self, library: Library, weights: LinearWeights, precision: Precision, threads: int, level_bits: int = 4
+    ) -> None:
         weight = as_matrix(weights.weight)
         bias = None if weights.bias is None else as_float32(weights.bias)
         self._outputs, self._inputs = weight.shape
@@ -237,6 +242,7 @@ class NativeLinear:
             weight.data_ptr(),
             weight.dtype is torch.bfloat16,
             None if bias is None else bias.data_ptr(),
+            level_bits,
         )
         if not handle:
             raise ConfigError(f"a matrix of {self._outputs} x {self._inputs} does not fit in memory as {precision}")

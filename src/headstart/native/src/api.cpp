@@ -154,9 +154,10 @@ HEADSTART_API double headstart_mass(const float *logits, int64_t count, float pe
 }
 
 HEADSTART_API void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const void *weight,
-                                            int is_bf16, const float *bias) {
+                                            int is_bf16, const float *bias, int level_bits) {
   try {
-    return new SingleLinear(static_cast<Precision>(precision), threads, outputs, inputs, weight, is_bf16, bias);
+    return new SingleLinear(static_cast<Precision>(precision), threads, outputs, inputs, weight, is_bf16, bias,
+                            level_bits);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }

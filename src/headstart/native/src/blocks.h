@@ -1,8 +1,9 @@
-// Weights in 4 bits: an output's inputs in blocks of 32, each with a unit and an offset of its own,
-//     weight = unit * level + offset, level 0 to 15.
+// Weights in blocks: an output's inputs 32 by 32, each block with a grid of its own, of half precision:
+//     4 bits: weight = unit * level + offset, level 0 to 15
+//     8 bits: weight = unit * (level - 128), level 1 to 255
 //
-// So do GGUF's Q4_1, Q4_0 and Q4_K keep them. Weights that stand on such a grid are found on it again, with units and
-// offsets of half precision, as in those files; others are rounded to the grid that suits a block best.
+// So do GGUF's Q4_1, Q4_0 and Q4_K keep them, and Q8_0. Weights that stand on such a grid are found on it again, with
+// units and offsets of half precision, as in those files; others are rounded to the grid that suits a block best.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -11,58 +12,28 @@
 #include "vector.h"
 
 constexpr int kBlockInputs = 32;
-constexpr float kTopLevel = 15.f;
-
-// Of a pair of columns: for every four inputs 64 bytes, [column of 16][input], the first 16 columns' levels in their
-// lower halves; then units and offsets [32 columns].
-constexpr int kBlockStepBytes = 64, kBlockUnits = kBlockInputs / 4 * kBlockStepBytes;
-constexpr int kBlockOffsets = kBlockUnits + kColumns * 2, kBlockBytes = kBlockOffsets + kColumns * 2;
 
 static inline float rounded_to_half(float x) { return _cvtsh_ss(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
+static inline void store_half(char *to, float x) {
+  const uint16_t half = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(to, &half, 2);
+}
 
-// The grid of one block, and where its weights stand on it.
+// The best grid found so far for the 32 weights of a block, and where they stand on it.
 class BlockGrid {
  public:
-  // The best that is found for 32 weights, of magnitudes that suit half precision.
-  explicit BlockGrid(const float *w) : w_(w) {
-    Lanes least = load(w), most = load(w);
-    least = min(least, load(w + 16)), most = max(most, load(w + 16));
-    const float low = -reduce_max(splat(0.f) - least), span = reduce_max(most) - low;
-    consider(0.f, low);
-    if (!(span > 0.f)) return;
-    const float rounding = span * 1e-6f, of_halves = span * 2e-4f;
-    for (float levels = kTopLevel; levels >= 1.f && !is_within(rounding); --levels)
-      if (is_on_grid(low, span / levels))
-        // The lowest weight need not be on the lowest level.
-        for (float below = 0.f; below <= kTopLevel - levels && !is_within(rounding); ++below)
-          consider(span / levels, low - below * (span / levels));
-    if (is_within(of_halves)) return;  // a grid whose unit and offset have more digits
-    for (float levels = kTopLevel; levels < kTopLevel + kNarrower; ++levels) {
-      const float unit = span / levels;
-      suit(unit, low + (levels - kTopLevel) / 2 * unit);
-    }
-  }
-
   float unit() const { return unit_; }
   float offset() const { return offset_; }
   int level(int input) const { return static_cast<int>(levels_[input]); }
 
- private:
-  // Grids that leave out what is beyond them, by half a unit on either side each.
-  static constexpr float kNarrower = 4.f;
+ protected:
+  // Weights of magnitudes that suit half precision; levels from `least` to `most`.
+  BlockGrid(const float *w, float least, float most) : w_(w), least_(least), most_(most) {}
 
-  static Lanes nearest(Lanes w, float unit, float offset) {
-    return min(max(round((w - splat(offset)) / splat(unit)), splat(0.f)), splat(kTopLevel));
-  }
-  bool is_on_grid(float low, float unit) const {
-    Lanes off = splat(0.f);
-    for (int k = 0; k < kBlockInputs; k += 16) {
-      const Lanes place = (load(w_ + k) - splat(low)) / splat(unit);
-      off = max(off, abs(place - round(place)));
-    }
-    return reduce_max(off) < 1.f / 64;
-  }
   bool is_within(float each) const { return lost_ <= kBlockInputs * each * each; }
+  Lanes nearest(Lanes w, float unit, float offset) const {
+    return min(max(round((w - splat(offset)) / splat(unit)), splat(least_)), splat(most_));
+  }
 
   // Keeps a grid that is better than the best so far.
   void consider(float unit, float offset) {
@@ -81,6 +52,49 @@ class BlockGrid {
     std::memcpy(levels_, levels, sizeof levels);
   }
 
+  const float *w_;
+
+ private:
+  const float least_, most_;
+  float unit_ = 0.f, offset_ = 0.f, lost_ = INFINITY;
+  float levels_[kBlockInputs] = {};
+};
+
+class FourBitGrid : public BlockGrid {
+ public:
+  explicit FourBitGrid(const float *w) : BlockGrid(w, 0.f, kTopLevel) {
+    Lanes least = load(w), most = load(w);
+    least = min(least, load(w + 16)), most = max(most, load(w + 16));
+    const float low = -reduce_max(splat(0.f) - least), span = reduce_max(most) - low;
+    consider(0.f, low);
+    if (!(span > 0.f)) return;
+    const float rounding = span * 1e-6f, of_halves = span * 2e-4f;
+    for (float levels = kTopLevel; levels >= 1.f && !is_within(rounding); --levels)
+      if (is_on_grid(low, span / levels))
+        // The lowest weight need not be on the lowest level.
+        for (float below = 0.f; below <= kTopLevel - levels && !is_within(rounding); ++below)
+          consider(span / levels, low - below * (span / levels));
+    if (is_within(of_halves)) return;  // a grid whose unit and offset have more digits
+    for (float levels = kTopLevel; levels < kTopLevel + kNarrower; ++levels) {
+      const float unit = span / levels;
+      suit(unit, low + (levels - kTopLevel) / 2 * unit);
+    }
+  }
+
+ private:
+  static constexpr float kTopLevel = 15.f;
+  // Grids that leave out what is beyond them, by half a unit on either side each.
+  static constexpr float kNarrower = 4.f;
+
+  bool is_on_grid(float low, float unit) const {
+    Lanes off = splat(0.f);
+    for (int k = 0; k < kBlockInputs; k += 16) {
+      const Lanes place = (load(w_ + k) - splat(low)) / splat(unit);
+      off = max(off, abs(place - round(place)));
+    }
+    return reduce_max(off) < 1.f / 64;
+  }
+
   // Considers the unit and offset that suit the levels of a grid best: least squares.
   void suit(float unit, float offset) {
     Lanes sum_w = splat(0.f), sum_l = sum_w, squares = sum_w, products = sum_w;
@@ -95,14 +109,54 @@ class BlockGrid {
     const float slope = (n * reduce_add(products) - of_l * of_w) / spread;
     consider(slope, (of_w - slope * of_l) / n);
   }
+};
 
-  const float *w_;
-  float unit_ = 0.f, offset_ = 0.f, lost_ = INFINITY;
-  float levels_[kBlockInputs] = {};
+// Symmetric: levels count from the one that stands for zero.
+class EightBitGrid : public BlockGrid {
+ public:
+  explicit EightBitGrid(const float *w) : BlockGrid(w, -127.f, 127.f) {
+    const float largest = reduce_max(max(abs(load(w)), abs(load(w + 16))));
+    // Where the largest magnitude stands in Q8_0, Q5_0 and Q4_0.
+    for (const float level : {127.f, 16.f, 8.f})
+      if (!is_within(largest * 1e-6f)) consider(largest / level, 0.f);
+  }
+};
+
+// How a pair of columns keeps a block in 4 bits: for every four inputs 64 bytes, [column of 16][input], the first 16
+// columns' levels in their lower halves; then units and offsets [32 columns].
+struct FourBits {
+  static constexpr int kStepBytes = 64, kUnits = kBlockInputs / 4 * kStepBytes;
+  static constexpr int kOffsets = kUnits + kColumns * 2, kBytes = kOffsets + kColumns * 2;
+
+  static void pack(char *block, int column, const float *w) {
+    const FourBitGrid grid(w);
+    const int shift = column < 16 ? 0 : 4;
+    for (int k = 0; k < kBlockInputs; ++k) {
+      char &two = block[k / 4 * kStepBytes + column % 16 * 4 + k % 4];
+      two = static_cast<char>((two & ~(15 << shift)) | grid.level(k) << shift);
+    }
+    store_half(block + kUnits + column * 2, grid.unit());
+    store_half(block + kOffsets + column * 2, grid.offset());
+  }
+};
+
+// In 8 bits: for every four inputs 128 bytes, [32 columns][input]; then units [32 columns].
+struct EightBits {
+  static constexpr int kStepBytes = 128, kUnits = kBlockInputs / 4 * kStepBytes;
+  static constexpr int kBytes = kUnits + kColumns * 2;
+  static constexpr int kZero = 128;  // the level that stands for it
+
+  static void pack(char *block, int column, const float *w) {
+    const EightBitGrid grid(w);
+    for (int k = 0; k < kBlockInputs; ++k)
+      block[k / 4 * kStepBytes + column * 4 + k % 4] = static_cast<char>(grid.level(k) + kZero);
+    store_half(block + kUnits + column * 2, grid.unit());
+  }
 };
 
 // Writes one column of a pair; w has room for the padded inputs and is changed. Returns the column's scale, a power of
 // two that brings its weights into the middle of what half precision can say.
+template <class Blocks>
 static inline float pack_blocks(char *pair_at, int column, float *w, int inputs, int padded_inputs) {
   // What stands where rows have nothing does not matter, but must not spoil the grid of the last block.
   std::fill(w + inputs, w + padded_inputs, w[inputs - 1]);
@@ -111,17 +165,7 @@ static inline float pack_blocks(char *pair_at, int column, float *w, int inputs,
   const float largest = reduce_max(top);
   const float scale = largest > 0.f && largest < INFINITY ? std::exp2(std::floor(std::log2(largest)) - 8) : 1.f;
   for (int k = 0; k < padded_inputs; k += 16) store(w + k, load(w + k) / splat(scale));
-  const int shift = column < 16 ? 0 : 4;
-  for (int first = 0; first < padded_inputs; first += kBlockInputs, pair_at += kBlockBytes) {
-    const BlockGrid grid(w + first);
-    for (int k = 0; k < kBlockInputs; ++k) {
-      char &two = pair_at[k / 4 * kBlockStepBytes + column % 16 * 4 + k % 4];
-      two = static_cast<char>((two & ~(15 << shift)) | grid.level(k) << shift);
-    }
-    const uint16_t unit = _cvtss_sh(grid.unit(), _MM_FROUND_TO_NEAREST_INT);
-    const uint16_t offset = _cvtss_sh(grid.offset(), _MM_FROUND_TO_NEAREST_INT);
-    std::memcpy(pair_at + kBlockUnits + column * 2, &unit, 2);
-    std::memcpy(pair_at + kBlockOffsets + column * 2, &offset, 2);
-  }
+  for (int first = 0; first < padded_inputs; first += kBlockInputs, pair_at += Blocks::kBytes)
+    Blocks::pack(pair_at, column, w + first);
   return scale;
 }

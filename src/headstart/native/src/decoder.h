@@ -31,7 +31,7 @@ class Decoder {
   explicit Decoder(const HeadstartShape &s)
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
-        head_precision(is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int8
+        head_precision(is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4
                                                                                             : precision),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
@@ -54,7 +54,8 @@ class Decoder {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
       fuse = plan(s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
     }
-    head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads);
+    head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
+                       is_head() ? 4 : kHeadBits);
     allocate_streams();
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(precision) && s.logit_softcap == 0.f) {
@@ -113,10 +114,11 @@ class Decoder {
     return total;
   }
 
+  static constexpr int kHeadBits = 8;  // of the output head's levels where weights are in blocks
   static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
-  // Files of 4 bits keep the output head in more; a draft's guesses get along with 4.
+  // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
   const Precision precision, head_precision;
   const NormKind norm_kind;
   const Activation activation;

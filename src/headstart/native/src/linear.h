@@ -38,6 +38,7 @@ constexpr bool kTiledBf16 = false;
 struct PackedLinear {
   int outputs = 0, inputs = 0, padded_inputs = 0, pairs = 0;
   size_t pair_bytes = 0;
+  int level_bits = 0;           // of weights in blocks: 4 or 8
   std::vector<int> first_pair;  // [threads + 1]
   std::vector<const char *> weights;
   std::vector<float> bias;           // [pairs * 32], empty without bias
@@ -90,14 +91,16 @@ static inline bool is_quantised(Precision p) {
   return p == Precision::int8 || p == Precision::int8_fast || is_in_blocks(p);
 }
 
-// Sizes and the deal of pairs to threads, before any weight is seen.
+// Sizes and the deal of pairs to threads, before any weight is seen. `level_bits` matters to weights in blocks.
 static inline PackedLinear plan_linear(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
-                                       int threads) {
+                                       int threads, int level_bits = 4) {
   PackedLinear linear;
+  linear.level_bits = level_bits;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
   const size_t tiles = padded_inputs / 32;
+  const int block_bytes = level_bits == 8 ? EightBits::kBytes : FourBits::kBytes;
   linear.pair_bytes = tiles * (is_packed(precision)      ? kPackedTileBytes
-                               : is_in_blocks(precision) ? kBlockBytes
+                               : is_in_blocks(precision) ? block_bytes
                                                          : kTileCells * element_bytes(precision));
   linear.first_pair.resize(threads + 1);
   for (int t = 0; t <= threads; ++t) linear.first_pair[t] = static_cast<int>(static_cast<int64_t>(pairs) * t / threads);
@@ -163,6 +166,12 @@ static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pai
   linear.column_sums[pair * kColumns + column] = sum;
 }
 
+// The same in blocks; gives the column's scale. Changes w.
+static inline float pack_column_blocks(const PackedLinear &linear, char *pair_at, int column, float *w) {
+  const auto pack = linear.level_bits == 8 ? pack_blocks<EightBits> : pack_blocks<FourBits>;
+  return pack(pair_at, column, w, linear.inputs, linear.padded_inputs);
+}
+
 // Weights from place `at` on, as floats.
 static inline void load_weights(const void *weight, bool is_bf16, size_t at, int count, float *to) {
   for (int k = 0; k < count; ++k)
@@ -209,8 +218,7 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
         if (precision == Precision::fp32)
           pack_column(linear, to, column, floats.data());
         else if (is_in_blocks(precision))
-          linear.scales[pair * kColumns + column] =
-              pack_blocks(to, column, floats.data(), linear.inputs, linear.padded_inputs);
+          linear.scales[pair * kColumns + column] = pack_column_blocks(linear, to, column, floats.data());
         else
           pack_column_int8(linear, to, pair, column, floats.data());
         std::fill(floats.begin() + linear.inputs, floats.end(), 0.f);

@@ -8,11 +8,11 @@
 class SingleLinear {
  public:
   SingleLinear(Precision precision, int threads, int outputs, int inputs, const void *weight, bool is_bf16,
-               const float *bias)
+               const float *bias, int level_bits)
       : threads_(threads),
         kernel_(linear_kernel(precision)),
         linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
-                            threads)) {
+                            threads, level_bits)) {
     for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
     pack_linear(linear_, precision, weight, is_bf16, bias, [&](int column) { return column < outputs ? column : -1; });
     input_ = packed_rows(precision, kernel_.element, memory_, kRows, linear_.padded_inputs);
