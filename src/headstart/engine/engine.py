@@ -162,8 +162,9 @@ class Engine:
         if plan.reading or len(plan.decoding) != 1 or len(self.running) > 1 or may_enter:
             return False
         ((sequence, budget),) = plan.decoding
-        # A first token is waited for.
-        return bool(sequence.num_output) and run_stretch(self.runner, self.drafters, sequence, budget, self.limits.max_context)
+        if not sequence.num_output:  # a first token is waited for
+            return False
+        return run_stretch(self.runner, self.drafters, sequence, budget, self.limits.max_context)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.
