@@ -36,8 +36,8 @@ class Precision(StrEnum):
     INT8_FAST = "int8-fast"
     """8-bit weights and activations; native pass only."""
     INT4 = "int4"
-    """Weights in blocks of 32 with a unit each (a GGUF's own, where it has such): 4 bits, in the output head 8; 16-bit
-    activations; native pass only."""
+    """Weights in blocks of 32 with a unit each (a GGUF's own, where it has such): 4 bits, or 8 in the output head and
+    for what else a mostly 4-bit file holds in more; 16-bit activations; native pass only."""
     INT4_FAST = "int4-fast"
     """The same weights, 8-bit activations with a unit for every 32 but in the output head; native pass only."""
 

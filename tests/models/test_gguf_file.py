@@ -91,6 +91,14 @@ def test_a_quantised_tensor_is_near_what_was_quantised(tmp_path: Path, kind: Typ
     assert error < (0.2 if kind.name.startswith(("Q4", "Q5")) else 0.02)
 
 
+@pytest.mark.parametrize(
+    ("kind", "bits"), [(Type.Q4_0, 4.5), (Type.Q4_1, 5.0), (Type.Q6_K, 6.5625), (Type.Q8_0, 8.5), (Type.F16, 16.0)]
+)
+def test_what_a_weight_takes_counts_the_units_of_its_block(tmp_path: Path, kind: Type, bits: float) -> None:
+    checkpoint = open_checkpoint(write(tmp_path / "model.gguf", {"weight": (stored(kind), kind)}))
+    assert checkpoint.stored_bits("weight") == bits
+
+
 def test_plain_tensors_keep_their_dtype(tmp_path: Path) -> None:
     tensors = {kind.name: (gguf.quantize(values(), kind), kind) for kind in PLAIN_TYPES}
     tensors["I32"] = (np.arange(6, dtype=np.int32).reshape(2, 3), Type.I32)

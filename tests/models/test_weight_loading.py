@@ -24,6 +24,8 @@ class Tensors:
 
     tensors: dict[str, Tensor]
     read_names: list[str] = field(default_factory=list)
+    bits: dict[str, float] = field(default_factory=dict)
+    """Of tensors that are not in 16."""
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
@@ -31,6 +33,9 @@ class Tensors:
     def read(self, name: str) -> Tensor:
         self.read_names.append(name)
         return self.tensors[name]
+
+    def stored_bits(self, name: str) -> float:
+        return self.bits.get(name, 16.0)
 
 
 def checkpoint(family: str) -> tuple[ModelConfig, Tensors]:
@@ -117,6 +122,18 @@ def test_one_familys_buffer_is_anothers_surplus() -> None:
     source.tensors["model.layers.0.self_attn.bias"] = torch.zeros(1)
     with pytest.raises(CheckpointError, match=r"surplus model\.layers\.0\.self_attn\.bias"):
         load_weights(source, config, "hf", torch.float32)
+
+
+def test_matrices_remember_how_many_bits_the_file_has_of_them() -> None:
+    """Of those that are stacked, the most."""
+    config, source = checkpoint("llama")
+    layers = (f"model.layers.{index}." for index in range(config.num_layers))
+    source.bits = {f"{layer}self_attn.{name}_proj.weight": 4.5 for layer in layers for name in "qkvo"}
+    source.bits["model.layers.1.self_attn.v_proj.weight"] = 6.5625
+    weights = load_weights(source, config, "hf", torch.float32)
+    assert [layer.qkv.stored_bits for layer in weights.layers] == [4.5, 6.5625] + [4.5] * (config.num_layers - 2)
+    assert {layer.output.stored_bits for layer in weights.layers} == {4.5}
+    assert {layer.down.stored_bits for layer in weights.layers} == {16.0}
 
 
 def test_files_of_the_bare_model_leave_the_prefix_out() -> None:

@@ -24,12 +24,13 @@ from torch import Tensor
 
 from headstart.models.backend import FINAL_TAP
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.config import ModelConfig
+from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weights import DecoderWeights, LinearWeights
 from headstart.native.backend import NativeBackend, Precision
 from headstart.native.heads import NativeLinear
 from headstart.native.loader import load_library
+from headstart.native.packing import LINEARS, level_bits
 
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -203,21 +204,23 @@ def test_rows_against_blocks(inputs: int, bits: int, planes: int, isa: str) -> N
         assert torch.equal(NativeLinear(beside, LinearWeights(rounded), precision, 2, bits)(x), said_rounded), other
 
 
+def in_four_bits(linear: LinearWeights) -> LinearWeights:
+    """As Q4_1 has it."""
+    return replace(linear, weight=on_grids(linear.weight), stored_bits=5.0)
+
+
+def in_eight_bits(linear: LinearWeights) -> LinearWeights:
+    """As Q8_0 has it."""
+    blocks = linear.weight.float().split(32, dim=1)
+    units = [(block.abs().amax(1, keepdim=True) / 127).half().float() for block in blocks]
+    parts = [(block / unit).round().clamp(-127, 127) * unit for block, unit in zip(blocks, units, strict=True)]
+    return replace(linear, weight=torch.cat(parts, dim=1), stored_bits=8.5)
+
+
 def layers_on_grids(weights: DecoderWeights) -> DecoderWeights:
     """The same model with its layers on grids of sixteen levels, the head on symmetric ones of 255."""
-
-    def rounded(linear: LinearWeights) -> LinearWeights:
-        return replace(linear, weight=on_grids(linear.weight))
-
-    def in_eight_bits(linear: LinearWeights) -> LinearWeights:
-        blocks = linear.weight.float().split(32, dim=1)
-        units = [(block.abs().amax(1, keepdim=True) / 127).half().float() for block in blocks]
-        parts = [(block / unit).round().clamp(-127, 127) * unit for block, unit in zip(blocks, units, strict=True)]
-        return replace(linear, weight=torch.cat(parts, dim=1))
-
     layers = tuple(
-        replace(layer, **{name: rounded(getattr(layer, name)) for name in ("qkv", "output", "up", "down")})
-        for layer in weights.layers
+        replace(layer, **{name: in_four_bits(getattr(layer, name)) for name in LINEARS}) for layer in weights.layers
     )
     return replace(weights, layers=layers, head=in_eight_bits(weights.head))
 
@@ -256,3 +259,35 @@ def test_the_output_head_is_in_blocks_of_eight_bits(precision: Precision, isa: s
     assert library is not None
     head = NativeLinear(library, weights.head, "int4", 1, 8)
     assert torch.equal(out.logits, head(torch.from_numpy(out.hidden[FINAL_TAP])))
+
+
+def test_what_a_file_of_four_bits_holds_in_more_gets_eight() -> None:
+    layers = layers_on_grids(random_weights(small_config())).layers
+    assert level_bits(layers).tolist() == [[4, 4, 4, 4]] * 2
+    more = replace(layers[0], qkv=in_eight_bits(layers[0].qkv), output=replace(layers[0].output, stored_bits=6.5625))
+    assert level_bits([more, layers[1]]).tolist() == [[8, 8, 4, 4], [4, 4, 4, 4]]
+    # Whose file has more for most weights asks for 4 bits because they are fewer.
+    most = replace(more, up=in_eight_bits(more.up), down=in_eight_bits(more.down))
+    assert level_bits([most, more]).tolist() == [[4, 4, 4, 4]] * 2
+    assert level_bits(random_weights(small_config()).layers).tolist() == [[4, 4, 4, 4]] * 2
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("name", LINEARS)
+def test_a_model_may_have_matrices_of_both_kinds(name: str, isa: str) -> None:
+    config = small_config(layers=(LayerConfig(),) * 3)
+    tokens = random_tokens(54, vocab=config.vocab_size)
+    original = random_weights(config)
+    weights = layers_on_grids(original)
+    first, *others = weights.layers
+    in_more = in_eight_bits(getattr(original.layers[0], name))
+    weights = replace(weights, layers=(replace(first, **{name: in_more}), *others))
+    expected, _ = logits_and_taps(TorchBackend(config, weights), tokens)
+
+    def error(of: LinearWeights) -> float:
+        packed = replace(weights, layers=(replace(first, **{name: of}), *others))
+        return mean_error(logits_and_taps(NativeBackend(config, packed, "int4", 1, isa), tokens)[0], expected)
+
+    kept = error(in_more)
+    assert kept < 0.01 * float(expected.std())
+    assert kept < 0.3 * error(replace(in_more, stored_bits=5.0))  # rounded to 4 bits

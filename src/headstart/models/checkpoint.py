@@ -64,6 +64,10 @@ class Checkpoint:
         """
         return self.weights.read(name)
 
+    def stored_bits(self, name: str) -> float:
+        """What a weight of this tensor takes in the file."""
+        return self.weights.stored_bits(name)
+
     def digest(self) -> str:
         """Identity of the weights, 64 hexadecimal digits, independent of sharding and file metadata.
 

@@ -125,6 +125,11 @@ class GgufFile:
             ) from error
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(tensor.shape)
 
+    def stored_bits(self, name: str) -> float:
+        """What a weight of this tensor takes, with its share of a block's units: 5 in Q4_1, 8.5 in Q8_0."""
+        tensor = self.tensors[name]
+        return 8 * tensor.nbytes / math.prod(tensor.shape)
+
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
         data = memoryview(self._map)

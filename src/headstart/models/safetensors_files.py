@@ -67,6 +67,10 @@ class SafetensorsFiles:
             raise CheckpointError(f"{self._directory} has no tensor named {name!r}.")
         return shard.read(name)
 
+    def stored_bits(self, name: str) -> float:
+        """What a weight of this tensor takes at least: nothing smaller is taken for one."""
+        return 16.0
+
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
         digest = WeightsDigest()

@@ -91,7 +91,7 @@ def _checked(
             )
         return tensor
 
-    _Assembly(config, layout, prefix, dtype, note).decoder(has_factors)
+    _Assembly(config, layout, prefix, dtype, note, lambda name: 0.0).decoder(has_factors)
     carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
@@ -99,7 +99,7 @@ def _checked(
         return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
 
     _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
-    return _Assembly(config, layout, prefix, dtype, read), has_factors
+    return _Assembly(config, layout, prefix, dtype, read, source.stored_bits), has_factors
 
 
 def _check_names(
@@ -143,6 +143,8 @@ class _Assembly:
     prefix: str
     dtype: torch.dtype
     fetch: Fetch
+    stored_bits: Callable[[str], float]
+    """Of a tensor's weights in the file."""
 
     def decoder(self, has_factors: bool) -> DecoderWeights:
         config, layout = self.config, self.layout
@@ -192,15 +194,16 @@ class _Assembly:
 
     def _linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
         """One matrix from one or several stored ones (role -> outputs), stacked along their outputs."""
-        weights, biases = [], []
+        weights, biases, bits = [], [], []
         for role, outputs in parts.items():
             name = self.prefix + self.layout.layer[role].format(i=index)
             shape = (inputs, outputs) if self.layout.transposed else (outputs, inputs)
             weight = self._matrix(name, shape)
             weights.append(self._convert(role, weight.T if self.layout.transposed else weight))
+            bits.append(self.stored_bits(f"{name}.weight"))
             if has_bias:
                 biases.append(self._convert(role, self.fetch(f"{name}.bias", (outputs,)).float()))
-        return LinearWeights(_stacked(weights), _stacked(biases) if has_bias else None)
+        return LinearWeights(_stacked(weights), _stacked(biases) if has_bias else None, max(bits))
 
     def _matrix(self, name: str, shape: Shape) -> Tensor:
         return self.fetch(f"{name}.weight", shape).to(self.dtype)

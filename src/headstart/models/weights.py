@@ -31,6 +31,10 @@ class TensorSource(Protocol):
         """One tensor in its stored dtype (quantised blocks: dequantised to float32)."""
         ...
 
+    def stored_bits(self, name: str) -> float:
+        """What a weight of this tensor takes in the file, with its share of the units of quantised blocks."""
+        ...
+
 
 @dataclass(frozen=True)
 class NormWeights:
@@ -50,6 +54,8 @@ class LinearWeights:
     """[out, in]."""
     bias: Tensor | None = None
     """[out]."""
+    stored_bits: float = 16.0
+    """What a weight takes in the file that it comes from; of several matrices in one, the most."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from headstart.native.packing import (
     as_float32,
     as_int32,
     create_model,
+    level_bits,
 )
 from headstart.native.sampling import NativeRows
 from headstart.native.storage import PAGE_KEYS, NativeStorage
@@ -38,7 +39,8 @@ logger = logging.getLogger(__name__)
 
 Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast"]
 """Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks (8-bit
-ones in a model's output head) with 16-bit activations; with 8-bit ones in all layers but that head."""
+ones in a model's output head, see also ``packing.level_bits``) with 16-bit activations; with 8-bit ones but for that
+head."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 """By their numbers in the library."""
@@ -110,7 +112,8 @@ class NativeBackend:
         kernels.use(NativeRows(library))
         self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         name = config.name or config.family
-        self.handle = create_model(self, library, _shape(config, precision, self.threads), f"{name} as {precision}")
+        shape, bits = _shape(config, precision, self.threads), level_bits(weights.layers)
+        self.handle = create_model(self, library, shape, f"{name} as {precision}", bits)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes, config.num_layers)

@@ -138,7 +138,7 @@ class Noise(Structure):
 
 _SIGNATURES = {
     "enable": (c_int, ()),
-    "create": (c_void_p, (POINTER(Shape),)),
+    "create": (c_void_p, (POINTER(Shape), c_void_p)),
     "destroy": (None, (c_void_p,)),
     "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
     "set_linear": (None, (c_void_p, c_int, c_int, c_void_p, c_int, c_void_p)),

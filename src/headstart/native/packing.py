@@ -25,6 +25,9 @@ OUTPUT_HEAD, FUSE = range(2)
 FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 """Of no layer, likewise."""
 
+_FOUR_BIT_BLOCKS = 5.0
+"""Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
+
 
 def as_int32(values: IntArray) -> IntArray:
     """The same shape as contiguous int32; a copy only where needed."""
@@ -50,13 +53,29 @@ def as_matrix(weight: Tensor) -> Tensor:
     return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
 
 
-def create_model(owner: object, library: Library, shape: Shape, name: str) -> int:
-    """A model of the library without weights yet, destroyed with its owner.
+def level_bits(layers: Sequence[LayerWeights]) -> NDArray[np.uint8]:
+    """uint8 [layer, matrix] how many bits levels get where weights are in blocks: 4, or 8 for what a file keeps in more
+    than 4 of which it keeps most weights in 4 (Q4_K_M, say). Of other files, 4 bits are what was asked for.
+    """
+    matrices = [[getattr(layer, name) for name in LINEARS] for layer in layers]
+    sizes = np.array([[matrix.weight.numel() for matrix in row] for row in matrices])
+    in_more = np.array([[matrix.stored_bits > _FOUR_BIT_BLOCKS for matrix in row] for row in matrices])
+    mostly_four = 2 * sizes[in_more].sum() < sizes.sum()
+    return np.where(in_more & mostly_four, 8, 4).astype(np.uint8)
+
+
+def create_model(
+    owner: object, library: Library, shape: Shape, name: str, bits: NDArray[np.uint8] | None = None
+) -> int:
+    """A model of the library without weights yet, destroyed with its owner; ``bits`` as ``level_bits`` gives them,
+    None for 4 everywhere.
 
     Raises:
         ConfigError: memory is short.
     """
-    handle: int | None = library.create(ctypes.byref(shape))
+    if bits is None:
+        bits = np.full((shape.layers, len(LINEARS)), 4, np.uint8)
+    handle: int | None = library.create(ctypes.byref(shape), address(bits))
     if not handle:
         raise ConfigError(f"the weights of {name} do not fit in memory")
     weakref.finalize(owner, library.destroy, handle)

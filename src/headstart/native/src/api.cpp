@@ -15,7 +15,8 @@
 namespace {
 
 struct Model {
-  explicit Model(const HeadstartShape &shape) : decoder(shape), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {}
+  Model(const HeadstartShape &shape, const uint8_t *level_bits)
+      : decoder(shape, level_bits), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {}
   Decoder decoder;
   PassRunner runner;
   Draft draft;
@@ -34,9 +35,9 @@ extern "C" {
 
 HEADSTART_API int headstart_enable() { return enable_unit(); }
 
-HEADSTART_API void *headstart_create(const HeadstartShape *shape) {
+HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *level_bits) {
   try {
-    return new Model(*shape);
+    return new Model(*shape, level_bits);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }

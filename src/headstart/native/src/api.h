@@ -139,8 +139,9 @@ struct HeadstartNoise {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// Null when memory is short.
-void *headstart_create(const HeadstartShape *shape);
+// `level_bits` [layers][4], in the order of headstart_set_linear: 4 or 8, of weights in blocks. Null when memory is
+// short.
+void *headstart_create(const HeadstartShape *shape, const uint8_t *level_bits);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1: 0 final, 1 of a head's features, from 2
 // on those of the parts that true features are cut into. `bias` may be null.

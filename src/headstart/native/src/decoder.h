@@ -28,7 +28,8 @@ struct DecoderLayer {
 
 class Decoder {
  public:
-  explicit Decoder(const HeadstartShape &s)
+  // `level_bits`: see headstart_create.
+  Decoder(const HeadstartShape &s, const uint8_t *level_bits)
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
         head_precision(is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4
@@ -44,15 +45,17 @@ class Decoder {
         qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
         layers(s.layers) {
     for (DecoderLayer &layer : layers) {
-      const int inputs = is_beside() ? 2 * s.hidden : s.hidden;
-      layer.linears[kQkv] = plan(qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
-      layer.linears[kOutput] = plan(s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
-      layer.linears[kUp] = plan(s.gated ? 2 * s.mlp : s.mlp, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
-      layer.linears[kDown] = plan(s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
+      const uint8_t *const bits = level_bits + (&layer - layers.data()) * kLinears;
+      const int inputs = is_beside() ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
+      layer.linears[kQkv] = plan(bits[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
+      layer.linears[kOutput] =
+          plan(bits[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
+      layer.linears[kUp] = plan(bits[kUp], ups, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
+      layer.linears[kDown] = plan(bits[kDown], s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
     }
     if (is_head()) {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
-      fuse = plan(s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
+      fuse = plan(4, s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
     }
     head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
                        is_head() ? 4 : kHeadBits);
@@ -140,8 +143,8 @@ class Decoder {
   std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
-  PackedLinear plan(int outputs, int inputs, int padded_inputs, int pairs) const {
-    return plan_linear(precision, outputs, inputs, padded_inputs, pairs, shape.threads);
+  PackedLinear plan(int bits, int outputs, int inputs, int padded_inputs, int pairs) const {
+    return plan_linear(precision, outputs, inputs, padded_inputs, pairs, shape.threads, bits);
   }
 
   // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
