@@ -58,7 +58,9 @@ Revision = Annotated[
 Precision = Annotated[
     PrecisionChoice,
     typer.Option(
-        help="Number format to compute in. auto: bf16 where the native pass runs, else fp32.", rich_help_panel=MODEL
+        help="Number format to compute in. auto: bf16 where the native pass runs (int4 for a GGUF of 4-bit blocks, "
+        "unless there is a matrix unit), else fp32.",
+        rich_help_panel=MODEL,
     ),
 ]
 Numerics = Annotated[

@@ -166,8 +166,12 @@ class _Assembly:
     def tables(self) -> tuple[Tensor, LinearWeights]:
         config, layout = self.config, self.layout
         table = (config.vocab_size, config.hidden_size)
-        embedding = self._matrix(self.prefix + layout.embedding, table)
-        return embedding, LinearWeights(embedding if config.tied_head else self._matrix(layout.head, table))
+        name = self.prefix + layout.embedding
+        embedding = self._matrix(name, table)
+        if config.tied_head:
+            return embedding, LinearWeights(embedding, stored_bits=self.stored_bits(f"{name}.weight"))
+        bits = self.stored_bits(f"{layout.head}.weight")
+        return embedding, LinearWeights(self._matrix(layout.head, table), stored_bits=bits)
 
     def _layer(self, index: int) -> LayerWeights:
         config, names = self.config, self.layout.layer

@@ -266,7 +266,7 @@ class NativeLinear:
 def fastest_precision() -> Precision:
     """Where a little less precision does not matter. The matrix unit has no way to keep units of blocks apart."""
     library = load_library()
-    return "int8-fast" if library is None or library.isa.startswith("amx") else "int4-fast"
+    return "int8-fast" if library is None or library.has_matrix_unit else "int4-fast"
 
 
 def native_kit(precision: Precision = "bf16", threads: int | None = None, isa: str | None = None) -> Kit | None:

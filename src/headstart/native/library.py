@@ -183,6 +183,11 @@ class Library:
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
 
+    @property
+    def has_matrix_unit(self) -> bool:
+        """Whether it multiplies whole tiles at once."""
+        return self.isa.startswith("amx")
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> ctypes._CFuncPtr: ...  # type: ignore[name-defined]

@@ -53,15 +53,20 @@ def as_matrix(weight: Tensor) -> Tensor:
     return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
 
 
+def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
+    """Whether the file that they come from keeps most of their weights in blocks of 4 bits."""
+    matrices: list[LinearWeights] = [getattr(layer, name) for layer in layers for name in LINEARS]
+    sizes = [each.weight.numel() for each in matrices]
+    in_four = [size for size, each in zip(sizes, matrices, strict=True) if each.stored_bits <= _FOUR_BIT_BLOCKS]
+    return 2 * sum(in_four) > sum(sizes)
+
+
 def level_bits(layers: Sequence[LayerWeights]) -> NDArray[np.uint8]:
     """uint8 [layer, matrix] how many bits levels get where weights are in blocks: 4, or 8 for what a file keeps in more
     than 4 of which it keeps most weights in 4 (Q4_K_M, say). Of other files, 4 bits are what was asked for.
     """
-    matrices = [[getattr(layer, name) for name in LINEARS] for layer in layers]
-    sizes = np.array([[matrix.weight.numel() for matrix in row] for row in matrices])
-    in_more = np.array([[matrix.stored_bits > _FOUR_BIT_BLOCKS for matrix in row] for row in matrices])
-    mostly_four = 2 * sizes[in_more].sum() < sizes.sum()
-    return np.where(in_more & mostly_four, 8, 4).astype(np.uint8)
+    stored = np.array([[getattr(layer, name).stored_bits for name in LINEARS] for layer in layers])
+    return np.where((stored > _FOUR_BIT_BLOCKS) & mostly_in_four_bits(layers), 8, 4).astype(np.uint8)
 
 
 def create_model(
