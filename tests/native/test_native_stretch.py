@@ -12,6 +12,8 @@ import torch
 from native_cases import native, random_tokens, small_config
 from test_native_heads import random_head, tables
 
+from headstart.analysis.bench.run import RecordingDrafter
+from headstart.analysis.profiles import Watching
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
@@ -359,6 +361,40 @@ def test_guesses_are_merged_and_cut_as_in_python(head_directory: Path) -> None:
             guesses.judge(said, heard)  # type: ignore[arg-type]
             assert heard.judged == [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
     assert min(verified) > 0
+
+
+@pytest.mark.parametrize("drafter", ["none", "suffix", "eagle3"])
+def test_those_who_watch_a_drafter_see_every_round(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bench's recorder and the planner's profile, of the same rounds at once and one by one."""
+    seen = []
+    for singly in (False, True):
+        if singly:
+            one_by_one(monkeypatch)
+        engine = make_engine(drafter, head_directory)
+        recorder = RecordingDrafter(engine.drafter)
+        engine.drafters.drafters["default"] = recorder
+        params = SamplingParams(temperature=0, max_tokens=80)
+        sequence = toy_sequence(engine, random_tokens(40), params=params)
+        run_all(engine, [sequence])
+        depths = recorder.take_depths()
+        assert len(depths) == sequence.stats.rounds
+        seen.append(depths)
+    assert seen[0] == seen[1]
+    assert counted.rounds > 0
+    monkeypatch.undo()
+    engine = make_engine(drafter, head_directory)
+    watching = Watching(engine.drafter)
+    engine.drafters.drafters["default"] = watching
+    sequence = toy_sequence(engine, random_tokens(40), params=params)
+    run_all(engine, [sequence])
+    costs = watching.profile(drafter).seconds[1]
+    assert len(watching.timed[1]) == sequence.stats.rounds
+    assert costs.other > 0
+    if drafter != "none":
+        assert {levels for levels, _ in watching.timed[1]} - {0, 1}  # and now and then a single level alone
+        assert sum(map(len, watching.profile(drafter).depths)) > 0
 
 
 class Heard:

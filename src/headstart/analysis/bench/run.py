@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +23,7 @@ from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError
 from headstart.loading import Model
 from headstart.models.backend import Backend, IntArray
+from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 from headstart.sampling.params import SamplingParams
 
 _WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
@@ -94,6 +95,16 @@ class RecordingDrafter:
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         self._drafter.observe(outcomes)
+
+    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+        """See ``Drafter``."""
+        offer = getattr(self._drafter, "stretch", None)
+        part: StretchPart | None = offer and offer(sequence, limits)
+        return part and replace(part, learn=lambda rounds: self._keep(part, rounds))
+
+    def _keep(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
+        part.learn(rounds)
+        self._shapes += [(np.array(done.parents, np.int32), None) for done in rounds]
 
     def end(self, sequence_id: int) -> None:
         self._drafter.end(sequence_id)
