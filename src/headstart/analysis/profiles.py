@@ -113,7 +113,7 @@ class Watching:
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
         self.begin, self.end = drafter.begin, drafter.end
-        self._rounds = self._stretches = 0
+        self._rounds = 0
         self._proposed = self._observed = 0.0
         self._between = 0.0
         self._asked = 0
@@ -129,8 +129,7 @@ class Watching:
         return self._drafter.needs
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        short = self._rounds % _SHORT_EVERY == _SHORT_EVERY - 1
-        if short:
+        if self._is_short:
             budgets = [replace(budget, depth=min(budget.depth, 1)) for budget in budgets]
         start = time.perf_counter()
         trees = self._drafter.propose(sequences, budgets)
@@ -146,7 +145,7 @@ class Watching:
         decoded = [outcome for outcome in outcomes if outcome.committed]
         if not decoded or len(decoded) < self._asked:
             return
-        if len(decoded) == 1 and self._rounds % _SHORT_EVERY != _SHORT_EVERY - 1:
+        if len(decoded) == 1 and not self._is_short:
             # Without the draft's probabilities, which would fill the memory.
             (outcome,) = decoded
             draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
@@ -158,33 +157,30 @@ class Watching:
 
     def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
         """See ``Drafter``."""
+        if self._is_short:
+            return None  # asked by itself, for a single level
         offer = getattr(self._drafter, "stretch", None)
-        short = self._stretches % _SHORT_EVERY == _SHORT_EVERY - 1
-        if short:
-            limits = replace(limits, depth=min(limits.depth, 1))
         part: StretchPart | None = offer and offer(sequence, limits)
-        if part is None:
-            return None
-        self._stretches += 1
+        return part and replace(part, learn=lambda rounds: self._learn(part, rounds))
 
-        def learn(rounds: Sequence[RoundRecord]) -> None:
-            part.learn(rounds)
-            self._watch(rounds, short)
-
-        return replace(part, learn=learn)
-
-    def _watch(self, rounds: Sequence[RoundRecord], short: bool) -> None:
-        """Rounds of a sequence that decoded alone, which were run at once."""
+    def _learn(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
+        """Rounds of a sequence that decoded alone, which were run at once, are over."""
+        part.learn(rounds)
+        self._rounds += 1
         before, self._observed = self._observed, time.perf_counter()
         rest = self._observed - before - sum(done.pass_seconds + sum(done.draft_seconds) for done in rounds)
         for done in rounds:
             tokens, parents, grades = (np.array(each, np.int32) for each in (done.tokens, done.parents, done.grades))
-            draft = DraftTree(tokens, parents, grades=grades)
+            draft = DraftTree(tokens, parents, grades=None if part.plan else grades)
             self.timed[1].append((int(draft.depths.max(initial=0)), sum(done.draft_seconds)))
             if before:
                 self.others[1].append((len(draft), rest / len(rounds)))
-            if not short:
-                self._seen.append((draft, tuple(done.path)))
+            self._seen.append((draft, tuple(done.path)))
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the next round, or stretch of rounds, is one in which a single level is asked for."""
+        return self._rounds % _SHORT_EVERY == _SHORT_EVERY - 1
 
     def pause(self) -> None:
         """Another sequence begins: the time since the last round belongs to no round."""

@@ -101,6 +101,10 @@ class DrafterPool:
         offer: Offer | None = getattr(self.drafters[name], "stretch", None)
         return None if offer is None else self._guarded(name, [sequence.id], lambda: offer(sequence, limits), None)
 
+    def fail(self, sequence: SequenceView, error: Exception) -> None:
+        """The sequence's drafter failed in a stretch; a pool that is not tolerant raises the error."""
+        self._fail(self._names[sequence.id], [sequence.id], error)
+
     def learn(self, sequence: SequenceView, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
         """Tell the drafter what became of its part."""
 
@@ -152,15 +156,18 @@ class DrafterPool:
     def _guarded(self, name: str, sequence_ids: Iterable[int], call: Callable[[], Result], otherwise: Result) -> Result:
         try:
             return call()
-        except Exception:
-            if not self.tolerant:
-                raise
-            self.faults[name] += 1
-            _log.exception("drafter %s failed; its sequences go on with plain decoding.", name)
+        except Exception as error:
+            self._fail(name, sequence_ids, error)
+        return otherwise
+
+    def _fail(self, name: str, sequence_ids: Iterable[int], error: Exception) -> None:
+        if not self.tolerant:
+            raise error
+        self.faults[name] += 1
+        _log.error("drafter %s failed; its sequences go on with plain decoding.", name, exc_info=error)
         for sequence_id in sequence_ids:
             del self._names[sequence_id]
             try:
                 self.drafters[name].end(sequence_id)
             except Exception:
                 _log.exception("drafter %s could not forget sequence %d.", name, sequence_id)
-        return otherwise

@@ -9,7 +9,7 @@ from headstart.drafting.base import DraftBudget
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import commit_tokens, wanted_rows
 from headstart.engine.sequence import Sequence
-from headstart.models.stretch import RoundRecord, StretchLimits
+from headstart.models.stretch import GuesserFault, RoundRecord, StretchLimits
 from headstart.runner import ModelRunner
 from headstart.verification.base import Verdict
 
@@ -50,7 +50,11 @@ def run_stretch(
     if part is None:
         return False
     with cache.reserve({sequence.id: limits.rows}):
-        rounds = runner.run_stretch(sequence.id, sequence.tokens[-1], limits, part)
+        try:
+            rounds = runner.run_stretch(sequence.id, sequence.tokens[-1], limits, part)
+        except GuesserFault as fault:
+            drafters.fail(sequence, fault)
+            return False
         before, counted = len(sequence.tokens), 0
         while counted < len(rounds) and not sequence.finished:
             _commit(sequence, rounds[counted])

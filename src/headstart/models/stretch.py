@@ -15,6 +15,10 @@ from headstart.models.backend import IntArray, KVStorage
 MOST_GUESSERS = 2
 
 
+class GuesserFault(ValueError):
+    """A guesser cannot take part, or failed on the way; what it knew is of no use then."""
+
+
 @dataclass(frozen=True)
 class RoundRecord:
     """What happened in a round of a stretch. Times are seconds; lists by guesser have ``MOST_GUESSERS`` places."""
@@ -42,6 +46,8 @@ class RoundRecord:
     """[guesser] tokens that its verified guesses were expected to bring."""
     verified: list[int]
     """[guesser] how many they were."""
+    judged: list[int]
+    """[guesser] how many of its ``judgements`` are this round's."""
 
     @property
     def rows(self) -> int:
@@ -138,6 +144,7 @@ class Stretches(Protocol):
             block_table: int32 [1, block], with room for ``limits.rows``.
 
         Raises:
+            GuesserFault: a guesser failed; no round counts.
             ValueError: the tables contradict each other or the cache.
         """
         ...

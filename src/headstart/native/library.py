@@ -102,7 +102,7 @@ class Round(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("drafted", "accepted", "token")),
-        ("verified", c_int32 * 2),
+        *((name, c_int32 * 2) for name in ("verified", "judged")),
         ("draft_seconds", c_double * 2),
         *((name, c_double) for name in ("pass_seconds", "other_seconds", "expected_tokens", "expected_seconds")),
         ("row_seconds", c_double),
@@ -124,7 +124,7 @@ class Stretch(Structure):
         ("tap_layers", c_void_p),
         ("guessers", POINTER(Guesser)),
         ("plan", POINTER(Plan)),
-        ("rounds", c_int32),
+        *((name, c_int32) for name in ("rounds", "at_fault")),
         ("round", POINTER(Round)),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
     )
@@ -158,7 +158,7 @@ _SIGNATURES = {
     "text_create": (c_void_p, (c_int, c_void_p, c_int, c_void_p, c_int)),
     "text_destroy": (None, (c_void_p,)),
     "text_start": (None, (c_void_p,)),
-    "text_extend": (None, (c_void_p, c_void_p, c_int)),
+    "text_extend": (c_int, (c_void_p, c_void_p, c_int)),
     "text_guess": (c_int, (POINTER(Suffix), c_int, c_int, c_void_p, c_void_p, c_void_p)),
     "noise_words": (None, (POINTER(Noise), c_void_p, c_int64, c_void_p)),
     "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),

@@ -13,6 +13,7 @@ from headstart.models.stretch import (
     MOST_GUESSERS,
     CutPlan,
     Guesser,
+    GuesserFault,
     Judgement,
     RoundRecord,
     StretchLimits,
@@ -62,7 +63,10 @@ class NativeStretches:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         self._ropes.reach(cached + limits.rows)
         block_table = np.ascontiguousarray(block_table, np.int32)
-        taps = next((guesser.taps for guesser in part.guessers if guesser is not None and guesser.taps), ())
+        followed = [guesser.taps for guesser in part.guessers if guesser is not None and guesser.taps]
+        if len(followed) > 1:
+            raise GuesserFault(f"{len(followed)} guessers read the target's states; one can")
+        taps = followed[0] if followed else ()
         end_tokens, tap_layers = np.array(sorted(limits.end_tokens), np.int32), np.array(taps, np.int32)
         trees = np.empty((4, limits.rounds, max(limits.nodes, 1)), np.int32)
         rounds = (c.Round * limits.rounds)()
@@ -101,7 +105,8 @@ class NativeStretches:
         error = self._library.stretch(self._model, storage.handle, ctypes.byref(stretch))
         del table  # which the plan points to
         if error is not None:
-            raise ValueError(f"the rounds cannot run: {error.decode()}")
+            fault = ValueError if stretch.at_fault < 0 else GuesserFault
+            raise fault(f"the rounds cannot run: {error.decode()}")
         for place, each in enumerate(entered):
             if each is not None:
                 pairs = each.judgements[: guessers[place].judged].tolist()
@@ -116,9 +121,9 @@ class NativeStretches:
         elif isinstance(part, NativeHeadPart):
             to.head = ctypes.pointer(part.part)
         else:
-            raise TypeError(f"a {type(part).__name__} is no guesser of this backend")
+            raise GuesserFault(f"a {type(part).__name__} is no guesser of this backend")
         if part.isa != self._library.isa:
-            raise ValueError(f"a guesser is computed with {part.isa}, the model with {self._library.isa}")
+            raise GuesserFault(f"a guesser is computed with {part.isa}, the model with {self._library.isa}")
         entered = _Entered(
             guesser,
             np.array(guesser.rates, np.float64),
@@ -149,4 +154,5 @@ def _record(done: c.Round, tokens: IntArray, parents: IntArray, grades: IntArray
         done.row_seconds,
         list(done.gains),
         list(done.verified),
+        list(done.judged),
     )

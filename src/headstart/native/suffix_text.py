@@ -13,6 +13,8 @@ from headstart.models.backend import IntArray
 from headstart.native.library import Library, Suffix
 from headstart.native.packing import address
 
+_NO_MEMORY = "a text to copy guesses from does not fit in memory"
+
 
 class NativeSuffixText:
     """A growing text, and guesses of what follows it by what followed its last tokens before.
@@ -46,7 +48,7 @@ class NativeSuffixText:
             max_depth, first, len(matches), first + len(matches) * bounds.itemsize, len(ratios)
         )
         if not handle:
-            raise ConfigError("a text to copy guesses from does not fit in memory")
+            raise ConfigError(_NO_MEMORY)
         weakref.finalize(self, library.text_destroy, handle)
         self.isa = library.isa
         self.part = Suffix(handle, factor, offset, min_probability, nodes, max_depth)
@@ -62,14 +64,25 @@ class NativeSuffixText:
         self._library.text_start(self.part.text)
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens."""
+        """Append tokens.
+
+        Raises:
+            ConfigError: memory is short; the text is of no use then.
+        """
         ids = np.array(tokens, np.int32)
-        self._library.text_extend(self.part.text, address(ids), len(ids))
+        if self._library.text_extend(self.part.text, address(ids), len(ids)):
+            raise ConfigError(_NO_MEMORY)
 
     def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
-        """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them."""
+        """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.
+
+        Raises:
+            ConfigError: memory is short.
+        """
         table = np.empty((3, max(nodes, 1)), np.int32)
         first, size = address(table), table.strides[0]
         found = self._library.text_guess(ctypes.byref(self.part), nodes, depth, first, first + size, first + 2 * size)
+        if found < 0:
+            raise ConfigError(_NO_MEMORY)
         tokens, parents, grades = table[:, :found]
         return tokens, parents, grades

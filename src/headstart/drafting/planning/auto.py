@@ -292,6 +292,8 @@ class AutoDrafter:
             if guesser is not None:
                 guesser.rates = rates.rates
             guessers.append(guesser)
+        if sum([bool(guesser.taps) for guesser in guessers if guesser is not None]) > 1:
+            return None
         return tuple(guessers)
 
     def _learn(
@@ -302,18 +304,19 @@ class AutoDrafter:
         rounds: Sequence[RoundRecord],
     ) -> None:
         """What ``observe`` learns of a round, of all rounds of a stretch."""
-        for rates, guesser in zip(followed.rates, guessers, strict=True):
-            for judgement in () if guesser is None else guesser.judgements:
+        for place, (rates, guesser) in enumerate(zip(followed.rates, guessers, strict=True)):
+            judged = sum([done.judged[place] for done in rounds])
+            for judgement in () if guesser is None else guesser.judgements[:judged]:
                 rates.count(judgement.grade, judgement.holds)
         length = len(followed.view.tokens) - sum([len(done.path) + 1 for done in rounds])
         for done in rounds:
             size = TreeSize(len(done.tokens), done.expected_tokens, done.expected_seconds, done.row_seconds)
             for place, (member, standing) in enumerate(zip(self._members, followed.standings, strict=True)):
-                if asked[place]:
-                    member.cost.add(1, done.draft_seconds[place] + done.other_seconds)
-                    member.judge(standing, size.worth(done.gains[place], done.verified[place]), 1)
-                else:
+                if not asked[place]:
                     member.rested(0.0, self.costs.round_seconds)
+                elif done.draft_seconds[place]:  # nobody is asked where there is no room for a guess
+                    member.cost.add(1, done.draft_seconds[place] + done.other_seconds)
+                    member.judge(standing, size.worth(done.gains[place], done.verified[place]), 1, steady=True)
             self.costs.add(done.rows, done.pass_seconds, done.rows * (length - 1), done.other_seconds, size)
             length += len(done.path) + 1
         self._merits = credits_of(self._members)

@@ -107,10 +107,11 @@ class Member:
             self.cost.add_probe(1, probe_seconds)
         self.debt = max(self.debt + probe_seconds - _PROBE_SHARE * round_seconds, 0.0)
 
-    def judge(self, standing: Standing, worth: float, roots: int) -> None:
-        """Learn what its guesses in a sequence's tree are worth, in seconds."""
+    def judge(self, standing: Standing, worth: float, roots: int, steady: bool = False) -> None:
+        """Learn what its guesses in a sequence's tree are worth, in seconds; ``steady``: it was asked whatever it was
+        worth before."""
         worth, usual = min(worth, _MOST * self.seconds(roots) / roots), self.usual(roots)
-        rested = _is_judged(standing, roots) and self.rests(standing, roots)
+        rested = not steady and _is_judged(standing, roots) and self.rests(standing, roots)
         if not _is_judged(standing, roots):
             standing.worth, standing.rounds, standing.size = usual.worth, 0, _size(roots)
         standing.update(worth, _PROBE if rested else _STEADY, _USUAL_ROUNDS if usual.rounds else 0)

@@ -126,13 +126,22 @@ HEADSTART_API void *headstart_text_create(int max_length, const double *matches,
 }
 HEADSTART_API void headstart_text_destroy(void *text) { delete static_cast<SuffixText *>(text); }
 HEADSTART_API void headstart_text_start(void *text) { static_cast<SuffixText *>(text)->start_text(); }
-HEADSTART_API void headstart_text_extend(void *text, const int32_t *tokens, int count) {
-  for (int i = 0; i < count; ++i) static_cast<SuffixText *>(text)->append(tokens[i]);
+HEADSTART_API int headstart_text_extend(void *text, const int32_t *tokens, int count) {
+  try {
+    for (int i = 0; i < count; ++i) static_cast<SuffixText *>(text)->append(tokens[i]);
+    return 0;
+  } catch (const std::bad_alloc &) {
+    return 1;
+  }
 }
 HEADSTART_API int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens,
                                        int32_t *parents, int32_t *grades) {
   Guesses guesses;
-  static_cast<SuffixText *>(suffix->text)->guess(*suffix, nodes, depth, guesses);
+  try {
+    static_cast<SuffixText *>(suffix->text)->guess(*suffix, nodes, depth, guesses);
+  } catch (const std::bad_alloc &) {
+    return -1;
+  }
   std::copy(guesses.tokens.begin(), guesses.tokens.end(), tokens);
   std::copy(guesses.parents.begin(), guesses.parents.end(), parents);
   std::copy(guesses.grades.begin(), guesses.grades.end(), grades);

@@ -101,10 +101,10 @@ struct HeadstartPlan {
   double other_seconds;       // of the rest of a round
 };
 
-// What happened in a round. Seconds; of each guesser what its verified guesses were to gain, and how many they were.
+// What happened in a round, in seconds; of each guesser what its verified guesses were to gain, and how many they were.
 struct HeadstartRound {
   int32_t drafted, accepted, token;  // nodes of its tree; nodes on the target's path; the token after them
-  int32_t verified[2];
+  int32_t verified[2], judged[2];    // of each guesser; judged: how many judgements it got
   double draft_seconds[2], pass_seconds, other_seconds;
   double expected_tokens, expected_seconds, row_seconds, gains[2];
 };
@@ -126,6 +126,7 @@ struct HeadstartStretch {
   HeadstartGuesser *guessers; // [2]
   const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified
   int32_t rounds;             // out: how many were finished
+  int32_t at_fault;           // out: the guesser that failed, -1: the target's pass
   HeadstartRound *round;      // out, [most_rounds]
   // Out, [most_rounds][nodes]: the trees, their grades (0 under a plan); nodes on the target's path.
   int32_t *node_tokens, *node_parents, *node_grades, *path;
@@ -181,12 +182,14 @@ void *headstart_text_create(int max_length, const double *matches, int match_bou
 void headstart_text_destroy(void *text);
 // What follows is a text of its own.
 void headstart_text_start(void *text);
-void headstart_text_extend(void *text, const int32_t *tokens, int count);
-// Guesses after the text's end: how many; tokens, parents and grades [nodes].
+// 0, or 1 where memory is short: the text is of no use then.
+int headstart_text_extend(void *text, const int32_t *tokens, int count);
+// Guesses after the text's end: how many, -1 where memory is short; tokens, parents and grades [nodes].
 int headstart_text_guess(const HeadstartSuffix *suffix, int nodes, int depth, int32_t *tokens, int32_t *parents,
                          int32_t *grades);
 
-// Null on success, else what is wrong, as a sentence; the rounds that are counted were finished all the same.
+// Null on success, else what is wrong, as a sentence; then nothing of the stretch counts, and texts and heads that took
+// part are of no use.
 const char *headstart_stretch(void *model, const void *cache, HeadstartStretch *stretch);
 
 // The 32-bit noise words of tokens 0..count - 1, or of `ids`, where given.

@@ -22,7 +22,7 @@ class Stretch {
   const char *run(const KvCache &cache, HeadstartStretch &stretch, DraftingOf &&drafting_of) {
     s_ = &stretch;
     said_.clear();
-    stretch.rounds = 0;
+    stretch.rounds = 0, stretch.at_fault = -1;
     for (int i = 0; i < kGuessers; ++i) {
       HeadstartGuesser &guesser = stretch.guessers[i];
       guesser.judged = 0;
@@ -38,8 +38,11 @@ class Stretch {
       const int said = static_cast<int>(said_.size());
       const int nodes = std::min(stretch.nodes, stretch.room - said - 1);
       const int depth = std::min({stretch.depth, stretch.most_tokens - said - 1, nodes});
-      for (int i = 0; i < kGuessers; ++i)
+      for (int i = 0; i < kGuessers; ++i) {
+        stretch.at_fault = i;
         if (const char *error = guess(i, nodes, depth, round, drafting_of)) return error;
+      }
+      stretch.at_fault = -1;
       const Guesses &tree = choose(nodes, round);
       const auto drafted = Clock::now();
       if (const char *error = pass(cache, tree, root)) return error;
@@ -47,8 +50,8 @@ class Stretch {
       const size_t before = said_.size();
       if (!walk(tree, round)) return nullptr;  // a row without a best token: not a round
       keep(cache, before);
-      read_along(drafting_of);
-      ended = judge(before);
+      if (const char *error = read_along(drafting_of)) return error;
+      ended = judge(before, round);
       root = said_.back();
       ++stretch.rounds;
       round.other_seconds = seconds_since(start) - round.pass_seconds - round.draft_seconds[0] - round.draft_seconds[1];
@@ -187,10 +190,14 @@ class Stretch {
   }
 
   // Shows heads the states of the accepted rows, and the tokens after them.
-  template <class DraftingOf> void read_along(DraftingOf &&drafting_of) {
+  template <class DraftingOf> const char *read_along(DraftingOf &&drafting_of) {
     for (int i = 0; i < kGuessers; ++i) {
       if (!s_->guessers[i].head) continue;
       HeadstartHead &head = *s_->guessers[i].head;
+      if (head.held + static_cast<int>(kept_.size()) > head.room) {
+        s_->at_fault = i;
+        return "a head has no room for what was said";
+      }
       const size_t size = drafting_of(head.model).model.shape.features, hidden = m_.shape.hidden;
       for (const int row : kept_) {
         float *to = head.features + head.held++ * size;
@@ -199,10 +206,11 @@ class Stretch {
       }
       waiting_.insert(waiting_.end(), said_.end() - kept_.size(), said_.end());
     }
+    return nullptr;
   }
 
   // Counts which guesses hold against what was said since `before`; whether that ends the stretch.
-  bool judge(size_t before) {
+  bool judge(size_t before, HeadstartRound &round) {
     size_t end = before;
     bool ends = false;
     while (!ends && end < said_.size()) {
@@ -218,7 +226,10 @@ class Stretch {
         for (int node = path + 1; node < guesses.size(); ++node) {
           if (guesses.parents[node] != path) continue;
           const bool holds = guesses.tokens[node] == said_[said];
-          if (guesser.judged < guesser.room) guesser.judgements[guesser.judged++] = 2 * guesses.grades[node] + holds;
+          if (guesser.judged < guesser.room) {
+            guesser.judgements[guesser.judged++] = 2 * guesses.grades[node] + holds;
+            ++round.judged[i];
+          }
           if (holds) accepted = node;
         }
         if (accepted < 0) break;
