@@ -121,3 +121,15 @@ def test_questions_about_other_numbers_are_believed_to_share_half_of_their_time(
     assert costs.seconds(1) == 0.625
     costs.add(2, 0.9)
     assert costs.seconds(3) == pytest.approx(0.9 * 1.25)
+
+
+def test_a_row_key_that_was_timed_before_counts_until_contexts_tell() -> None:
+    costs = PassCosts()
+    for rows in (1, 8):
+        costs.add(rows, 0.01)
+    costs.begin_per_key(2e-7)
+    few, many = costs.seconds(1, 8, context=1000.0)[::7]
+    assert many - few == pytest.approx(7 * 1000 * 2e-7)
+    for context in (100.0, 3000.0) * 60:
+        costs.add(8, 0.01 + 1e-7 * 8 * context, 8 * context)
+    assert costs.per_key == pytest.approx(1e-7, rel=0.15)

@@ -31,7 +31,7 @@ from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge
-from headstart.drafting.planning.pass_trials import try_passes
+from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, PLAIN_EVERY, RoundCosts, TreeSize
 from headstart.models.stretch import MOST_GUESSERS, CutPlan, Guesser, RoundRecord, StretchLimits, StretchPart
 from headstart.sampling.noise import SequenceNoise
@@ -198,6 +198,8 @@ class AutoDrafter:
         """Measured costs of rounds."""
         for rows, seconds in [] if context.runner is None else try_passes(context.runner):
             self.costs.passes.add(rows, seconds)
+        if context.runner is not None:
+            self.costs.passes.begin_per_key(try_context(context.runner))
         self._merits = credits_of(self._members)
         self._round = _Round()
         self._proposed_at = 0.0

@@ -55,6 +55,10 @@ class PassCosts:
         """Seconds of a row-key."""
         return self._slope.value
 
+    def begin_per_key(self, seconds: float) -> None:
+        """A row-key was timed before any context was decoded in."""
+        self._slope.begin(seconds)
+
     def add(self, rows: int, seconds: float, row_keys: float = 0.0) -> None:
         """A pass of ``rows`` rows (at least 1) was timed."""
         step = _step(rows)
@@ -106,7 +110,7 @@ class _Slope:
     """How passes on the same step differ with their row-keys: least squares over the recent past."""
 
     def __init__(self, steps: int) -> None:
-        self.value = 0.0
+        self.value = self._first = 0.0
         self._means: list[tuple[float, float] | None] = [None] * steps
         self._joint = self._spread = 0.0
 
@@ -122,7 +126,11 @@ class _Slope:
         fade = 1 - 1 / _SLOPE_MEMORY
         self._joint = fade * self._joint + keys_off * seconds_off
         self._spread = fade * self._spread + keys_off * keys_off
-        self.value = max(0.0, self._joint / (self._spread + _SLOPE_DOUBT))
+        self.value = max(0.0, (self._joint + _SLOPE_DOUBT * self._first) / (self._spread + _SLOPE_DOUBT))
+
+    def begin(self, value: float) -> None:
+        """Start from a value measured elsewhere."""
+        self._first = self.value = value
 
 
 class Recent:

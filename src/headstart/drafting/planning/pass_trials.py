@@ -10,6 +10,10 @@ _ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
 """Rows of the passes; the last is about what 16 sequences and the guesses of a default engine take."""
 _MOST_SECONDS = 1.0
 """All together: where a pass takes long, fewer of them are run."""
+_CONTEXT, _LEAST_CONTEXT = 1024, 256
+"""Tokens of a context that is tried, and the fewest that tell anything."""
+_MANY, _REPEATS = 12, 3
+"""Rows of the larger of its passes, and how often each is timed."""
 _SCRATCH = -1
 """A sequence of this id takes the rows; requests count from 0."""
 
@@ -37,6 +41,36 @@ def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
     finally:
         runner.cache.remove(_SCRATCH)
     return tried
+
+
+def try_context(runner: ModelRunner) -> float:
+    """Seconds that a row of a pass takes for each token of its context: what rows cost beyond one, with a context and
+    without. 0 where there is no room for one or passes take long.
+
+    The context's keys and values are what the cache holds there; nothing is computed for them.
+    """
+    room = (runner.cache.num_free_tokens - _MANY) // 2
+    length = min(_CONTEXT, room)
+    if length < _LEAST_CONTEXT:
+        return 0.0
+    began = time.perf_counter()
+    taken: dict[tuple[int, int], list[float]] = {}
+    runner.cache.add(_SCRATCH)
+    try:
+        for context in (0, length):
+            with runner.cache.reserve({_SCRATCH: context}):
+                runner.cache.commit(_SCRATCH, range(context))
+            for _ in range(_REPEATS):
+                for rows in (1, _MANY):
+                    if time.perf_counter() - began > _MOST_SECONDS:
+                        return 0.0
+                    start = time.perf_counter()
+                    _pass(runner, rows)
+                    taken.setdefault((context, rows), []).append(time.perf_counter() - start)
+    finally:
+        runner.cache.remove(_SCRATCH)
+    beyond = [min(taken[context, _MANY]) - min(taken[context, 1]) for context in (0, length)]
+    return max(0.0, beyond[1] - beyond[0]) / ((_MANY - 1) * length)
 
 
 def _pass(runner: ModelRunner, rows: int) -> None:
