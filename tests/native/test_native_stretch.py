@@ -15,7 +15,7 @@ from test_native_heads import random_head, tables
 from headstart.analysis.bench.run import RecordingDrafter
 from headstart.analysis.profiles import Watching
 from headstart.cache.prefix import PrefixIndex
-from headstart.drafting.base import DraftBudget, SpeculationParams
+from headstart.drafting.base import DraftBudget, Drafter, SequenceView, SpeculationParams, stretch_part
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
@@ -29,7 +29,7 @@ from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.models.config import ModelConfig
 from headstart.models.heads.saving import save_head
-from headstart.models.stretch import CutPlan, GuesserFault, RoundRecord, StretchLimits, StretchPart
+from headstart.models.stretch import CutPlan, Guesser, GuesserFault, RoundRecord, StretchLimits, StretchPart
 from headstart.native.growth import NativeGrowth, NativeHeadPart
 from headstart.native.loader import load_library
 from headstart.native.stretch import NativeStretches
@@ -296,6 +296,15 @@ def test_a_planner_that_goes_on_at_once_learns_from_every_round(
     assert any(holds for _, holds in judged)
 
 
+def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
+    """The one guesser of a drafter's part."""
+    part = stretch_part(drafter, sequence, limits)
+    assert part is not None
+    (guesser,) = part.guessers
+    assert guesser is not None
+    return guesser
+
+
 def trees_in_python(
     guesses: Sequence[tuple[int, Guesses, GuessRates]], plan: CutPlan, most: int
 ) -> tuple[list[int], list[int], float, list[float]]:
@@ -342,7 +351,7 @@ def test_guesses_are_merged_and_cut_as_in_python(head_directory: Path) -> None:
             plan,
             limits.nodes,
         )
-        guessers = [drafter.guesser(view, limits) for drafter in (text, head)]  # type: ignore[attr-defined]
+        guessers = [guesser_of(drafter, view, limits) for drafter in (text, head)]
         for guesser, rates in zip(guessers, prior, strict=True):
             guesser.rates = rates.rates
         with cache.reserve({sequence.id: limits.rows}):
@@ -416,7 +425,7 @@ def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     while not sequence.num_output:
         engine.step()
     limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
-    guesser = engine.drafter.guesser(sequence, limits)  # type: ignore[attr-defined]
+    guesser = guesser_of(engine.drafter, sequence, limits)
     guesser.part.isa = "another"
     with pytest.raises(GuesserFault, match="another"):
         engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, StretchPart((guesser,)))
@@ -487,7 +496,7 @@ def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> 
     while not sequence.num_output:
         engine.step()
     limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
-    part = StretchPart(tuple(drafter.guesser(sequence, limits) for drafter in both))  # type: ignore[attr-defined]
+    part = StretchPart(tuple(guesser_of(drafter, sequence, limits) for drafter in both))
     with pytest.raises(GuesserFault, match="2 guessers"):
         engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, part)
 

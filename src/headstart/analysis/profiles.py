@@ -19,7 +19,7 @@ from headstart.analysis.theory import FloatArray
 from headstart.analysis.trees import reach_of
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
@@ -159,8 +159,7 @@ class Watching:
         """See ``Drafter``."""
         if self._is_short:
             return None  # asked by itself, for a single level
-        offer = getattr(self._drafter, "stretch", None)
-        part: StretchPart | None = offer and offer(sequence, limits)
+        part = stretch_part(self._drafter, sequence, limits)
         return part and replace(part, learn=lambda rounds: self._learn(part, rounds))
 
     def _learn(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headstart.draft_tree import DraftTree
 from headstart.errors import RequestError
 from headstart.models.backend import NO_STATES, TapStates
+from headstart.models.stretch import StretchLimits, StretchPart
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
@@ -186,6 +187,13 @@ class Drafter(Protocol):
     def end(self, sequence_id: int) -> None:
         """The sequence is finished, aborted or preempted; forget it. Unknown ids are ignored."""
         ...
+
+
+def stretch_part(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+    """What a drafter brings to rounds that are run at once; None: it is asked round by round."""
+    offer = getattr(drafter, "stretch", None)
+    part: StretchPart | None = None if offer is None else offer(sequence, limits)
+    return part
 
 
 def bytes_of(drafter: Drafter) -> int:

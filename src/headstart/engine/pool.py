@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, bytes_of
+from headstart.drafting.base import (
+    DraftBudget,
+    Drafter,
+    RoundOutcome,
+    SequenceView,
+    TargetSignals,
+    bytes_of,
+    stretch_part,
+)
 from headstart.errors import RequestError
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 
@@ -17,7 +25,6 @@ MAX_FAULTS = 3
 _NOTHING = TargetSignals()
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
-Offer = Callable[[SequenceView, StretchLimits], "StretchPart | None"]
 
 
 class DrafterPool:
@@ -98,8 +105,7 @@ class DrafterPool:
         name = self._names.get(sequence.id)
         if name is None:
             return StretchPart()
-        offer: Offer | None = getattr(self.drafters[name], "stretch", None)
-        return None if offer is None else self._guarded(name, [sequence.id], lambda: offer(sequence, limits), None)
+        return self._guarded(name, [sequence.id], lambda: stretch_part(self.drafters[name], sequence, limits), None)
 
     def fail(self, sequence: SequenceView, error: Exception) -> None:
         """The sequence's drafter failed in a stretch; a pool that is not tolerant raises the error."""

@@ -119,7 +119,8 @@ def commit_tokens(
         token = draft.token_list[verdict.path[depth]] if accepted else verdict.token
         guesses = draft.children.get(node)
         guessed = bool(guesses)
-        if sequence.params.logprobs is not None and law is not None:
+        if sequence.params.logprobs is not None:
+            assert law is not None
             sequence.logprobs.append(law.logprobs(node, token, sequence.params.logprobs))
         sequence.origins.append(_origin(accepted, guessed, depth))
         sequence.rejected.append(draft.token_list[guesses[0]] if guesses and not accepted else None)

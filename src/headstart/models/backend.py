@@ -167,7 +167,8 @@ class KVStorage(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can run passes."""
+    """A model that can run passes. One that can run several rounds at once has ``stretches``
+    (``headstart.models.stretch.Stretches``)."""
 
     config: ModelConfig
     name: str

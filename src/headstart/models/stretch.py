@@ -104,7 +104,7 @@ class StretchPart:
 
 @dataclass(frozen=True)
 class StretchLimits:
-    """When a stretch ends, at the latest."""
+    """When a stretch ends, at the latest, and what a drafter may do in it."""
 
     rounds: int
     seconds: float
@@ -116,6 +116,10 @@ class StretchLimits:
     nodes: int
     """Of a tree at most."""
     depth: int
+    least: float | None = None
+    """As ``DraftBudget.least``."""
+    guesses: bool = True
+    """False for a drafter that only follows what is said."""
 
     @property
     def rows(self) -> int:

@@ -116,7 +116,7 @@ class NativeBackend:
         self.handle = create_model(self, library, shape, f"{name} as {precision}", bits)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
-        self.stretches = NativeStretches(library, self.handle, self._ropes, config.num_layers)
+        self.stretches = NativeStretches(library, self.handle, self._ropes)
         with torch.inference_mode():
             self._pack(weights)
 

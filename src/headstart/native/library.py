@@ -120,7 +120,7 @@ class Stretch(Structure):
         ("most_seconds", c_double),
         ("ends", c_int32),
         ("end_tokens", c_void_p),
-        *((name, c_int32) for name in ("nodes", "depth", "layers", "taps")),
+        *((name, c_int32) for name in ("nodes", "depth", "taps")),
         ("tap_layers", c_void_p),
         ("guessers", POINTER(Guesser)),
         ("plan", POINTER(Plan)),

@@ -40,14 +40,12 @@ class NativeStretches:
     Args:
         model: the packed model.
         ropes: its tables.
-        layers: how many it has.
     """
 
-    def __init__(self, library: c.Library, model: int, ropes: RopeTables, layers: int) -> None:
+    def __init__(self, library: c.Library, model: int, ropes: RopeTables) -> None:
         self._library = library
         self._model = model
         self._ropes = ropes
-        self._layers = layers
 
     def run(
         self,
@@ -91,7 +89,6 @@ class NativeStretches:
             end_tokens=address(end_tokens),
             nodes=trees.shape[2],
             depth=limits.depth,
-            layers=self._layers,
             taps=len(taps),
             tap_layers=address(tap_layers),
             guessers=guessers,

@@ -16,7 +16,7 @@ from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
@@ -98,8 +98,7 @@ class RecordingDrafter:
 
     def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
         """See ``Drafter``."""
-        offer = getattr(self._drafter, "stretch", None)
-        part: StretchPart | None = offer and offer(sequence, limits)
+        part = stretch_part(self._drafter, sequence, limits)
         return part and replace(part, learn=lambda rounds: self._keep(part, rounds))
 
     def _keep(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:

@@ -275,18 +275,6 @@ class Eagle2Drafter(HeadDrafter):
 
     def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
         """See ``Drafter``."""
-        guesser = self.guesser(sequence, limits)
-        return None if guesser is None else StretchPart((guesser,))
-
-    def guesser(
-        self, sequence: SequenceView, limits: StretchLimits, least: float | None = None, asked: bool = True
-    ) -> Guesser | None:
-        """Its part in a stretch; None where it has none.
-
-        Args:
-            least: as ``DraftBudget.least``.
-            asked: whether it guesses, or reads along only.
-        """
         if self._growth is None or not self._is_ready(sequence):
             return None
         reading = self._readings[sequence.id]
@@ -297,9 +285,9 @@ class Eagle2Drafter(HeadDrafter):
             min(self._options.tree_nodes, limits.nodes),
             min(self._options.draft_tokens, limits.depth),
         )
-        budget = DraftBudget(limits.nodes, limits.depth, least=least)
+        budget = DraftBudget(limits.nodes, limits.depth, least=limits.least)
         bounds = path_bounds(self._options.least_of([budget]))
-        part = self._growth.part(root, bounds, LOG_CONFIDENCE, limits.rows, asked)
+        part = self._growth.part(root, bounds, LOG_CONFIDENCE, limits.rows, limits.guesses)
 
         def finish() -> None:
             before = reading.end
@@ -307,7 +295,7 @@ class Eagle2Drafter(HeadDrafter):
             if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
                 self._keep([(sequence, reading)])
 
-        return Guesser(part, finish, self._taps)
+        return StretchPart((Guesser(part, finish, self._taps),))
 
 
 class Eagle3Drafter(Eagle2Drafter):

@@ -157,13 +157,6 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
 
     def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
         """See ``Drafter``."""
-        guesser = self.guesser(sequence, limits)
-        return None if guesser is None else StretchPart((guesser,))
-
-    def guesser(
-        self, sequence: SequenceView, limits: StretchLimits, least: float | None = None, asked: bool = True
-    ) -> Guesser | None:
-        """Its part in a stretch in which it is ``asked``, whatever the least probability; None where it has none."""
         text = self.caught_up(sequence.id).text
         if isinstance(text, SuffixAutomaton):
             return None
@@ -171,7 +164,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         def finish() -> None:
             self._lengths[sequence.id] = min(self._lengths[sequence.id] + text.learnt, len(sequence.tokens))
 
-        return Guesser(text, finish)
+        return StretchPart((Guesser(text, finish),))
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)

@@ -32,8 +32,9 @@ from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Mem
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge
 from headstart.drafting.planning.pass_trials import try_context, try_passes
-from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, PLAIN_EVERY, RoundCosts, TreeSize
-from headstart.models.stretch import MOST_GUESSERS, CutPlan, Guesser, RoundRecord, StretchLimits, StretchPart
+from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
+from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
+from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
@@ -43,8 +44,6 @@ _STRANGERS = 2
 _FEW = 4
 """Most sequences with which drafters that read the target's states are used: reading along costs time for every
 sequence, asked or not, and in larger batches their guesses gain less (docs/experiments.md)."""
-Offer = Callable[[SequenceView, StretchLimits, "float | None", bool], "Guesser | None"]
-"""A drafter's part in a stretch: least probability of a path, and whether it guesses or reads along only."""
 _FREE = "suffix"
 _HEAD = "eagle3"
 
@@ -259,69 +258,20 @@ class AutoDrafter:
                 self.costs.read_prompts(outcomes[0].pass_rows, outcomes[0].pass_seconds)
 
     def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
-        """See ``Drafter``. None while something is to be found out: a drafter's first guesses, what a resting one would
-        bring now, what a pass costs."""
-        followed, passes = self._followed[sequence.id], self.costs.passes
-        if len(self._followed) > 1 or not passes.known or passes.stale(1, PLAIN_EVERY) or not limits.depth:
+        """See ``Drafter``."""
+        if len(self._followed) > 1:
             return None
-        asked: list[bool] = []
-        for member, standing in zip(self._members, followed.standings, strict=True):
-            rests = member.rests(standing, 1) or member.loses([standing], 1)
-            if member.probe_is_due if rests else not standing.asked:
-                return None
-            asked.append(not rests)
-        guessers = self._guessers(followed, limits, asked)
-        if guessers is None:
+        followed = self._followed[sequence.id]
+        lanes = [Lane(*each) for each in zip(self._members, followed.standings, followed.rates, strict=True)]
+        planned = PlannedStretch.of(followed.view, limits, lanes, self.costs)
+        if planned is None:
             return None
-        seconds = passes.seconds(1, 1 + limits.nodes, len(sequence.tokens))
-        plan = CutPlan(self._merits, seconds, self.costs.other_seconds)
-        return StretchPart(guessers, plan, lambda rounds: self._learn(followed, guessers, asked, rounds))
 
-    def _guessers(
-        self, followed: _Followed, limits: StretchLimits, asked: Sequence[bool]
-    ) -> tuple[Guesser | None, ...] | None:
-        """[member] their parts in a stretch; None: one of them cannot take part."""
-        if len(self._members) > MOST_GUESSERS:
-            return None
-        guessers = []
-        for member, rates, is_asked in zip(self._members, followed.rates, asked, strict=True):
-            offer: Offer | None = getattr(member.drafter, "guesser", None)
-            # One that follows no states learns later what was said.
-            wanted = is_asked or member.drafter.needs.taps
-            guesser = offer(followed.view, limits, self.costs.least_reach, is_asked) if offer and wanted else None
-            if guesser is None and (wanted or offer is None):
-                return None
-            if guesser is not None:
-                guesser.rates = rates.rates
-            guessers.append(guesser)
-        if sum([bool(guesser.taps) for guesser in guessers if guesser is not None]) > 1:
-            return None
-        return tuple(guessers)
+        def learn(rounds: Sequence[RoundRecord]) -> None:
+            planned.learn(rounds)
+            self._merits = credits_of(self._members)
 
-    def _learn(
-        self,
-        followed: _Followed,
-        guessers: Sequence[Guesser | None],
-        asked: Sequence[bool],
-        rounds: Sequence[RoundRecord],
-    ) -> None:
-        """What ``observe`` learns of a round, of all rounds of a stretch."""
-        for place, (rates, guesser) in enumerate(zip(followed.rates, guessers, strict=True)):
-            judged = sum([done.judged[place] for done in rounds])
-            for judgement in () if guesser is None else guesser.judgements[:judged]:
-                rates.count(judgement.grade, judgement.holds)
-        length = len(followed.view.tokens) - sum([len(done.path) + 1 for done in rounds])
-        for done in rounds:
-            size = TreeSize(len(done.tokens), done.expected_tokens, done.expected_seconds, done.row_seconds)
-            for place, (member, standing) in enumerate(zip(self._members, followed.standings, strict=True)):
-                if not asked[place]:
-                    member.rested(0.0, self.costs.round_seconds)
-                elif done.draft_seconds[place]:  # nobody is asked where there is no room for a guess
-                    member.cost.add(1, done.draft_seconds[place] + done.other_seconds)
-                    member.judge(standing, size.worth(done.gains[place], done.verified[place]), 1, steady=True)
-            self.costs.add(done.rows, done.pass_seconds, done.rows * (length - 1), done.other_seconds, size)
-            length += len(done.path) + 1
-        self._merits = credits_of(self._members)
+        return StretchPart(planned.guessers, planned.cut(self._merits), learn)
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:

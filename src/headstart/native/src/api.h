@@ -121,7 +121,7 @@ struct HeadstartStretch {
   int32_t ends;
   const int32_t *end_tokens;
   int32_t nodes, depth;       // of a tree at most
-  int32_t layers, taps;
+  int32_t taps;               // as in HeadstartPass
   const int32_t *tap_layers;
   HeadstartGuesser *guessers; // [2]
   const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified

@@ -148,7 +148,7 @@ class Stretch {
     const int32_t starts[2] = {0, rows}, cached = s_->cached + static_cast<int>(said_.size());
     HeadstartPass pass{};
     pass.rows = rows, pass.sequences = 1, pass.blocks_per_sequence = s_->blocks;
-    pass.pages_per_block = s_->pages_per_block, pass.best = rows, pass.layers = s_->layers, pass.taps = s_->taps;
+    pass.pages_per_block = s_->pages_per_block, pass.best = rows, pass.layers = m_.shape.layers, pass.taps = s_->taps;
     pass.tokens = tokens_.data(), pass.parents = parents_.data(), pass.row_starts = starts;
     pass.cached_lengths = &cached, pass.block_tables = s_->block_table;
     pass.best_rows = rows_.data(), pass.tap_layers = s_->tap_layers;
