@@ -140,18 +140,15 @@ class ModelRunner:
         """Whether several rounds of a sequence can be run at once."""
         return self._stretches is not None
 
-    def run_stretch(self, sequence_id: int, root: int, limits: StretchLimits, part: StretchPart) -> list[RoundRecord]:
-        """Rounds of one sequence after its token ``root`` (see ``Stretches``). The caller holds a reservation of the
-        cache for ``limits.rows``, and commits what it keeps of the rows, which stand in order."""
+    def run_stretch(
+        self, sequence_ids: Sequence[int], roots: Sequence[int], limits: Sequence[StretchLimits], part: StretchPart
+    ) -> list[RoundRecord]:
+        """Rounds of these sequences, each after its token of ``roots`` (see ``Stretches``). The caller holds a
+        reservation of the cache for ``limits.rows``, and commits what it keeps of the rows, which stand in order."""
         assert self._stretches is not None
-        rounds = self._stretches.run(
-            self.cache.storage,
-            self.cache.block_tables([sequence_id]),
-            self.cache.length(sequence_id),
-            root,
-            limits,
-            part,
-        )
+        cache = self.cache
+        cached = [cache.length(sequence_id) for sequence_id in sequence_ids]
+        rounds = self._stretches.run(cache.storage, cache.block_tables(sequence_ids), cached, roots, limits, part)
         self.passes += len(rounds)
         return rounds
 

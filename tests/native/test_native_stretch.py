@@ -2,118 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from native_cases import native, random_tokens, small_config
+from stretch_cases import CONFIG, DRAFTERS, ISA, Counted, guesser_of, make_engine, one_by_one, told
 from test_native_heads import random_head, tables
 
 from headstart.analysis.bench.run import RecordingDrafter
 from headstart.analysis.profiles import Watching
-from headstart.cache.prefix import PrefixIndex
-from headstart.drafting.base import DraftBudget, Drafter, SequenceView, SpeculationParams, stretch_part
+from headstart.drafting.base import SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import Guesses, merge
 from headstart.drafting.registry import create_drafter
-from headstart.engine import engine as engine_module
 from headstart.engine.engine import Engine
-from headstart.engine.outputs import FinishReason, SequenceStats
+from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
-from headstart.engine.sequence import Sequence as Decoded
-from headstart.models.config import ModelConfig
-from headstart.models.heads.saving import save_head
-from headstart.models.stretch import CutPlan, Guesser, GuesserFault, RoundRecord, StretchLimits, StretchPart
+from headstart.models.stretch import GuesserFault, StretchLimits, StretchPart
 from headstart.native.growth import NativeGrowth, NativeHeadPart
 from headstart.native.loader import load_library
-from headstart.native.stretch import NativeStretches
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
-
-CONFIG = small_config(layers=small_config().layers * 3)
-ISA = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
-TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds"}
-DRAFTERS = ("none", "suffix", "eagle3", "auto")
-
-
-@pytest.fixture(scope="module")
-def head_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("head")
-    save_head(random_head(), directory)
-    return directory
-
-
-def options_of(drafter: str, head: Path) -> dict[str, object]:
-    few = {"min_probability": 0.0, "draft_tokens": 4, "width": 3, "precision": "bf16"}
-    if drafter == "eagle3":
-        return {"model": str(head), **few}
-    if drafter == "auto":
-        return {"drafters": "suffix+eagle3", "model": str(head), "drafter_options": {"eagle3": few}}
-    return {}
-
-
-def make_engine(
-    drafter: str,
-    head: Path,
-    *,
-    config: ModelConfig = CONFIG,
-    cache_tokens: int = 4096,
-    prefixes: bool = False,
-    **limits: int,
-) -> Engine:
-    runner = ModelRunner(native(config, "bf16", ISA), cache_tokens, prefixes=PrefixIndex("toy") if prefixes else None)
-    context = DraftContext(config.vocab_size, runner, lend_tables=lambda: tables(random_head()))
-    return Engine(
-        runner,
-        create_drafter(drafter, context, **options_of(drafter, head)),
-        Limits(**({"max_context": 2048} | limits)),
-    )
-
-
-class Counted:
-    """Rounds that were run at once."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rounds = 0
-        run = NativeStretches.run
-
-        def counted(stretches: NativeStretches, *arguments: object) -> list[RoundRecord]:
-            rounds = run(stretches, *arguments)  # type: ignore[arg-type]
-            self.rounds += len(rounds)
-            return rounds
-
-        monkeypatch.setattr(NativeStretches, "run", counted)
-
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
-    return Counted(monkeypatch)
-
-
-def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "run_stretch", lambda *arguments: False)
-
-
-def told(sequence: Decoded, with_counts: bool = True) -> dict[str, object]:
-    """What a request is told of its output; counts depend on clocks under a planner."""
-    said: dict[str, object] = {
-        "output": sequence.output,
-        "finish": (sequence.finish_reason, sequence.stop_reason, sequence.error),
-    }
-    if with_counts:
-        said |= {"origins": sequence.origins, "rejected": sequence.rejected}
-        stats = {field.name: getattr(sequence.stats, field.name) for field in fields(SequenceStats)}
-        said["stats"] = {name: value for name, value in stats.items() if name not in TIMED}
-    return said
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -296,84 +212,6 @@ def test_a_planner_that_goes_on_at_once_learns_from_every_round(
     assert any(holds for _, holds in judged)
 
 
-def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
-    """The one guesser of a drafter's part."""
-    part = stretch_part(drafter, sequence, limits)
-    assert part is not None
-    (guesser,) = part.guessers
-    assert guesser is not None
-    return guesser
-
-
-def trees_in_python(
-    guesses: Sequence[tuple[int, Guesses, GuessRates]], plan: CutPlan, most: int
-) -> tuple[list[int], list[int], float, list[float]]:
-    """What the planner does with the same guesses and costs: tokens, parents, expected tokens, gains."""
-    merged = merge(guesses)
-    ranked = merged.ranked(most)
-    tokens, said, taken, size = 1.0, 1.0, plan.pass_seconds[0] + plan.other_seconds, 0
-    for count, node in enumerate(ranked[: len(plan.pass_seconds) - 1], start=1):
-        tokens += merged.reach[node]
-        seconds = plan.pass_seconds[count] + plan.other_seconds
-        if tokens * taken > said * seconds:
-            said, taken, size = tokens, seconds, count
-    tree = merged.tree(ranked[:size])
-    gains = [0.0, 0.0]
-    for node in ranked[:size]:
-        gains[plan.merits[merged.owners[node]]] += merged.reach[node]
-    return tree.tokens.tolist(), tree.parents.tolist(), said, gains
-
-
-def test_guesses_are_merged_and_cut_as_in_python(head_directory: Path) -> None:
-    """Round for round, with made-up rates and costs."""
-    engine = make_engine("auto", head_directory)
-    planner = engine.drafter
-    assert isinstance(planner, AutoDrafter)
-    rng = np.random.default_rng(5)
-    sequence = toy_sequence(engine, random_tokens(30) * 2, params=SamplingParams(temperature=0, max_tokens=300))
-    engine.add(sequence)
-    while not sequence.num_output:
-        engine.step()
-    (text, head), cache = [member.drafter for member in planner._members], engine.runner.cache
-    view = planner._followed[sequence.id].view
-    verified = [0, 0]
-    for _ in range(40):
-        limits = StretchLimits(
-            1, 1.0, 50, 500, frozenset(), nodes=int(rng.integers(1, 25)), depth=int(rng.integers(1, 6))
-        )
-        budget = DraftBudget(limits.nodes, limits.depth)
-        prior = [GuessRates(rng.uniform(0, 1, 64).tolist(), 1.0, 10.0) for _ in range(2)]
-        seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, limits.nodes + 2))) + 1
-        plan = CutPlan([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
-        proposed = [Guesses.of(drafter.propose([view], [budget])[0]) for drafter in (text, head)]
-        wanted = trees_in_python(
-            [(1 << i, guesses, rates) for i, (guesses, rates) in enumerate(zip(proposed, prior, strict=True))],
-            plan,
-            limits.nodes,
-        )
-        guessers = [guesser_of(drafter, view, limits) for drafter in (text, head)]
-        for guesser, rates in zip(guessers, prior, strict=True):
-            guesser.rates = rates.rates
-        with cache.reserve({sequence.id: limits.rows}):
-            (done,) = engine.runner.run_stretch(
-                sequence.id, sequence.tokens[-1], limits, StretchPart(tuple(guessers), plan)
-            )
-            said = [*[done.tokens[node] for node in done.path], done.token]
-            sequence.tokens += said
-            cache.commit(sequence.id, range(len(said)))
-        for guesser in guessers:
-            guesser.finish()
-        assert (done.tokens, done.parents) == wanted[:2]
-        assert done.expected_tokens == pytest.approx(wanted[2], rel=1e-12)
-        assert done.gains == pytest.approx(wanted[3], rel=1e-12)
-        verified = [sum(pair) for pair in zip(verified, done.verified, strict=True)]
-        for guesses, guesser in zip(proposed, guessers, strict=True):
-            heard = Heard()
-            guesses.judge(said, heard)  # type: ignore[arg-type]
-            assert heard.judged == [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
-    assert min(verified) > 0
-
-
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_those_who_watch_a_drafter_see_every_round(
     drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
@@ -408,16 +246,6 @@ def test_those_who_watch_a_drafter_see_every_round(
         assert sum(map(len, watching.profile(drafter).depths)) > 0
 
 
-class Heard:
-    """Rates that keep what they are told."""
-
-    def __init__(self) -> None:
-        self.judged: list[tuple[int, bool]] = []
-
-    def count(self, grade: int, accepted: bool) -> None:
-        self.judged.append((grade, accepted))
-
-
 def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     engine = make_engine("suffix", head_directory)
     sequence = toy_sequence(engine, random_tokens(20))
@@ -428,10 +256,10 @@ def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     guesser = guesser_of(engine.drafter, sequence, limits)
     guesser.part.isa = "another"
     with pytest.raises(GuesserFault, match="another"):
-        engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, StretchPart((guesser,)))
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
     guesser.part = object()
     with pytest.raises(GuesserFault, match="no guesser"):
-        engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, StretchPart((guesser,)))
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
 
 
 class CutText:
@@ -496,9 +324,9 @@ def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> 
     while not sequence.num_output:
         engine.step()
     limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
-    part = StretchPart(tuple(guesser_of(drafter, sequence, limits) for drafter in both))
+    part = StretchPart([[guesser_of(drafter, sequence, limits) for drafter in both]])
     with pytest.raises(GuesserFault, match="2 guessers"):
-        engine.runner.run_stretch(sequence.id, sequence.tokens[-1], limits, part)
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], part)
 
 
 @pytest.mark.parametrize("fault", ["pages", "room"])
@@ -509,14 +337,15 @@ def test_a_head_that_fails_costs_a_tolerant_engine_its_guesses_alone(
     plain = make_engine("none", head_directory)
     params = SamplingParams(temperature=0, max_tokens=60)
     said = run_all(plain, [toy_sequence(plain, random_tokens(30), params=params)])
-    part = NativeGrowth.part
+    parts = NativeGrowth.parts
 
-    def spoiled(growth: NativeGrowth, *arguments: object) -> NativeHeadPart:
-        made = part(growth, *arguments)  # type: ignore[arg-type]
-        setattr(made.part, fault, 0)
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
+        made = parts(growth, *arguments)  # type: ignore[arg-type]
+        for each in made:
+            setattr(each.part, fault, 0)
         return made
 
-    monkeypatch.setattr(NativeGrowth, "part", spoiled)
+    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
     engine = make_engine(drafter, head_directory)
     with pytest.raises(GuesserFault):
         run_all(engine, [toy_sequence(engine, random_tokens(30), params=params)])

@@ -22,7 +22,7 @@ from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
-from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.models.stretch import RoundRecord, SpanRecord, StretchLimits, StretchPart
 from headstart.sampling.params import SamplingParams
 
 _SHORT_EVERY = 4
@@ -155,26 +155,27 @@ class Watching:
             rest = self._observed - self._proposed - decoded[0].pass_seconds + self._between
             self.others[len(decoded)].append((sum(len(outcome.draft) for outcome in decoded), rest))
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
         if self._is_short:
             return None  # asked by itself, for a single level
-        part = stretch_part(self._drafter, sequence, limits)
+        part = stretch_part(self._drafter, sequences, limits)
         return part and replace(part, learn=lambda rounds: self._learn(part, rounds))
 
     def _learn(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
-        """Rounds of a sequence that decoded alone, which were run at once, are over."""
+        """Rounds that were run at once are over."""
         part.learn(rounds)
         self._rounds += 1
         before, self._observed = self._observed, time.perf_counter()
         rest = self._observed - before - sum(done.pass_seconds + sum(done.draft_seconds) for done in rounds)
         for done in rounds:
-            tokens, parents, grades = (np.array(each, np.int32) for each in (done.tokens, done.parents, done.grades))
-            draft = DraftTree(tokens, parents, grades=None if part.plan else grades)
-            self.timed[1].append((int(draft.depths.max(initial=0)), sum(done.draft_seconds)))
+            drafts = [_tree_of(span, part) for span in done.spans]
+            levels = max(int(draft.depths.max(initial=0)) for draft in drafts)
+            self.timed[len(drafts)].append((levels, sum(done.draft_seconds)))
             if before:
-                self.others[1].append((len(draft), rest / len(rounds)))
-            self._seen.append((draft, tuple(done.path)))
+                self.others[len(drafts)].append((done.nodes, rest / len(rounds)))
+            if len(drafts) == 1:
+                self._seen.append((drafts[0], tuple(done.spans[0].path)))
 
     @property
     def _is_short(self) -> bool:
@@ -251,6 +252,12 @@ def profile(
                 deque(islice(rounds, _BATCH_ROUNDS), maxlen=0)
             watcher.pause()
     return watcher.profile(contender.name, sorted({1, *batches}))
+
+
+def _tree_of(span: SpanRecord, part: StretchPart) -> DraftTree:
+    """What was verified for one sequence in a round of a stretch."""
+    tokens, parents, grades = (np.array(each, np.int32) for each in (span.tokens, span.parents, span.grades))
+    return DraftTree(tokens, parents, grades=None if part.plan else grades)
 
 
 def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:

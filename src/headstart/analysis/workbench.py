@@ -204,8 +204,8 @@ class Workbench:
         begin; what then still decodes is given up, as it is where the caller stops.
 
         Yields:
-            Tokens and seconds of each round in which all of them decoded and none read its prompt, or of the rounds of
-            a single one that were run at once.
+            Tokens and seconds of each round in which all of them decoded and none read its prompt, or of rounds that
+            were run at once.
 
         Raises:
             RequestError: one of them cannot be served.

@@ -163,7 +163,7 @@ class Drafter(Protocol):
     cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
     cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
     guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
-    first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequence, limits)``,
+    first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequences, limits)``,
     which gives its part (``headstart.models.stretch.StretchPart``), or None where it must be asked round by round.
     """
 
@@ -189,10 +189,12 @@ class Drafter(Protocol):
         ...
 
 
-def stretch_part(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+def stretch_part(
+    drafter: Drafter, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]
+) -> StretchPart | None:
     """What a drafter brings to rounds that are run at once; None: it is asked round by round."""
     offer = getattr(drafter, "stretch", None)
-    part: StretchPart | None = None if offer is None else offer(sequence, limits)
+    part: StretchPart | None = None if offer is None else offer(sequences, limits)
     return part
 
 

@@ -74,7 +74,7 @@ class Engine:
         self.waiting.append(sequence)
 
     def step(self) -> list[Sequence]:
-        """One pass; or a few rounds of the only sequence, where they can be run at once.
+        """One pass; or a few rounds of all sequences, where they can be run at once.
 
         Returns:
             The sequences that took part; those that finished have left the engine. Empty when idle.
@@ -157,14 +157,13 @@ class Engine:
         return None
 
     def _run_stretch(self, plan: Plan) -> bool:
-        """Whether the plan's only sequence decoded some rounds at once."""
+        """Whether the plan's sequences, where they are all that run, decoded some rounds at once."""
         may_enter = self.waiting and len(self.running) < self.limits.max_sequences
-        if plan.reading or len(plan.decoding) != 1 or len(self.running) > 1 or may_enter:
+        if plan.reading or len(plan.decoding) < len(self.running) or may_enter:
             return False
-        ((sequence, budget),) = plan.decoding
-        if not sequence.num_output:  # a first token is waited for
+        if not all([sequence.num_output for sequence in self.running]):  # a first token is waited for
             return False
-        return run_stretch(self.runner, self.drafters, sequence, budget, self.limits.max_context)
+        return run_stretch(self.runner, self.drafters, plan.decoding, self.limits.max_context)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.

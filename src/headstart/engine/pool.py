@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from headstart.draft_tree import DraftTree
@@ -100,29 +101,36 @@ class DrafterPool:
                 None,
             )
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
-        """What the sequence's drafter brings to a stretch of rounds; None: it must be asked round by round."""
-        name = self._names.get(sequence.id)
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
+        """What the sequences' drafter brings to a stretch of rounds; None: they have several, or it must be asked round
+        by round."""
+        names = {self._names.get(sequence.id) for sequence in sequences}
+        if len(names) > 1:
+            return None
+        name = names.pop()
         if name is None:
             return StretchPart()
-        return self._guarded(name, [sequence.id], lambda: stretch_part(self.drafters[name], sequence, limits), None)
+        ids = [sequence.id for sequence in sequences]
+        return self._guarded(name, ids, lambda: stretch_part(self.drafters[name], sequences, limits), None)
 
-    def fail(self, sequence: SequenceView, error: Exception) -> None:
-        """The sequence's drafter failed in a stretch; a pool that is not tolerant raises the error."""
-        self._fail(self._names[sequence.id], [sequence.id], error)
+    def fail(self, sequences: Sequence[SequenceView], error: Exception) -> None:
+        """The sequences' drafter failed in a stretch; a pool that is not tolerant raises the error."""
+        ids = [sequence.id for sequence in sequences]
+        self._fail(self._names[ids[0]], ids, error)
 
-    def learn(self, sequence: SequenceView, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
+    def learn(self, sequences: Sequence[SequenceView], part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
         """Tell the drafter what became of its part."""
 
         def tell() -> None:
-            for guesser in part.guessers:
+            for guesser in chain.from_iterable(part.guessers):
                 if guesser is not None:
                     guesser.finish()
             part.learn(rounds)
 
-        name = self._names.get(sequence.id)
+        ids = [sequence.id for sequence in sequences]
+        name = self._names.get(ids[0])
         if name is not None:
-            self._guarded(name, [sequence.id], tell, None)
+            self._guarded(name, ids, tell, None)
 
     def end(self, sequence_id: int) -> None:
         """The sequence left. Unknown ids are ignored."""

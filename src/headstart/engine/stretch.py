@@ -1,6 +1,8 @@
-"""Several rounds at once, where one greedy sequence decodes alone and nothing looks at its logits."""
+"""Several rounds at once, where greedy sequences decode and nothing looks at their logits."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence as Seq
 
 import numpy as np
 
@@ -20,58 +22,77 @@ to it hardly counts."""
 
 
 def run_stretch(
-    runner: ModelRunner, drafters: DrafterPool, sequence: Sequence, budget: DraftBudget, max_context: int
+    runner: ModelRunner, drafters: DrafterPool, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int
 ) -> bool:
-    """Decode some rounds of a sequence whose prompt is in the cache, as ``decode_round`` would one by one.
+    """Decode some rounds of sequences whose prompts are in the cache, as ``decode_round`` would one by one.
 
     Args:
-        budget: of the first round.
+        decoding: the sequences, each with its budget of the first round.
         max_context: prompt and output tokens of a sequence.
 
     Returns:
         Whether any round was run; where not, ``decode_round`` has to.
     """
-    cache = runner.cache
-    if not runner.runs_stretches or wanted_rows(runner, drafters, sequence) != "best":
+    sequences = [sequence for sequence, _ in decoding]
+    if not runner.runs_stretches or any([wanted_rows(runner, drafters, each) != "best" for each in sequences]):
         return False
-    room = max_context - len(sequence.tokens)
-    limits = StretchLimits(
-        rounds=MOST_ROUNDS,
-        seconds=MOST_SECONDS,
-        tokens=min(sequence.stops.max_tokens - sequence.num_output, room),
-        room=room,
-        end_tokens=sequence.stops.end_tokens | sequence.stops.stop_tokens,
-        nodes=budget.nodes,
-        depth=budget.depth,
-    )
-    if cache.blocks_needed(sequence.id, limits.rows) > cache.allocator.num_free:
-        return False
-    part = drafters.stretch(sequence, limits)
+    limits = _limits(runner, decoding, max_context)
+    part = drafters.stretch(sequences, limits) if limits else None
     if part is None:
         return False
-    with cache.reserve({sequence.id: limits.rows}):
+    ids = [sequence.id for sequence in sequences]
+    before = [len(sequence.tokens) for sequence in sequences]
+    with runner.cache.reserve({id: each.rows for id, each in zip(ids, limits, strict=True)}):
         try:
-            rounds = runner.run_stretch(sequence.id, sequence.tokens[-1], limits, part)
+            rounds = runner.run_stretch(ids, [sequence.tokens[-1] for sequence in sequences], limits, part)
         except GuesserFault as fault:
-            drafters.fail(sequence, fault)
+            drafters.fail(sequences, fault)
             return False
-        before, counted = len(sequence.tokens), 0
-        while counted < len(rounds) and not sequence.finished:
-            _commit(sequence, rounds[counted])
-            counted += 1
-        cache.commit(sequence.id, range(len(sequence.tokens) - before))
-    drafters.learn(sequence, part, rounds[:counted])
+        counted = _commit(sequences, rounds)
+        for sequence, length in zip(sequences, before, strict=True):
+            runner.cache.commit(sequence.id, range(len(sequence.tokens) - length))
+    drafters.learn(sequences, part, rounds[:counted])
     return counted > 0
 
 
-def _commit(sequence: Sequence, done: RoundRecord) -> None:
-    """Make a round's tokens final, up to the one that ends the sequence."""
-    draft = DraftTree.empty()
-    if done.tokens:
-        draft = DraftTree(np.array(done.tokens, np.int32), np.array(done.parents, np.int32))
-    commit_tokens(sequence, draft, Verdict(tuple(done.path), done.token))
-    stats = sequence.stats
-    stats.target_passes += 1
-    stats.rounds += 1
-    stats.draft_seconds += sum(done.draft_seconds)
-    stats.target_seconds += done.pass_seconds
+def _limits(runner: ModelRunner, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int) -> list[StretchLimits]:
+    """Of each sequence; none where the cache has no room for more than a round."""
+    cache, rounds = runner.cache, MOST_ROUNDS
+    while rounds > 1:
+        limits = [_limits_of(sequence, budget, rounds, max_context) for sequence, budget in decoding]
+        needed = sum([cache.blocks_needed(each.id, its.rows) for (each, _), its in zip(decoding, limits, strict=True)])
+        if needed <= cache.allocator.num_free:
+            return limits
+        rounds //= 2
+    return []
+
+
+def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context: int) -> StretchLimits:
+    room, stops = max_context - len(sequence.tokens), sequence.stops
+    return StretchLimits(
+        rounds=rounds,
+        seconds=MOST_SECONDS,
+        tokens=min(stops.max_tokens - sequence.num_output, room),
+        room=room,
+        end_tokens=stops.end_tokens | stops.stop_tokens,
+        nodes=budget.nodes,
+        depth=budget.depth,
+    )
+
+
+def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:
+    """Make the rounds' tokens final, up to the round that ends a sequence; returns how many rounds count."""
+    for counted, done in enumerate(rounds, start=1):
+        for sequence, span in zip(sequences, done.spans, strict=True):
+            draft = DraftTree.empty()
+            if span.tokens:
+                draft = DraftTree(np.array(span.tokens, np.int32), np.array(span.parents, np.int32))
+            commit_tokens(sequence, draft, Verdict(tuple(span.path), span.token))
+            stats = sequence.stats
+            stats.target_passes += 1
+            stats.rounds += 1
+            stats.draft_seconds += sum(done.draft_seconds)
+            stats.target_seconds += done.pass_seconds
+        if any([sequence.finished for sequence in sequences]):
+            return counted
+    return len(rounds)

@@ -1,4 +1,4 @@
-"""Several rounds of one greedy sequence in one call: the contract between engine, drafters and a backend that can.
+"""Several rounds of greedy sequences in one call: the contract between engine, drafters and a backend that can.
 
 Between two passes an interpreter's memory has left the processor's caches, so that everything it does for a round costs
 several times as much as it would otherwise. A *stretch* runs rounds without it: draft, pass, accept, again.
@@ -19,9 +19,9 @@ class GuesserFault(ValueError):
     """A guesser cannot take part, or failed on the way; what it knew is of no use then."""
 
 
-@dataclass(frozen=True)
-class RoundRecord:
-    """What happened in a round of a stretch. Times are seconds; lists by guesser have ``MOST_GUESSERS`` places."""
+@dataclass(slots=True)
+class SpanRecord:
+    """What happened to one sequence in a round. Lists by guesser have ``MOST_GUESSERS`` places."""
 
     tokens: list[int]
     """[node] of the tree that was verified."""
@@ -33,15 +33,6 @@ class RoundRecord:
     """Accepted nodes, from the first level down."""
     token: int
     """The target's own after them."""
-    draft_seconds: list[float]
-    """[guesser]."""
-    pass_seconds: float
-    other_seconds: float
-    expected_tokens: float
-    """Those that the tree was chosen for, root included, and the round's time; 0 without a ``CutPlan``."""
-    expected_seconds: float
-    row_seconds: float
-    """For each of the tree's nodes."""
     gains: list[float]
     """[guesser] tokens that its verified guesses were expected to bring."""
     verified: list[int]
@@ -50,9 +41,31 @@ class RoundRecord:
     """[guesser] how many of its ``judgements`` are this round's."""
 
     @property
-    def rows(self) -> int:
-        """Of the pass."""
-        return 1 + len(self.tokens)
+    def said(self) -> int:
+        """Tokens of the target."""
+        return len(self.path) + 1
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """What happened in a round of a stretch. Times are seconds."""
+
+    spans: list[SpanRecord]
+    """[sequence]."""
+    draft_seconds: list[float]
+    """[guesser] of all sequences."""
+    pass_seconds: float
+    other_seconds: float
+    expected_tokens: float
+    """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutPlan``."""
+    expected_seconds: float
+    row_seconds: float
+    """For each of the trees' nodes."""
+
+    @property
+    def nodes(self) -> int:
+        """That were verified."""
+        return sum([len(span.tokens) for span in self.spans])
 
 
 @dataclass(frozen=True)
@@ -65,7 +78,7 @@ class Judgement:
 
 @dataclass
 class Guesser:
-    """A drafter's part in a stretch."""
+    """A drafter's part in a stretch, for one sequence."""
 
     part: object
     """What the backend made for it."""
@@ -81,7 +94,7 @@ class Guesser:
 
 @dataclass(frozen=True)
 class CutPlan:
-    """What decides how many guesses are verified: as many as make the most tokens per second."""
+    """What decides how many guesses are verified, over all sequences: as many as make the most tokens per second."""
 
     merits: Sequence[int]
     """[bits of guessers] place of the guesser that is credited with a guess that they share."""
@@ -95,8 +108,9 @@ class CutPlan:
 class StretchPart:
     """What drafting brings to a stretch."""
 
-    guessers: tuple[Guesser | None, ...] = ()
-    """At most ``MOST_GUESSERS``; without a plan at most one, all of whose guesses are verified."""
+    guessers: Sequence[Sequence[Guesser | None]] = ()
+    """[sequence][drafter] at most ``MOST_GUESSERS`` drafters; without a plan at most one, all of whose guesses are
+    verified. Empty: nobody guesses."""
     plan: CutPlan | None = None
     learn: Callable[[Sequence[RoundRecord]], None] = lambda rounds: None
     """Is shown the rounds that count, after the guessers' ``finish``."""
@@ -104,7 +118,7 @@ class StretchPart:
 
 @dataclass(frozen=True)
 class StretchLimits:
-    """When a stretch ends, at the latest, and what a drafter may do in it."""
+    """When a stretch ends, at the latest, and what a drafter may do in it for one of its sequences."""
 
     rounds: int
     seconds: float
@@ -133,19 +147,21 @@ class Stretches(Protocol):
     def run(
         self,
         storage: KVStorage,
-        block_table: IntArray,
-        cached: int,
-        root: int,
-        limits: StretchLimits,
+        block_tables: IntArray,
+        cached: Sequence[int],
+        roots: Sequence[int],
+        limits: Sequence[StretchLimits],
         part: StretchPart,
     ) -> list[RoundRecord]:
-        """Rounds of the sequence whose tokens are in these blocks, ``root`` after them.
+        """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 
-        Accepted rows stand behind the cached ones, in order, those of the root included. A round in which a row has no
-        best token is not among the rounds; there the stretch ends.
+        All take part in every round; the stretch ends with the round that ends one of them. Accepted rows stand behind
+        the cached ones, in order, those of the root included. A round in which a row has no best token is not among
+        the rounds; there the stretch ends.
 
         Args:
-            block_table: int32 [1, block], with room for ``limits.rows``.
+            block_tables: int32 [sequence, block], with room for ``limits.rows``.
+            cached, roots, limits: [sequence] tokens in the cache, the one after them, and its limits.
 
         Raises:
             GuesserFault: a guesser failed; no round counts.

@@ -100,19 +100,30 @@ class NativeGrowth:
             grown.append(GrownTree(tokens, parents, path_scores.view(np.float32)))
         return grown
 
-    def part(
-        self, root: DraftRoot, bounds: tuple[float, float], grades: Sequence[float], room: int, asked: bool
-    ) -> NativeHeadPart:
+    def parts(
+        self,
+        roots: Sequence[DraftRoot],
+        bounds: tuple[float, float],
+        grades: Sequence[float],
+        room: Sequence[int],
+        asked: Sequence[bool],
+    ) -> list[NativeHeadPart]:
         """See ``Growth``."""
-        cache = root.cache
-        assert isinstance(cache, NativeDraftCache)
-        self._reserve(1)
+        self._reserve(len(roots))
         draft = Draft.from_buffer_copy(self._draft)
         draft.least, draft.least_of_parents = bounds
-        unread = len(root.tokens)
-        rows = cache.rows + unread + room
-        cache.reserve(rows + root.depth * self._width)
-        self._ropes.reach(rows + root.depth)
+        bound = np.array(grades, np.float64)
+        # All room first: where the pages' memory grows, it moves.
+        for root, positions in zip(roots, room, strict=True):
+            rows = root.cache.rows + len(root.tokens) + positions
+            _cache_of(root).reserve(rows + root.depth * self._width)
+            self._ropes.reach(rows + root.depth)
+        return [self._part(draft, bound, *each) for each in zip(roots, room, asked, strict=True)]
+
+    def _part(
+        self, draft: Draft, bound: NDArray[np.float64], root: DraftRoot, room: int, asked: bool
+    ) -> NativeHeadPart:
+        cache, unread = _cache_of(root), len(root.tokens)
         features = np.empty((unread + room, self._features), np.float32)
         features[:unread] = root.features
         part = Head(
@@ -130,9 +141,9 @@ class NativeGrowth:
             room=unread + room,
             features=address(features),
             tokens=address(root.tokens),
-            bounds=len(grades),
+            bounds=len(bound),
         )
-        return NativeHeadPart(self._library.isa, part, features, root.tokens, np.array(grades, np.float64))
+        return NativeHeadPart(self._library.isa, part, features, root.tokens, bound)
 
     def _reserve(self, count: int) -> None:
         """Make room for this many sequences."""
@@ -145,8 +156,7 @@ class NativeGrowth:
 
     def _enter(self, drafted: Drafted, root: DraftRoot) -> IntArray:
         """Tell the library of one sequence; where its tree will be written, scores as the bits of floats."""
-        cache, tokens, features = root.cache, root.tokens, root.features
-        assert isinstance(cache, NativeDraftCache)
+        cache, tokens, features = _cache_of(root), root.tokens, root.features
         if features.shape != (len(tokens), self._features) or features.dtype != np.float32 or not len(tokens):
             raise ValueError(f"features are {features.dtype} {features.shape}; float32 rows x features is needed")
         rows = cache.rows + len(tokens)
@@ -174,3 +184,8 @@ class NativeGrowth:
         error = self._library.draft(self._model, self._pages.storage.handle, ctypes.byref(self._draft), first, last)
         if error is not None:
             raise ValueError(f"the head cannot draft: {error.decode()}")
+
+
+def _cache_of(root: DraftRoot) -> NativeDraftCache:
+    assert isinstance(root.cache, NativeDraftCache)
+    return root.cache

@@ -101,12 +101,29 @@ class Round(Structure):
     """``HeadstartRound``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("drafted", "accepted", "token")),
-        *((name, c_int32 * 2) for name in ("verified", "judged")),
         ("draft_seconds", c_double * 2),
         *((name, c_double) for name in ("pass_seconds", "other_seconds", "expected_tokens", "expected_seconds")),
         ("row_seconds", c_double),
+    )
+
+
+class Span(Structure):
+    """``HeadstartSpan``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("drafted", "accepted", "token")),
+        *((name, c_int32 * 2) for name in ("verified", "judged")),
         ("gains", c_double * 2),
+    )
+
+
+class Stretched(Structure):
+    """``HeadstartStretched``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("cached", "root", "room", "nodes", "depth", "most_tokens", "ends")),
+        ("end_tokens", c_void_p),
+        ("guessers", Guesser * 2),
     )
 
 
@@ -114,18 +131,19 @@ class Stretch(Structure):
     """``HeadstartStretch``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("cached", "root", "blocks", "pages_per_block")),
-        ("block_table", c_void_p),
-        *((name, c_int32) for name in ("most_rounds", "most_tokens", "room")),
+        ("sequences", c_int32),
+        ("stretched", POINTER(Stretched)),
+        *((name, c_int32) for name in ("blocks", "pages_per_block")),
+        ("block_tables", c_void_p),
+        ("most_rounds", c_int32),
         ("most_seconds", c_double),
-        ("ends", c_int32),
-        ("end_tokens", c_void_p),
-        *((name, c_int32) for name in ("nodes", "depth", "taps")),
+        ("taps", c_int32),
         ("tap_layers", c_void_p),
-        ("guessers", POINTER(Guesser)),
         ("plan", POINTER(Plan)),
         *((name, c_int32) for name in ("rounds", "at_fault")),
         ("round", POINTER(Round)),
+        ("span", POINTER(Span)),
+        ("nodes", c_int32),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
     )
 

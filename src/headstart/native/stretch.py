@@ -1,8 +1,9 @@
-"""Rounds of one sequence in one native call (``src/stretch.h``)."""
+"""Rounds of some sequences in one native call (``src/stretch.h``)."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 
 from headstart.models.backend import IntArray, KVStorage
 from headstart.models.stretch import (
-    MOST_GUESSERS,
     CutPlan,
     Guesser,
     GuesserFault,
     Judgement,
     RoundRecord,
+    SpanRecord,
     StretchLimits,
     StretchPart,
 )
@@ -50,65 +51,65 @@ class NativeStretches:
     def run(
         self,
         storage: KVStorage,
-        block_table: IntArray,
-        cached: int,
-        root: int,
-        limits: StretchLimits,
+        block_tables: IntArray,
+        cached: Sequence[int],
+        roots: Sequence[int],
+        limits: Sequence[StretchLimits],
         part: StretchPart,
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
         if not isinstance(storage, NativeStorage) or storage.model != self._model:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
-        self._ropes.reach(cached + limits.rows)
-        block_table = np.ascontiguousarray(block_table, np.int32)
-        followed = [guesser.taps for guesser in part.guessers if guesser is not None and guesser.taps]
-        if len(followed) > 1:
-            raise GuesserFault(f"{len(followed)} guessers read the target's states; one can")
-        taps = followed[0] if followed else ()
-        end_tokens, tap_layers = np.array(sorted(limits.end_tokens), np.int32), np.array(taps, np.int32)
-        trees = np.empty((4, limits.rounds, max(limits.nodes, 1)), np.int32)
-        rounds = (c.Round * limits.rounds)()
-        guessers = (c.Guesser * MOST_GUESSERS)()
-        entered = [
-            None if guesser is None else self._enter(guessers[place], guesser, limits)
-            for place, guesser in enumerate(part.guessers)
-        ]
+        self._ropes.reach(max(map(_end, cached, limits)))
+        block_tables = np.ascontiguousarray(block_tables, np.int32)
+        taps = np.array(_taps(part.guessers), np.int32)
+        sequences, nodes = len(roots), max(1, *[each.nodes for each in limits])
+        most_rounds = min([each.rounds for each in limits])
+        trees = np.empty((4, most_rounds, sequences, nodes), np.int32)
+        rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
+        stretched = (c.Stretched * sequences)(*map(_stretched, cached, roots, limits))
+        ends = [np.array(sorted(each.end_tokens), np.int32) for each in limits]
+        entered = []
+        for place, (to, tokens) in enumerate(zip(stretched, ends, strict=True)):
+            to.ends, to.end_tokens = len(tokens), address(tokens)
+            for slot, guesser in zip(to.guessers, part.guessers[place] if part.guessers else (), strict=False):
+                if guesser is not None:
+                    entered.append((slot, self._enter(slot, guesser, limits[place])))
         plan, table = (None, None) if part.plan is None else _plan(part.plan)
         first, size = address(trees), trees.strides[0]
         stretch = c.Stretch(
-            cached=cached,
-            root=root,
-            blocks=block_table.shape[1],
+            sequences=sequences,
+            stretched=stretched,
+            blocks=block_tables.shape[1],
             pages_per_block=storage.pages_per_block,
-            block_table=address(block_table),
-            most_rounds=limits.rounds,
-            most_tokens=limits.tokens,
-            room=limits.room,
-            most_seconds=limits.seconds,
-            ends=len(end_tokens),
-            end_tokens=address(end_tokens),
-            nodes=trees.shape[2],
-            depth=limits.depth,
+            block_tables=address(block_tables),
+            most_rounds=most_rounds,
+            most_seconds=min([each.seconds for each in limits]),
             taps=len(taps),
-            tap_layers=address(tap_layers),
-            guessers=guessers,
+            tap_layers=address(taps),
             plan=None if plan is None else ctypes.pointer(plan),
             round=rounds,
+            span=spans,
+            nodes=nodes,
             node_tokens=first,
             node_parents=first + size,
             node_grades=first + 2 * size,
             path=first + 3 * size,
         )
         error = self._library.stretch(self._model, storage.handle, ctypes.byref(stretch))
-        del table  # which the plan points to
+        del table, ends  # which the library read
         if error is not None:
             fault = ValueError if stretch.at_fault < 0 else GuesserFault
             raise fault(f"the rounds cannot run: {error.decode()}")
-        for place, each in enumerate(entered):
-            if each is not None:
-                pairs = each.judgements[: guessers[place].judged].tolist()
-                each.guesser.judgements = [Judgement(pair >> 1, bool(pair & 1)) for pair in pairs]
-        return [_record(rounds[i], *trees[:, i]) for i in range(stretch.rounds)]
+        for slot, each in entered:
+            each.guesser.judgements = [
+                Judgement(pair >> 1, bool(pair & 1)) for pair in each.judgements[: slot.judged].tolist()
+            ]
+        tables = trees[:, : stretch.rounds].tolist()
+        return [
+            _record(rounds[i], spans[i * sequences : (i + 1) * sequences], [table[i] for table in tables])
+            for i in range(stretch.rounds)
+        ]
 
     def _enter(self, to: c.Guesser, guesser: Guesser, limits: StretchLimits) -> _Entered:
         """Tell the library of a guesser."""
@@ -130,25 +131,56 @@ class NativeStretches:
         return entered
 
 
+def _end(cached: int, limits: StretchLimits) -> int:
+    """Positions up to the last row that a sequence may have."""
+    return cached + limits.rows
+
+
+def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
+    """A sequence for the library, but its end tokens and guessers."""
+    return c.Stretched(cached, root, limits.room, limits.nodes, limits.depth, limits.tokens)
+
+
+def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:
+    """The states that one of the drafters reads, the same of all sequences."""
+    followed = {
+        (place, guesser.taps)
+        for of_sequence in guessers
+        for place, guesser in enumerate(of_sequence)
+        if guesser is not None and guesser.taps
+    }
+    if len(followed) > 1:
+        raise GuesserFault(f"{len(followed)} guessers read the target's states; one can")
+    return next(iter(followed))[1] if followed else ()
+
+
 def _plan(plan: CutPlan) -> tuple[c.Plan, tuple[IntArray, NDArray[np.float64]]]:
     """For the library, and the tables that it points to."""
     merits, seconds = np.array(plan.merits, np.int32), np.array(plan.pass_seconds, np.float64)
     return c.Plan(address(merits), len(seconds), address(seconds), plan.other_seconds), (merits, seconds)
 
 
-def _record(done: c.Round, tokens: IntArray, parents: IntArray, grades: IntArray, path: IntArray) -> RoundRecord:
+def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[list[int]]]) -> RoundRecord:
+    """One round; ``tables``: tokens, parents, grades and paths [sequence][node]."""
     return RoundRecord(
-        tokens[: done.drafted].tolist(),
-        parents[: done.drafted].tolist(),
-        grades[: done.drafted].tolist(),
-        path[: done.accepted].tolist(),
-        done.token,
+        [_span(*each) for each in zip(spans, *tables, strict=True)],
         list(done.draft_seconds),
         done.pass_seconds,
         done.other_seconds,
         done.expected_tokens,
         done.expected_seconds,
         done.row_seconds,
+    )
+
+
+def _span(done: c.Span, tokens: list[int], parents: list[int], grades: list[int], path: list[int]) -> SpanRecord:
+    drafted = done.drafted
+    return SpanRecord(
+        tokens[:drafted],
+        parents[:drafted],
+        grades[:drafted],
+        path[: done.accepted],
+        done.token,
         list(done.gains),
         list(done.verified),
         list(done.judged),

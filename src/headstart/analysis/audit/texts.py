@@ -114,9 +114,10 @@ def check_texts(bench: Workbench, contender: Contender, plain: PlainTexts) -> Te
     findings.greedy_differences = _compare(bench, plain.greedy, greedy)
     findings.coupled_differences = _compare(bench, plain.sampled, sampled)
     if bench.runner.runs_stretches:
-        findings.greedy_differences += _compare(
-            bench, plain.greedy, _decode_alone(bench, engine, plain.greedy, findings)
-        )
+        # As requests are served: rounds are run at once, and nobody watches.
+        for together in (1, len(plain.greedy)):
+            decoded = _decode_unwatched(bench, engine, plain.greedy, together, findings)
+            findings.greedy_differences += _compare(bench, plain.greedy, decoded)
     return findings
 
 
@@ -142,11 +143,13 @@ def _decode_together(
     return sequences
 
 
-def _decode_alone(bench: Workbench, engine: Engine, plain: Sequence[Decoded], findings: TextFindings) -> list[Decoded]:
-    """As lone requests are served: rounds are run at once, and nobody watches."""
+def _decode_unwatched(
+    bench: Workbench, engine: Engine, plain: Sequence[Decoded], together: int, findings: TextFindings
+) -> list[Decoded]:
     sequences = [bench.sequence(text.tokens[: text.prompt_length], text.params) for text in plain]
+    for first in range(0, len(sequences), together):
+        bench.decode(engine, *sequences[first : first + together])
     for sequence in sequences:
-        bench.decode(engine, sequence)
         findings.count(sequence)
     return sequences
 

@@ -96,14 +96,14 @@ class RecordingDrafter:
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         self._drafter.observe(outcomes)
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
-        part = stretch_part(self._drafter, sequence, limits)
+        part = stretch_part(self._drafter, sequences, limits)
         return part and replace(part, learn=lambda rounds: self._keep(part, rounds))
 
     def _keep(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
         part.learn(rounds)
-        self._shapes += [(np.array(done.parents, np.int32), None) for done in rounds]
+        self._shapes += [(np.array(span.parents, np.int32), None) for done in rounds for span in done.spans]
 
     def end(self, sequence_id: int) -> None:
         self._drafter.end(sequence_id)

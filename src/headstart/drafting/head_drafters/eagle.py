@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from headstart.drafting.head_drafters.reading import Features, Reading
 from headstart.drafting.tree_templates import rank_tree
 from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleConfig, EagleHead
-from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPass
+from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPart, HeadPass
 from headstart.models.stretch import Guesser, StretchLimits, StretchPart
 
 _EAGER_ROWS = 64
@@ -257,15 +258,7 @@ class Eagle2Drafter(HeadDrafter):
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
             return super()._grow(drafted, budgets)
-        roots = [
-            DraftRoot(
-                reading.cache,
-                *reading.unread(sequence),
-                min(self._options.tree_nodes, budget.nodes),
-                min(self._options.draft_tokens, budget.depth),
-            )
-            for (sequence, reading), budget in zip(drafted, budgets, strict=True)
-        ]
+        roots = self._roots(drafted, budgets)
         foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
         bounds = path_bounds(self._options.least_of(budgets))
         grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
@@ -273,29 +266,49 @@ class Eagle2Drafter(HeadDrafter):
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
-        if self._growth is None or not self._is_ready(sequence):
+        if self._growth is None or not all([self._is_ready(sequence) for sequence in sequences]):
             return None
-        reading = self._readings[sequence.id]
-        reading.rewind()
-        root = DraftRoot(
-            reading.cache,
-            *reading.unread(sequence),
-            min(self._options.tree_nodes, limits.nodes),
-            min(self._options.draft_tokens, limits.depth),
+        readings = [self._readings[sequence.id] for sequence in sequences]
+        for reading in readings:
+            reading.rewind()
+        budgets = [DraftBudget(each.nodes, each.depth, least=each.least) for each in limits]
+        parts = self._growth.parts(
+            self._roots(list(zip(sequences, readings, strict=True)), budgets),
+            path_bounds(self._options.least_of(budgets)),
+            LOG_CONFIDENCE,
+            [each.rows for each in limits],
+            [each.guesses for each in limits],
         )
-        budget = DraftBudget(limits.nodes, limits.depth, least=limits.least)
-        bounds = path_bounds(self._options.least_of([budget]))
-        part = self._growth.part(root, bounds, LOG_CONFIDENCE, limits.rows, limits.guesses)
+        return StretchPart(
+            [
+                (Guesser(part, partial(self._finish, sequence, reading, part), self._taps),)
+                for sequence, reading, part in zip(sequences, readings, parts, strict=True)
+            ]
+        )
 
-        def finish() -> None:
-            before = reading.end
-            reading.go_on(len(sequence.tokens) - 1, part)
-            if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
-                self._keep([(sequence, reading)])
+    def _roots(
+        self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]
+    ) -> list[DraftRoot]:
+        """Where drafts begin, and how far they may grow."""
+        options = self._options
+        return [
+            DraftRoot(
+                reading.cache,
+                *reading.unread(sequence),
+                min(options.tree_nodes, budget.nodes),
+                min(options.draft_tokens, budget.depth),
+            )
+            for (sequence, reading), budget in zip(drafted, budgets, strict=True)
+        ]
 
-        return StretchPart((Guesser(part, finish, self._taps),))
+    def _finish(self, sequence: SequenceView, reading: Reading, part: HeadPart) -> None:
+        """A stretch is over, which may have gone further than the sequence."""
+        before = reading.end
+        reading.go_on(len(sequence.tokens) - 1, part)
+        if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
+            self._keep([(sequence, reading)])
 
 
 class Eagle3Drafter(Eagle2Drafter):

@@ -25,7 +25,7 @@ class NoDrafter:
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         return [DraftTree.empty()] * len(sequences)
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart:
         """See ``Drafter``."""
         return StretchPart()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
@@ -155,16 +156,19 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
             nodes=options.tree_nodes,
         )
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
-        text = self.caught_up(sequence.id).text
-        if isinstance(text, SuffixAutomaton):
-            return None
+        guessers = []
+        for sequence in sequences:
+            text = self.caught_up(sequence.id).text
+            if isinstance(text, SuffixAutomaton):
+                return None
+            guessers.append((Guesser(text, partial(self._finish, sequence, text)),))
+        return StretchPart(guessers)
 
-        def finish() -> None:
-            self._lengths[sequence.id] = min(self._lengths[sequence.id] + text.learnt, len(sequence.tokens))
-
-        return StretchPart((Guesser(text, finish),))
+    def _finish(self, sequence: SequenceView, text: NativeSuffixText) -> None:
+        """A stretch is over, in which the text may have gone further than the sequence."""
+        self._lengths[sequence.id] = min(self._lengths[sequence.id] + text.learnt, len(sequence.tokens))
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)

@@ -257,13 +257,17 @@ class AutoDrafter:
             else:
                 self.costs.read_prompts(outcomes[0].pass_rows, outcomes[0].pass_seconds)
 
-    def stretch(self, sequence: SequenceView, limits: StretchLimits) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
-        if len(self._followed) > 1:
+        followed = [self._followed[sequence.id] for sequence in sequences]
+        if len(followed) < len(self._followed):
             return None
-        followed = self._followed[sequence.id]
-        lanes = [Lane(*each) for each in zip(self._members, followed.standings, followed.rates, strict=True)]
-        planned = PlannedStretch.of(followed.view, limits, lanes, self.costs)
+        lanes = [
+            Lane(member, [each.standings[place] for each in followed], [each.rates[place] for each in followed])
+            for place, member in enumerate(self._members)
+            if self._keeps(member)
+        ]
+        planned = PlannedStretch.of([each.view for each in followed], limits, lanes, self.costs)
         if planned is None:
             return None
 
@@ -271,7 +275,7 @@ class AutoDrafter:
             planned.learn(rounds)
             self._merits = credits_of(self._members)
 
-        return StretchPart(planned.guessers, planned.cut(self._merits), learn)
+        return StretchPart(planned.guessers, planned.cut(credits_of([lane.member for lane in lanes])), learn)
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:

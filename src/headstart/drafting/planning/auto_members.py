@@ -101,9 +101,10 @@ class Member:
         worth = sum([self._worth(standing, roots) for standing in asked])
         return self.usual(roots).rounds >= _USUAL_KNOWN and worth < self.seconds(len(asked))
 
-    def rested(self, probe_seconds: float, round_seconds: float) -> None:
-        """A round in which it rested for some sequences is over; a probe in it took ``probe_seconds`` (0: none)."""
-        if probe_seconds:
+    def rested(self, probe_seconds: float, round_seconds: float, timed: bool = True) -> None:
+        """A round in which it rested for some sequences is over; a probe in it took ``probe_seconds`` (0: none),
+        ``timed`` by itself or estimated."""
+        if probe_seconds and timed:
             self.cost.add_probe(1, probe_seconds)
         self.debt = max(self.debt + probe_seconds - _PROBE_SHARE * round_seconds, 0.0)
 
@@ -132,9 +133,9 @@ def _is_judged(standing: Standing, roots: int) -> bool:
 
 
 def credits_of(members: Sequence[Member]) -> list[int]:
-    """[bits of the members that guessed a node] place of the member that gets the credit: the cheapest of them."""
+    """[bits of the places of the members that guessed a node] place of the cheapest of them, which gets the credit."""
     by_cost = sorted(range(len(members)), key=lambda place: members[place].seconds(1))
     merits = [-1] * (1 << len(members))
     for bits in range(1, len(merits)):
-        merits[bits] = next(place for place in by_cost if bits & members[place].bit)
+        merits[bits] = next(place for place in by_cost if bits >> place & 1)
     return merits

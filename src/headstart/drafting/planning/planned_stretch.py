@@ -15,76 +15,161 @@ from headstart.models.stretch import MOST_GUESSERS, CutPlan, Guesser, RoundRecor
 
 @dataclass(frozen=True)
 class Lane:
-    """One drafter and one sequence."""
+    """One of the drafters, and what is known of it in each sequence."""
 
     member: Member
-    standing: Standing
-    rates: GuessRates
+    standings: Sequence[Standing]
+    """[sequence]."""
+    rates: Sequence[GuessRates]
+    """[sequence]."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Whom a drafter guesses for in a stretch."""
+
+    steadily: list[int]
+    """Sequences for which it pays."""
+    probed: int | None
+    """A sequence for which it rests, and is asked whether that is still right."""
+    rests: bool
+    """Whether it rests for some sequence."""
+
+    @classmethod
+    def of(cls, lane: Lane) -> _Asked | None:
+        """None where its first guesses are to be found out."""
+        member, standings = lane.member, lane.standings
+        steadily = [i for i, each in enumerate(standings) if not member.rests(each, len(standings))]
+        if not all([standings[i].asked for i in steadily]):
+            return None
+        if steadily and member.loses([standings[i] for i in steadily], len(standings)):
+            steadily = []
+        resting = [i for i in range(len(standings)) if i not in steadily]
+        probed = resting[member.probes % len(resting)] if resting and member.probe_is_due else None
+        if probed is not None and not standings[probed].asked:
+            return None
+        return cls(steadily, probed, bool(resting))
+
+    @property
+    def sequences(self) -> list[int]:
+        return self.steadily if self.probed is None else [*self.steadily, self.probed]
 
 
 @dataclass(frozen=True)
 class PlannedStretch:
-    """Rounds of the only sequence that is decoded."""
+    """Rounds of the sequences that are decoded."""
 
-    view: SequenceView
-    limits: StretchLimits
+    views: Sequence[SequenceView]
+    limits: Sequence[StretchLimits]
     lanes: Sequence[Lane]
-    asked: Sequence[bool]
-    """[lane] whether the drafter guesses."""
-    guessers: tuple[Guesser | None, ...]
+    asked: Sequence[_Asked]
     """[lane]."""
+    guessers: list[list[Guesser | None]]
+    """[sequence][lane]."""
     costs: RoundCosts
 
     @classmethod
     def of(
-        cls, view: SequenceView, limits: StretchLimits, lanes: Sequence[Lane], costs: RoundCosts
+        cls,
+        views: Sequence[SequenceView],
+        limits: Sequence[StretchLimits],
+        lanes: Sequence[Lane],
+        costs: RoundCosts,
     ) -> PlannedStretch | None:
         """None where a drafter cannot take part, or something is to be found out: a drafter's first guesses, what a
-        resting one would bring now, what a pass costs."""
+        pass costs. A resting drafter that is to be asked again is asked in every round of the stretch."""
         passes = costs.passes
-        if len(lanes) > MOST_GUESSERS or not limits.depth or not passes.known or passes.stale(1, PLAIN_EVERY):
+        if len(lanes) > MOST_GUESSERS or not all([each.depth for each in limits]):
+            return None
+        if not passes.known or passes.stale(len(views), PLAIN_EVERY):
             return None
         asked = []
         for lane in lanes:
-            rests = lane.member.rests(lane.standing, 1) or lane.member.loses([lane.standing], 1)
-            if lane.member.probe_is_due if rests else not lane.standing.asked:
+            whom = _Asked.of(lane)
+            if whom is None:
                 return None
-            asked.append(not rests)
-        guessers: list[Guesser | None] = []
-        for lane, is_asked in zip(lanes, asked, strict=True):
-            drafter = lane.member.drafter
-            if not is_asked and not drafter.needs.taps:  # it learns later what was said
-                guessers.append(None)
+            asked.append(whom)
+        guessers: list[list[Guesser | None]] = [[None] * len(lanes) for _ in views]
+        taps = set()
+        for place, (lane, whom) in enumerate(zip(lanes, asked, strict=True)):
+            drafter, guesses = lane.member.drafter, whom.sequences
+            # One that reads along follows every sequence; any other learns later what was said.
+            follows = range(len(views)) if drafter.needs.taps else guesses
+            if not follows:
                 continue
-            part = stretch_part(drafter, view, replace(limits, least=costs.least_reach, guesses=is_asked))
-            if part is None or len(part.guessers) != 1 or part.guessers[0] is None:
+            allowed = [replace(limits[i], least=costs.least_reach, guesses=i in guesses) for i in follows]
+            part = stretch_part(drafter, [views[i] for i in follows], allowed)
+            if part is None or not part.guessers or part.plan is not None:
                 return None
-            part.guessers[0].rates = lane.rates.rates
-            guessers.append(part.guessers[0])
-        if sum([bool(guesser.taps) for guesser in guessers if guesser is not None]) > 1:
+            for i, (guesser,) in zip(follows, part.guessers, strict=True):
+                if guesser is None:
+                    return None
+                guesser.rates = lane.rates[i].rates
+                guessers[i][place] = guesser
+                if guesser.taps:
+                    taps.add(place)
+        if len(taps) > 1:
             return None
-        return cls(view, limits, lanes, asked, tuple(guessers), costs)
+        return cls(views, limits, lanes, asked, guessers, costs)
 
     def cut(self, merits: Sequence[int]) -> CutPlan:
         """How many guesses are verified; ``merits`` as ``auto_members.credits_of`` gives them."""
-        seconds = self.costs.passes.seconds(1, 1 + self.limits.nodes, len(self.view.tokens))
+        roots = len(self.views)
+        nodes = sum([each.nodes for each in self.limits])
+        context = sum([len(view.tokens) for view in self.views]) / roots
+        seconds = self.costs.passes.seconds(roots, roots + nodes, context)
         return CutPlan(merits, seconds, self.costs.other_seconds)
 
     def learn(self, rounds: Sequence[RoundRecord]) -> None:
         """What these rounds say of rates, standings and costs."""
-        for place, (lane, guesser) in enumerate(zip(self.lanes, self.guessers, strict=True)):
-            judged = sum([done.judged[place] for done in rounds])
-            for judgement in () if guesser is None else guesser.judgements[:judged]:
-                lane.rates.count(judgement.grade, judgement.holds)
-        length = len(self.view.tokens) - sum([len(done.path) + 1 for done in rounds])
-        for done in rounds:
-            size = TreeSize(len(done.tokens), done.expected_tokens, done.expected_seconds, done.row_seconds)
-            for place, (lane, is_asked) in enumerate(zip(self.lanes, self.asked, strict=True)):
-                if not is_asked:
-                    lane.member.rested(0.0, self.costs.round_seconds)
-                elif done.draft_seconds[place]:  # nobody is asked where there is no room for a guess
-                    lane.member.cost.add(1, done.draft_seconds[place] + done.other_seconds)
-                    worth = size.worth(done.gains[place], done.verified[place])
-                    lane.member.judge(lane.standing, worth, 1, steady=True)
-            self.costs.add(done.rows, done.pass_seconds, done.rows * (length - 1), done.other_seconds, size)
-            length += len(done.path) + 1
+        self._learn_rates(rounds)
+        sizes = [TreeSize(done.nodes, done.expected_tokens, done.expected_seconds, done.row_seconds) for done in rounds]
+        for place, (lane, asked) in enumerate(zip(self.lanes, self.asked, strict=True)):
+            self._learn_worth(place, lane.member, asked, rounds, sizes)
+        said = [sum([done.spans[i].said for done in rounds]) for i in range(len(self.views))]
+        positions = [len(view.tokens) - 1 - count for view, count in zip(self.views, said, strict=True)]
+        for done, size in zip(rounds, sizes, strict=True):
+            rows = row_keys = 0
+            for i, span in enumerate(done.spans):
+                rows += 1 + len(span.tokens)
+                row_keys += (1 + len(span.tokens)) * positions[i]
+                positions[i] += span.said
+            self.costs.add(rows, done.pass_seconds, row_keys, done.other_seconds, size)
+
+    def _learn_rates(self, rounds: Sequence[RoundRecord]) -> None:
+        """Which guesses held."""
+        for i, of_sequence in enumerate(self.guessers):
+            for place, guesser in enumerate(of_sequence):
+                if guesser is not None:
+                    judged, rates = sum([done.spans[i].judged[place] for done in rounds]), self.lanes[place].rates[i]
+                    for judgement in guesser.judgements[:judged]:
+                        rates.count(judgement.grade, judgement.holds)
+
+    def _learn_worth(
+        self,
+        place: int,
+        member: Member,
+        asked: _Asked,
+        rounds: Sequence[RoundRecord],
+        sizes: Sequence[TreeSize],
+    ) -> None:
+        """What a drafter cost and brought."""
+        roots, standings, asked_for = len(self.views), self.lanes[place].standings, len(asked.sequences)
+        probes = []
+        for done, size in zip(rounds, sizes, strict=True):
+            probe_seconds = 0.0
+            if asked_for and done.draft_seconds[place]:  # nobody is asked where there is no room for a guess
+                seconds = done.draft_seconds[place] + done.other_seconds
+                for i in asked.steadily:
+                    span = done.spans[i]
+                    member.judge(standings[i], size.worth(span.gains[place], span.verified[place]), roots, steady=True)
+                if asked.steadily:
+                    member.cost.add(asked_for, seconds)
+                if asked.probed is not None:
+                    span, probe_seconds = done.spans[asked.probed], seconds / asked_for
+                    probes.append(size.worth(span.gains[place], span.verified[place]))
+            if asked.rests:
+                member.rested(probe_seconds, self.costs.round_seconds, timed=not asked.steadily)
+        if probes and asked.probed is not None:
+            member.probes += 1
+            member.judge(standings[asked.probed], sum(probes) / len(probes), roots)

@@ -124,17 +124,22 @@ class Growth(Protocol):
         """
         ...
 
-    def part(
-        self, root: DraftRoot, bounds: tuple[float, float], grades: Sequence[float], room: int, asked: bool
-    ) -> HeadPart:
-        """What a head brings to a stretch of rounds (see ``headstart.models.stretch``).
+    def parts(
+        self,
+        roots: Sequence[DraftRoot],
+        bounds: tuple[float, float],
+        grades: Sequence[float],
+        room: Sequence[int],
+        asked: Sequence[bool],
+    ) -> Sequence[HeadPart]:
+        """What a head brings to a stretch of rounds, one part a sequence (see ``headstart.models.stretch``).
 
         Args:
-            root: where the first draft begins, and how far each of them may grow.
+            roots: where the first drafts begin, and how far each of them may grow.
             bounds: as above.
             grades: ascending log-probabilities that part the grades of its guesses (``confidence_grades``).
-            room: positions that may follow.
-            asked: whether it guesses, or reads along only.
+            room: [sequence] positions that may follow.
+            asked: [sequence] whether it guesses, or reads along only.
         """
         ...
 

@@ -67,11 +67,11 @@ struct HeadstartSuffix {
   int32_t learnt;             // out: tokens of the stretch that the text holds
 };
 
-// A head that reads along with one sequence, and guesses.
+// A head that reads along with one sequence, and guesses. Those of a stretch's sequences have one model and draft alike.
 struct HeadstartHead {
   void *model;
   const void *cache;
-  const HeadstartDraft *draft;  // one sequence; `drafted` is not read
+  const HeadstartDraft *draft;  // with scratch for all sequences of the stretch; `drafted` is not read
   int32_t asked;              // 0: it reads along only
   int32_t depth, nodes;       // of a draft at most
   int32_t cached, unread;     // as in HeadstartDrafted, but at least none; out: where it stands at the end
@@ -101,34 +101,47 @@ struct HeadstartPlan {
   double other_seconds;       // of the rest of a round
 };
 
-// What happened in a round, in seconds; of each guesser what its verified guesses were to gain, and how many they were.
+// Times of a round, in seconds, and what its trees were chosen for, all sequences together.
 struct HeadstartRound {
-  int32_t drafted, accepted, token;  // nodes of its tree; nodes on the target's path; the token after them
-  int32_t verified[2], judged[2];    // of each guesser; judged: how many judgements it got
   double draft_seconds[2], pass_seconds, other_seconds;
-  double expected_tokens, expected_seconds, row_seconds, gains[2];
+  double expected_tokens, expected_seconds, row_seconds;
 };
 
-// Rounds of greedy decoding of one sequence, one after the other.
-struct HeadstartStretch {
+// What happened to one sequence in a round; of each guesser what its verified guesses were to gain, how many they were,
+// and how many judgements it got.
+struct HeadstartSpan {
+  int32_t drafted, accepted, token;  // nodes of its tree; nodes on the target's path; the token after them
+  int32_t verified[2], judged[2];
+  double gains[2];
+};
+
+// One sequence of a stretch. The stretch ends when it has said one of these tokens, or so many.
+struct HeadstartStretched {
   int32_t cached, root;       // tokens in the cache, and the one after them
-  int32_t blocks, pages_per_block;
-  const int32_t *block_table; // room for all rounds
-  // It ends after so many rounds, after so many seconds, with one of these tokens, or when so many tokens were said.
-  int32_t most_rounds, most_tokens;
   int32_t room;               // tokens that the context holds behind the root
-  double most_seconds;
-  int32_t ends;
-  const int32_t *end_tokens;
   int32_t nodes, depth;       // of a tree at most
+  int32_t most_tokens, ends;
+  const int32_t *end_tokens;
+  HeadstartGuesser guessers[2];
+};
+
+// Rounds of greedy decoding of some sequences side by side, one after the other.
+struct HeadstartStretch {
+  int32_t sequences;
+  HeadstartStretched *stretched;  // [sequences]
+  int32_t blocks, pages_per_block;
+  const int32_t *block_tables;  // [sequences][blocks], room for all rounds
+  int32_t most_rounds;        // it ends after so many, or after so many seconds
+  double most_seconds;
   int32_t taps;               // as in HeadstartPass
   const int32_t *tap_layers;
-  HeadstartGuesser *guessers; // [2]
   const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified
   int32_t rounds;             // out: how many were finished
   int32_t at_fault;           // out: the guesser that failed, -1: the target's pass
   HeadstartRound *round;      // out, [most_rounds]
-  // Out, [most_rounds][nodes]: the trees, their grades (0 under a plan); nodes on the target's path.
+  HeadstartSpan *span;        // out, [most_rounds][sequences]
+  // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a plan); nodes on the target's path.
+  int32_t nodes;
   int32_t *node_tokens, *node_parents, *node_grades, *path;
 };
 

@@ -1,5 +1,5 @@
-// Guesses of several drafters in one tree, of which as many are verified as pay: what the Python modules
-// drafting/planning/merged.py and round_costs.py do for one sequence, node for node.
+// Guesses of several drafters for several sequences, of which as many are verified as pay: what the Python modules
+// drafting/planning/merged.py and round_costs.py do, node for node.
 #pragma once
 #include <numeric>
 #include <unordered_map>
@@ -7,41 +7,12 @@
 #include "api.h"
 #include "guesses.h"
 
-class Weighing {
+// The guesses of all drafters for one sequence in one tree, each with its chance to be reached.
+class Merged {
  public:
-  // At most `most` nodes, the likeliest.
-  void choose(const HeadstartPlan &plan, const HeadstartGuesser *guessers, const Guesses (&guesses)[kGuessers],
-              int most, HeadstartRound &round) {
-    tree.clear();
-    merge(guessers, guesses);
-    std::vector<int> &ranked = order_;
-    ranked.resize(merged_.size());
-    std::iota(ranked.begin(), ranked.end(), 0);
-    std::stable_sort(ranked.begin(), ranked.end(), [&](int a, int b) { return reach_[a] > reach_[b]; });
-    ranked.resize(std::min<size_t>(ranked.size(), most));
-    ranked.resize(cut(plan, ranked, round));
-    for (const int node : ranked) {
-      const int credited = plan.merits[owners_[node]];
-      round.gains[credited] += reach_[node];
-      ++round.verified[credited];
-    }
-    std::sort(ranked.begin(), ranked.end());
-    place_.assign(merged_.size(), kRoot);
-    for (const int node : ranked) {
-      place_[node] = tree.size();
-      const int parent = merged_.parents[node];
-      tree.add(merged_.tokens[node], parent == kRoot ? kRoot : place_[parent], 0);
-    }
-  }
-
-  Guesses tree;  // what is to be verified
-
- private:
-  static constexpr double kMostCertain = 0.995;
-
   // Equal paths are one node, with the surer drafter's chance.
   void merge(const HeadstartGuesser *guessers, const Guesses (&all)[kGuessers]) {
-    merged_.clear(), chances_.clear(), owners_.clear(), nodes_.clear();
+    tree_.clear(), chances_.clear(), owners_.clear(), nodes_.clear();
     children_.clear(), children_.resize(1);  // [parent + 1]
     for (int i = 0; i < kGuessers; ++i) {
       const Guesses &guesses = all[i];
@@ -50,10 +21,10 @@ class Weighing {
         const int parent = guesses.parents[k] == kRoot ? kRoot : place_[guesses.parents[k]];
         const double chance = guessers[i].rates[guesses.grades[k]];
         const int64_t path = static_cast<int64_t>(parent + 1) << 32 | static_cast<uint32_t>(guesses.tokens[k]);
-        const auto [at, is_new] = nodes_.try_emplace(path, merged_.size());
+        const auto [at, is_new] = nodes_.try_emplace(path, tree_.size());
         const int node = at->second;
         if (is_new) {
-          merged_.add(guesses.tokens[k], parent, 0);
+          tree_.add(guesses.tokens[k], parent, 0);
           chances_.push_back(chance), owners_.push_back(1 << i);
           children_.emplace_back();
           children_[parent + 1].push_back(node);
@@ -66,11 +37,38 @@ class Weighing {
     }
     for (std::vector<int> &siblings : children_) share(siblings);
     reach_.clear();
-    for (int node = 0; node < merged_.size(); ++node) {
+    for (int node = 0; node < tree_.size(); ++node) {
       const double certain = std::min(chances_[node], kMostCertain);
-      reach_.push_back(merged_.parents[node] == kRoot ? certain : certain * reach_[merged_.parents[node]]);
+      reach_.push_back(tree_.parents[node] == kRoot ? certain : certain * reach_[tree_.parents[node]]);
     }
   }
+
+  // The nodes of highest reach, the highest first: a tree.
+  const std::vector<int> &ranked(int most) {
+    ranked_.resize(tree_.size());
+    std::iota(ranked_.begin(), ranked_.end(), 0);
+    std::stable_sort(ranked_.begin(), ranked_.end(), [&](int a, int b) { return reach_[a] > reach_[b]; });
+    ranked_.resize(std::min<size_t>(ranked_.size(), std::max(most, 0)));
+    return ranked_;
+  }
+
+  // These nodes, which hold all parents of theirs, without grades.
+  void pick(std::vector<int> &nodes, Guesses &out) {
+    out.clear();
+    std::sort(nodes.begin(), nodes.end());
+    place_.assign(tree_.size(), kRoot);
+    for (const int node : nodes) {
+      place_[node] = out.size();
+      const int parent = tree_.parents[node];
+      out.add(tree_.tokens[node], parent == kRoot ? kRoot : place_[parent], 0);
+    }
+  }
+
+  double reach(int node) const { return reach_[node]; }
+  int owners(int node) const { return owners_[node]; }
+
+ private:
+  static constexpr double kMostCertain = 0.995;
 
   // The chances of one parent's children are scaled down to what surer rivals leave.
   void share(std::vector<int> &siblings) {
@@ -83,25 +81,67 @@ class Weighing {
     }
   }
 
-  // How many of the ranked nodes make the most tokens per second (`RoundCosts.size`).
-  int cut(const HeadstartPlan &plan, const std::vector<int> &ranked, HeadstartRound &round) {
-    double tokens = 1.0;
+  Guesses tree_;
+  std::vector<double> chances_, reach_;  // [node]
+  std::vector<int> owners_, ranked_, place_;
+  std::vector<std::vector<int>> children_;
+  std::unordered_map<int64_t, int> nodes_;  // by parent and token
+};
+
+// The nodes of all sequences compete in one list, the likeliest first.
+class Weighing {
+ public:
+  void clear() { count_ = 0, ranked_.clear(); }
+
+  // One more sequence's guesses, of which `most` may be verified.
+  void add(const HeadstartGuesser *guessers, const Guesses (&guesses)[kGuessers], int most) {
+    if (count_ == static_cast<int>(merged_.size())) merged_.emplace_back();
+    Merged &merged = merged_[count_];
+    merged.merge(guessers, guesses);
+    for (const int node : merged.ranked(most)) ranked_.push_back({merged.reach(node), count_, node});
+    ++count_;
+  }
+
+  // As many nodes as make the most tokens per second (`RoundCosts.size`), of each sequence its own.
+  void cut(const HeadstartPlan &plan, HeadstartRound &round) {
+    std::stable_sort(ranked_.begin(), ranked_.end(),
+                     [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
+    double tokens = count_;
     round.expected_tokens = tokens, round.expected_seconds = plan.pass_seconds[0] + plan.other_seconds;
     int count = 0;
-    const int most = std::min<int>(ranked.size(), plan.passes - 1);
+    const int most = std::min<int>(ranked_.size(), plan.passes - 1);
     for (int node = 1; node <= most; ++node) {
-      tokens += reach_[ranked[node - 1]];
+      tokens += ranked_[node - 1].reach;
       const double seconds = plan.pass_seconds[node] + plan.other_seconds;
       if (tokens * round.expected_seconds > round.expected_tokens * seconds)
         round.expected_tokens = tokens, round.expected_seconds = seconds, count = node;
     }
     round.row_seconds = count ? (plan.pass_seconds[count] - plan.pass_seconds[0]) / count : 0.0;
-    return count;
+    ranked_.resize(count);
   }
 
-  Guesses merged_;
-  std::vector<double> chances_, reach_;  // [node]
-  std::vector<int> owners_, order_, place_;
-  std::vector<std::vector<int>> children_;
-  std::unordered_map<int64_t, int> nodes_;  // by parent and token
+  // What was chosen for a sequence, with its credits; sequences in the order in which they were added.
+  void take(const HeadstartPlan &plan, int sequence, Guesses &tree, HeadstartSpan &span) {
+    Merged &merged = merged_[sequence];
+    chosen_.clear();
+    for (const Ranked &each : ranked_) {
+      if (each.sequence != sequence) continue;
+      const int credited = plan.merits[merged.owners(each.node)];
+      span.gains[credited] += each.reach;
+      ++span.verified[credited];
+      chosen_.push_back(each.node);
+    }
+    merged.pick(chosen_, tree);
+  }
+
+ private:
+  struct Ranked {
+    double reach;
+    int sequence, node;
+  };
+
+  std::vector<Merged> merged_;  // [sequence], kept for their memory
+  int count_ = 0;
+  std::vector<Ranked> ranked_;
+  std::vector<int> chosen_;
 };
