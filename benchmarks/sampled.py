@@ -66,6 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompts", type=Path, help="in Spec-Bench's form; the first turn of each is answered")
     parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--precision", default="auto")
     parser.add_argument("--drafters", default="ngram,suffix,recycling,medusa,eagle3")
     parser.add_argument("--per-group", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=64)
@@ -77,7 +78,7 @@ def main() -> None:
     wanted = parser.parse_args()
     if wanted.threads:
         torch.set_num_threads(wanted.threads)
-    model = load_model(wanted.model)
+    model = load_model(wanted.model, wanted.precision)
     bench = Workbench.of_model(model)
     modes = {
         "greedy": {"temperature": 0.0},

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
 from headstart.engine.best_ids import best_ids
+from headstart.engine.commit import commit_tokens
 from headstart.engine.constraint import prune
 from headstart.engine.law import TargetLaw
-from headstart.engine.outputs import SequenceStats, TokenLogprobs, TokenOrigin
+from headstart.engine.outputs import SequenceStats, TokenLogprobs
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Plan
 from headstart.engine.sequence import Sequence
@@ -75,7 +76,10 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
                 continue
             if sequence.trace is not None and sequence.started is not None:
                 sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)
-            committed = commit_tokens(sequence, draft, verdict, law)
+            stats = sequence.stats
+            stats.drafted += draft.num_drafted
+            stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
+            committed = commit_tokens(sequence, verdict.path, *_said(draft, verdict), law)
             kept = verdict.path[: len(committed) - 1]
             outcomes.append(
                 RoundOutcome(
@@ -97,50 +101,19 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
     drafters.observe(outcomes)
 
 
-def commit_tokens(
-    sequence: Sequence, draft: DraftTree, verdict: Verdict, law: TargetLaw | None = None
-) -> tuple[int, ...]:
-    """Make a verdict's tokens final, up to the one that ends the sequence; what follows it is discarded.
-
-    End-of-sequence tokens, stop tokens, stop strings and lengths are decided here alone. Counts acceptance.
-
-    Args:
-        law: read where the request wants log-probabilities.
-
-    Returns:
-        The committed tokens, at least one.
-    """
-    stats = sequence.stats
-    stats.drafted += draft.num_drafted
-    stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
-    committed: list[int] = []
-    for depth, node in enumerate((ROOT, *verdict.path)):
-        accepted = depth < len(verdict.path)
-        token = draft.token_list[verdict.path[depth]] if accepted else verdict.token
-        guesses = draft.children.get(node)
-        guessed = bool(guesses)
-        if sequence.params.logprobs is not None:
-            assert law is not None
-            sequence.logprobs.append(law.logprobs(node, token, sequence.params.logprobs))
-        sequence.origins.append(_origin(accepted, guessed, depth))
-        sequence.rejected.append(draft.token_list[guesses[0]] if guesses and not accepted else None)
-        sequence.commit(token)
-        committed.append(token)
-        if guessed:
-            _count(stats.drafted_per_position, depth)
-        if accepted:
-            stats.accepted += 1
-            _count(stats.accepted_per_position, depth)
-        if sequence.finished:
-            break
-    while len(stats.accepted_per_position) < len(stats.drafted_per_position):
-        stats.accepted_per_position.append(0)
-    return tuple(committed)
-
-
 def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
     wishes = sequence.speculation
     return verify(draft, law, sequence.noise, len(sequence.tokens) - 1, wishes.verify, wishes.lenience, wishes.typical)
+
+
+def _said(draft: DraftTree, verdict: Verdict) -> tuple[list[int], list[int | None]]:
+    """The tokens of a verdict, and the drafter's first guess in the place of each."""
+    tokens, children = draft.token_list, draft.children
+    guesses = [children.get(node) for node in (ROOT, *verdict.path)]
+    return (
+        [*[tokens[node] for node in verdict.path], verdict.token],
+        [None if found is None else tokens[found[0]] for found in guesses],
+    )
 
 
 def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:
@@ -193,20 +166,6 @@ def _best(drafters: DrafterPool, sequence: Sequence, output: SpanOutput) -> NDAr
     if count and output.best is not None:
         return output.best[:, None].astype(np.int64)
     return best_ids(output.logits, count) if count and len(output.logits) else None
-
-
-def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
-    if accepted:
-        return TokenOrigin.ACCEPTED
-    if guessed:
-        return TokenOrigin.CORRECTED
-    return TokenOrigin.BONUS if depth else TokenOrigin.PLAIN
-
-
-def _count(counts: list[int], index: int) -> None:
-    if index == len(counts):
-        counts.append(0)
-    counts[index] += 1
 
 
 @dataclass

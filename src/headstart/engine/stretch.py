@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-import numpy as np
-
-from headstart.draft_tree import DraftTree
+from headstart.draft_tree import ROOT
 from headstart.drafting.base import DraftBudget
+from headstart.engine.commit import commit_tokens
 from headstart.engine.pool import DrafterPool
-from headstart.engine.round import commit_tokens, wanted_rows
+from headstart.engine.round import wanted_rows
 from headstart.engine.sequence import Sequence
-from headstart.models.stretch import GuesserFault, RoundRecord, StretchLimits
+from headstart.models.stretch import GuesserFault, RoundRecord, SpanRecord, StretchLimits
 from headstart.runner import ModelRunner
-from headstart.verification.base import Verdict
 
 MOST_ROUNDS = 8
 MOST_SECONDS = 0.05
@@ -83,16 +81,27 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
 def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:
     """Make the rounds' tokens final, up to the round that ends a sequence; returns how many rounds count."""
     for counted, done in enumerate(rounds, start=1):
+        draft_seconds, finished = sum(done.draft_seconds), False
         for sequence, span in zip(sequences, done.spans, strict=True):
-            draft = DraftTree.empty()
-            if span.tokens:
-                draft = DraftTree(np.array(span.tokens, np.int32), np.array(span.parents, np.int32))
-            commit_tokens(sequence, draft, Verdict(tuple(span.path), span.token))
+            commit_tokens(sequence, span.path, *_said(span))
             stats = sequence.stats
+            stats.drafted += len(span.tokens)
             stats.target_passes += 1
             stats.rounds += 1
-            stats.draft_seconds += sum(done.draft_seconds)
+            stats.draft_seconds += draft_seconds
             stats.target_seconds += done.pass_seconds
-        if any([sequence.finished for sequence in sequences]):
+            finished |= sequence.finished
+        if finished:
             return counted
     return len(rounds)
+
+
+def _said(span: SpanRecord) -> tuple[list[int], list[int | None]]:
+    """The tokens of a round, and the drafter's first guess in the place of each."""
+    first = dict[int, int]()
+    for token, parent in zip(span.tokens, span.parents, strict=True):
+        first.setdefault(parent, token)
+    return (
+        [*[span.tokens[node] for node in span.path], span.token],
+        [first.get(node) for node in (ROOT, *span.path)],
+    )

@@ -1,0 +1,66 @@
+"""Making tokens final."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from headstart.draft_tree import ROOT
+from headstart.engine.law import TargetLaw
+from headstart.engine.outputs import TokenOrigin
+from headstart.engine.sequence import Sequence
+
+
+def commit_tokens(
+    sequence: Sequence,
+    path: Seq[int],
+    tokens: Seq[int],
+    guesses: Seq[int | None],
+    law: TargetLaw | None = None,
+) -> tuple[int, ...]:
+    """Make a round's tokens final, up to the one that ends the sequence; what follows it is discarded.
+
+    End-of-sequence tokens, stop tokens, stop strings and lengths are decided here alone. Counts acceptance.
+
+    Args:
+        path: accepted nodes of the draft, from the first level down.
+        tokens: theirs, then the target's own.
+        guesses: the drafter's first guess in the place of each of the tokens; None: it had none.
+        law: read where the request wants log-probabilities.
+
+    Returns:
+        The committed tokens, at least one.
+    """
+    stats, wanted, last = sequence.stats, sequence.params.logprobs, len(path)
+    drafted, kept = stats.drafted_per_position, stats.accepted_per_position
+    for depth, (token, guess) in enumerate(zip(tokens, guesses, strict=True)):
+        accepted = depth < last
+        if wanted is not None:
+            assert law is not None
+            sequence.logprobs.append(law.logprobs(path[depth - 1] if depth else ROOT, token, wanted))
+        sequence.origins.append(_origin(accepted, guess is not None, depth))
+        sequence.rejected.append(None if accepted else guess)
+        sequence.commit(token)
+        if guess is not None:
+            _count(drafted, depth)
+        if accepted:
+            stats.accepted += 1
+            _count(kept, depth)
+        if sequence.finished:
+            break
+    while len(kept) < len(drafted):
+        kept.append(0)
+    return tuple(tokens[: depth + 1])
+
+
+def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
+    if accepted:
+        return TokenOrigin.ACCEPTED
+    if guessed:
+        return TokenOrigin.CORRECTED
+    return TokenOrigin.BONUS if depth else TokenOrigin.PLAIN
+
+
+def _count(counts: list[int], index: int) -> None:
+    if index == len(counts):
+        counts.append(0)
+    counts[index] += 1
