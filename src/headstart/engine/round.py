@@ -136,17 +136,20 @@ def _note_prompt(sequence: Sequence, first: int, output: SpanOutput) -> None:
 
 def wanted_rows(runner: ModelRunner, drafters: DrafterPool, sequence: Sequence) -> Wanted:
     """What a verified row is asked for: its logits, or no more than its best token where nothing else is looked at."""
-    enough = (
-        runner.backend.finds_best
-        and sequence.transforms.only_best
-        and sequence.constraint is None
+    enough = runner.backend.finds_best and sequence.transforms.only_best and says_enough(drafters, sequence)
+    return "best" if enough else "all"
+
+
+def says_enough(drafters: DrafterPool, sequence: Sequence) -> bool:
+    """Whether nothing is read off the target's rows but the tokens that it says."""
+    return (
+        sequence.constraint is None
         and sequence.params.logprobs is None
         and sequence.trace is None
         and sequence.speculation.lenience is None
         and sequence.speculation.typical is None
         and drafters.needs_of(sequence).top_ids <= 1
     )
-    return "best" if enough else "all"
 
 
 def _tree(sequence: Sequence, draft: DraftTree, wanted: Wanted) -> Span:

@@ -1,4 +1,4 @@
-"""Several rounds at once, where greedy sequences decode and nothing looks at their logits."""
+"""Several rounds at once, where sequences decode and nothing but their tokens is read off the target's rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from headstart.draft_tree import ROOT
 from headstart.drafting.base import DraftBudget
 from headstart.engine.commit import commit_tokens
 from headstart.engine.pool import DrafterPool
-from headstart.engine.round import wanted_rows
+from headstart.engine.round import says_enough
 from headstart.engine.sequence import Sequence
-from headstart.models.stretch import GuesserFault, RoundRecord, SpanRecord, StretchLimits
+from headstart.models.stretch import GuesserFault, RoundRecord, Sampling, SpanRecord, StretchLimits
 from headstart.runner import ModelRunner
 
 MOST_ROUNDS = 8
@@ -32,7 +32,7 @@ def run_stretch(
         Whether any round was run; where not, ``decode_round`` has to.
     """
     sequences = [sequence for sequence, _ in decoding]
-    if not runner.runs_stretches or any([wanted_rows(runner, drafters, each) != "best" for each in sequences]):
+    if not runner.runs_stretches or not all([_may_run(drafters, sequence) for sequence in sequences]):
         return False
     limits = _limits(runner, decoding, max_context)
     part = drafters.stretch(sequences, limits) if limits else None
@@ -51,6 +51,11 @@ def run_stretch(
             runner.cache.commit(sequence.id, range(len(sequence.tokens) - length))
     drafters.learn(sequences, part, rounds[:counted])
     return counted > 0
+
+
+def _may_run(drafters: DrafterPool, sequence: Sequence) -> bool:
+    transforms = sequence.transforms
+    return (transforms.only_best or transforms.only_drawn) and says_enough(drafters, sequence)
 
 
 def _limits(runner: ModelRunner, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int) -> list[StretchLimits]:
@@ -75,7 +80,13 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
         end_tokens=stops.end_tokens | stops.stop_tokens,
         nodes=budget.nodes,
         depth=budget.depth,
+        sampling=None if sequence.transforms.greedy else _sampling_of(sequence),
     )
+
+
+def _sampling_of(sequence: Sequence) -> Sampling:
+    params = sequence.params
+    return Sampling(params.temperature, params.min_p, max(params.top_k, 0), sequence.noise.coupled_key)
 
 
 def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:

@@ -1,4 +1,4 @@
-"""Several rounds of greedy sequences in one call: the contract between engine, drafters and a backend that can.
+"""Several rounds of some sequences in one call: the contract between engine, drafters and a backend that can.
 
 Between two passes an interpreter's memory has left the processor's caches, so that everything it does for a round costs
 several times as much as it would otherwise. A *stretch* runs rounds without it: draft, pass, accept, again.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headstart.models.backend import IntArray, KVStorage
+from headstart.sampling.kernels import NoiseKey
 
 MOST_GUESSERS = 2
 
@@ -117,6 +118,19 @@ class StretchPart:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """How a sequence draws its tokens where logits become a law by these alone (``Transforms.sample``)."""
+
+    temperature: float
+    min_p: float
+    """0: it is not asked for."""
+    top_k: int
+    """0: it is not asked for."""
+    noise: NoiseKey
+    """Of the draws at position 0, whose place in the counter is its first word."""
+
+
+@dataclass(frozen=True)
 class StretchLimits:
     """When a stretch ends, at the latest, and what a drafter may do in it for one of its sequences."""
 
@@ -134,6 +148,8 @@ class StretchLimits:
     """As ``DraftBudget.least``."""
     guesses: bool = True
     """False for a drafter that only follows what is said."""
+    sampling: Sampling | None = None
+    """None: the best token is said."""
 
     @property
     def rows(self) -> int:
@@ -156,8 +172,8 @@ class Stretches(Protocol):
         """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 
         All take part in every round; the stretch ends with the round that ends one of them. Accepted rows stand behind
-        the cached ones, in order, those of the root included. A round in which a row has no best token is not among
-        the rounds; there the stretch ends.
+        the cached ones, in order, those of the root included. A round in which a row has no best token, or a draw
+        cannot be told in short, is not among the rounds; there the stretch ends.
 
         Args:
             block_tables: int32 [sequence, block], with room for ``limits.rows``.

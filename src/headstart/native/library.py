@@ -33,11 +33,24 @@ class Pass(Structure):
     )
 
 
+class Noise(Structure):
+    """``HeadstartNoise``."""
+
+    _fields_ = (("key", c_uint32 * 2), ("counter", c_uint32 * 3))
+
+
+class Sampling(Structure):
+    """``HeadstartSampling``."""
+
+    _fields_ = (("temperature", c_double), ("depth", c_double), ("top_k", c_int32), ("noise", Noise))
+
+
 class Drafted(Structure):
     """``HeadstartDrafted``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("cached", "unread", "depth", "nodes", "pages", "found", "beams")),
+        *((name, c_int32) for name in ("cached", "unread", "depth", "nodes", "pages", "found", "beams", "root")),
+        ("sampling", POINTER(Sampling)),
         *((name, c_void_p) for name in ("page_table", "tokens", "features")),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_scores")),
     )
@@ -123,6 +136,7 @@ class Stretched(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("cached", "root", "room", "nodes", "depth", "most_tokens", "ends")),
         ("end_tokens", c_void_p),
+        ("sampling", POINTER(Sampling)),
         ("guessers", Guesser * 2),
     )
 
@@ -146,12 +160,6 @@ class Stretch(Structure):
         ("nodes", c_int32),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
     )
-
-
-class Noise(Structure):
-    """``HeadstartNoise``."""
-
-    _fields_ = (("key", c_uint32 * 2), ("counter", c_uint32 * 3))
 
 
 _SIGNATURES = {

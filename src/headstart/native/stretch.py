@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from headstart.models.stretch import (
     GuesserFault,
     Judgement,
     RoundRecord,
+    Sampling,
     SpanRecord,
     StretchLimits,
     StretchPart,
@@ -72,6 +74,9 @@ class NativeStretches:
         entered = []
         for place, (to, tokens) in enumerate(zip(stretched, ends, strict=True)):
             to.ends, to.end_tokens = len(tokens), address(tokens)
+            sampling = limits[place].sampling
+            if sampling is not None:
+                to.sampling = ctypes.pointer(_sampling(sampling))
             for slot, guesser in zip(to.guessers, part.guessers[place] if part.guessers else (), strict=False):
                 if guesser is not None:
                     entered.append((slot, self._enter(slot, guesser, limits[place])))
@@ -139,6 +144,11 @@ def _end(cached: int, limits: StretchLimits) -> int:
 def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
     """A sequence for the library, but its end tokens and guessers."""
     return c.Stretched(cached, root, limits.room, limits.nodes, limits.depth, limits.tokens)
+
+
+def _sampling(sampling: Sampling) -> c.Sampling:
+    depth = -sampling.temperature * math.log(sampling.min_p) if sampling.min_p else math.inf
+    return c.Sampling(sampling.temperature, depth, sampling.top_k, c.Noise(*sampling.noise))
 
 
 def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:

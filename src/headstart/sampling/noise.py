@@ -86,6 +86,11 @@ class SequenceNoise:
         """
         return SequenceNoise(self.seed, self.sample, level=self._level + 1)
 
+    @property
+    def coupled_key(self) -> NoiseKey:
+        """Of the coupled draws at position 0; a position is the first word of the counter."""
+        return self._key_of(Stream.TARGET, 0, 0)
+
     def position_exponentials(self, position: int, vocab_size: int, ids: Tensor | None = None) -> Tensor:
         """Exp(1) noise of the token at ``position``, float64 [vocab], or [id] for int64 ``ids`` (the same bits).
 

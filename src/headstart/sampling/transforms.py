@@ -139,6 +139,11 @@ class Transforms:
         return self.greedy and not (self._edits or self.needs_history)
 
     @property
+    def only_drawn(self) -> bool:
+        """Whether the next token is drawn, and temperature, top-k and min-p alone make the law."""
+        return not (self.greedy or self._edits or self.needs_history) and self.params.top_p == 1
+
+    @property
     def needs_history(self) -> bool:
         """Whether the law depends on earlier tokens, so that a history must be given."""
         return self._penalises or self.params.min_tokens > 0 or bool(self._sequences)

@@ -34,12 +34,28 @@ struct HeadstartPass {
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
 };
 
+// The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
+struct HeadstartNoise {
+  uint32_t key[2], counter[3];
+};
+
+// How a sequence draws tokens: each is the argmin of E / p, E the noise of its position, p proportional to
+// exp(logit / temperature) where neither top-k nor min-p takes the token out.
+struct HeadstartSampling {
+  double temperature;
+  double depth;               // how far below the highest logit min-p reaches; infinite: it is not asked for
+  int32_t top_k;              // 0: it is not asked for
+  HeadstartNoise noise;       // of position 0
+};
+
 // One sequence of a draft that grows.
 struct HeadstartDrafted {
   int32_t cached, unread;     // true rows in the cache, and behind them those to be read first, at least one
   int32_t depth, nodes;       // at most
   int32_t pages;              // in page_table: room for all true rows, and for the width of every level but the last
   int32_t found, beams;       // out: nodes written; rows of `logits` that the next level grows from
+  int32_t root;               // position of the last committed token, where there is `sampling`
+  const HeadstartSampling *sampling;  // ranks tokens by the noise that they will be drawn with; null: it does not
   const int32_t *page_table;
   const int32_t *tokens;      // [unread]
   const float *features;      // [unread][features]
@@ -122,10 +138,11 @@ struct HeadstartStretched {
   int32_t nodes, depth;       // of a tree at most
   int32_t most_tokens, ends;
   const int32_t *end_tokens;
+  const HeadstartSampling *sampling;  // null: the best token is said
   HeadstartGuesser guessers[2];
 };
 
-// Rounds of greedy decoding of some sequences side by side, one after the other.
+// Rounds of some sequences side by side, one after the other.
 struct HeadstartStretch {
   int32_t sequences;
   HeadstartStretched *stretched;  // [sequences]
@@ -143,11 +160,6 @@ struct HeadstartStretch {
   // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a plan); nodes on the target's path.
   int32_t nodes;
   int32_t *node_tokens, *node_parents, *node_grades, *path;
-};
-
-// The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
-struct HeadstartNoise {
-  uint32_t key[2], counter[3];
 };
 
 // Whether this library can run here (asks the system for the matrix unit where it needs one).

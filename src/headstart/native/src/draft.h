@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "best.h"
+#include "foresight.h"
 #include "pass.h"
 
 class Draft {
@@ -71,7 +72,11 @@ class Draft {
     log_probs_.resize(ranks), ids_.resize(ranks);
     for (int s = 0; s < draft.sequences; ++s) {
       Tree &tree = trees_[s];
+      const HeadstartDrafted &of = draft.drafted[s];
       candidates_.clear();
+      if (of.sampling)
+        foresight_.put(draft.logits + static_cast<size_t>(tree.first_row) * vocab, static_cast<int>(tree.beams.size()),
+                       vocab, draft.target_ids, *of.sampling, of.root + level);
       for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
         const int row = tree.first_row + beam, parent = tree.beams[beam].node;
         const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
@@ -85,7 +90,7 @@ class Draft {
           tree.nodes.push_back({token, parent, level, score});
         }
       }
-      choose(tree, draft, draft.drafted[s], level);
+      choose(tree, draft, of, level);
     }
   }
 
@@ -199,6 +204,7 @@ class Draft {
 
   const Decoder &m_;
   PassRunner &runner_;
+  Foresight foresight_;
   std::vector<Tree> trees_;  // [sequence]
   std::vector<float> states_, inputs_;  // of the rows of the last pass, and of the next
   Rows rows_;

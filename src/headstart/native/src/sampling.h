@@ -125,6 +125,13 @@ static inline double mass_of(const float *row, int64_t count, float peak, double
   return mass;
 }
 
+// The lowest logit that min-p and top-k keep.
+static inline double floor_of(const float *row, int64_t count, float peak, const HeadstartSampling &sampling) {
+  const double floor = peak - sampling.depth;
+  const bool cuts = sampling.top_k > 0 && sampling.top_k < count;
+  return cuts ? std::max<double>(floor, ranked(row, count, sampling.top_k)) : floor;
+}
+
 // Tokens of one row that may be the argmin of E / p, E the row's exponential noise and p proportional to
 // exp(z / temperature) where z >= floor.
 class Contest {
@@ -221,3 +228,14 @@ class Contest {
   int64_t found_ids_[kMost];
   double ratios_[kMost];
 };
+
+// The token at a position; -1 where that cannot be told in short.
+static inline int32_t drawn(const float *row, int64_t count, const HeadstartSampling &sampling, int position) {
+  const float peak = peak_of(row, count);
+  if (!std::isfinite(peak)) return -1;
+  HeadstartNoise noise = sampling.noise;
+  noise.counter[0] = static_cast<uint32_t>(position);
+  int64_t id;
+  Contest contest(row, count, sampling.temperature, floor_of(row, count, peak, sampling), noise);
+  return contest.run(&id, 1) == 1 ? static_cast<int32_t>(id) : -1;
+}

@@ -1,9 +1,10 @@
-// Several rounds of greedy sequences without a return to Python: draft, pass, accept, again. Between two passes the
+// Several rounds of some sequences without a return to Python: draft, pass, accept, again. Between two passes the
 // interpreter's memory has left the caches, so that a round's worth of it costs up to a millisecond.
 #pragma once
 #include <chrono>
 
 #include "draft.h"
+#include "sampling.h"
 #include "suffix_text.h"
 #include "weighing.h"
 
@@ -39,7 +40,7 @@ class Stretch {
       if (const char *error = pass(cache)) return error;
       round.pass_seconds = seconds_since(drafted);
       for (Voice &voice : voices_)
-        if (!walk(voice)) return nullptr;  // a row without a best token: not a round
+        if (!walk(voice)) return nullptr;  // not a round
       for (Voice &voice : voices_) {
         keep(cache, voice);
         if (const char *error = read_along(voice, drafting_of)) return error;
@@ -64,6 +65,7 @@ class Stretch {
     int nodes, depth;              // that its guesses may have
     Guesses guesses[kGuessers], tree;
     int first_row;                 // in the pass; row 0 of its own is its root, row i + 1 node i
+    int first_answer;              // in `best_`; or in `logits_`, where it samples
     std::vector<int> kept;         // of its own rows those that stay
     HeadstartSpan *span;
     int32_t *path;
@@ -73,6 +75,7 @@ class Stretch {
       nodes = std::min(of->nodes, of->room - before - 1);
       depth = std::min({of->depth, of->most_tokens - before - 1, nodes});
     }
+    int position() const { return of->cached + before; }  // of the root
     int root() const { return said.empty() ? of->root : said.back(); }
   };
 
@@ -130,6 +133,7 @@ class Stretch {
       if (head.model != first.model || head.cache != first.cache) return "the heads of one drafter differ";
       HeadstartDrafted &of = drafted_[k];
       of.cached = head.cached, of.unread = head.unread;
+      of.root = voice.position(), of.sampling = voice.of->sampling;
       of.depth = std::min(voice.depth, head.depth), of.nodes = std::min(voice.nodes, head.nodes);
       of.pages = head.pages, of.page_table = head.page_table, of.tokens = voice.waiting.data();
       of.features = head.features + (head.held - head.unread) * size;
@@ -192,35 +196,40 @@ class Stretch {
 
   const char *pass(const KvCache &cache) {
     tokens_.clear(), parents_.clear(), cached_.clear(), starts_.assign(1, 0);
+    best_rows_.clear(), logit_rows_.clear();
     for (Voice &voice : voices_) {
       voice.first_row = static_cast<int>(tokens_.size());
+      std::vector<int32_t> &asked = voice.of->sampling ? logit_rows_ : best_rows_;
+      voice.first_answer = static_cast<int>(asked.size());
+      for (int row = 0; row <= voice.tree.size(); ++row) asked.push_back(voice.first_row + row);
       tokens_.push_back(voice.root()), parents_.push_back(kRoot);
       tokens_.insert(tokens_.end(), voice.tree.tokens.begin(), voice.tree.tokens.end());
       for (const int32_t parent : voice.tree.parents) parents_.push_back(voice.first_row + parent + 1);
-      starts_.push_back(static_cast<int32_t>(tokens_.size())), cached_.push_back(voice.of->cached + voice.before);
+      starts_.push_back(static_cast<int32_t>(tokens_.size())), cached_.push_back(voice.position());
     }
     const int rows = static_cast<int>(tokens_.size());
-    best_.resize(rows), rows_.resize(rows);
-    std::iota(rows_.begin(), rows_.end(), 0);
+    best_.resize(best_rows_.size());
+    logits_.resize(logit_rows_.size() * m_.shape.vocab);
     states_.resize(static_cast<size_t>(s_->taps) * rows * m_.shape.hidden);
     taps_.clear();
     for (int tap = 0; tap < s_->taps; ++tap)
       taps_.push_back(states_.data() + static_cast<size_t>(tap) * rows * m_.shape.hidden);
     HeadstartPass pass{};
     pass.rows = rows, pass.sequences = s_->sequences, pass.blocks_per_sequence = s_->blocks;
-    pass.pages_per_block = s_->pages_per_block, pass.best = rows, pass.layers = m_.shape.layers, pass.taps = s_->taps;
+    pass.pages_per_block = s_->pages_per_block, pass.layers = m_.shape.layers, pass.taps = s_->taps;
     pass.tokens = tokens_.data(), pass.parents = parents_.data(), pass.row_starts = starts_.data();
     pass.cached_lengths = cached_.data(), pass.block_tables = s_->block_tables;
-    pass.best_rows = rows_.data(), pass.tap_layers = s_->tap_layers;
-    pass.best_ids = best_.data(), pass.tap_rows = taps_.data();
+    pass.best = static_cast<int>(best_rows_.size()), pass.best_rows = best_rows_.data(), pass.best_ids = best_.data();
+    pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
+    pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
     return runner_.run(cache, pass);
   }
 
-  // Follows the target's own tokens down the tree; false where it has none.
+  // Follows the target's own tokens down the tree; false where it has none, or they cannot be told here.
   bool walk(Voice &voice) {
     voice.kept.assign(1, 0);
     for (int node = kRoot;;) {
-      const int32_t token = best_[voice.first_row + node + 1];
+      const int32_t token = answer(voice, node + 1);
       if (token < 0) return false;
       voice.said.push_back(token);
       const int child = voice.tree.child(node, token);
@@ -233,9 +242,17 @@ class Stretch {
     }
   }
 
+  // What the target says after a row, the last of `kept`; -1 where it has nothing, or Python must decide.
+  int32_t answer(const Voice &voice, int row) const {
+    const size_t place = voice.first_answer + row;
+    if (!voice.of->sampling) return best_[place];
+    const int position = voice.position() + static_cast<int>(voice.kept.size());
+    return drawn(&logits_[place * m_.shape.vocab], m_.shape.vocab, *voice.of->sampling, position);
+  }
+
   // Moves the accepted rows behind the tokens that were cached.
   void keep(const KvCache &cache, const Voice &voice) const {
-    const int first = voice.of->cached + voice.before, size = s_->pages_per_block * kPageKeys;
+    const int first = voice.position(), size = s_->pages_per_block * kPageKeys;
     const auto place = [&](int row) {
       const int slot = first + row;
       return voice.block_table[slot / size] * size + slot % size;
@@ -307,7 +324,7 @@ class Stretch {
   std::vector<HeadstartDrafted> drafted_;
   std::vector<int32_t> node_tokens_, node_parents_;  // of the drafts
   std::vector<float> node_scores_;
-  std::vector<int32_t> tokens_, parents_, starts_, cached_, best_, rows_;  // of the pass
-  std::vector<float> states_;
+  std::vector<int32_t> tokens_, parents_, starts_, cached_, best_rows_, logit_rows_, best_;  // of the pass
+  std::vector<float> states_, logits_;
   std::vector<float *> taps_;  // [tap] into states_
 };

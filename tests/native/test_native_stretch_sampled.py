@@ -1,0 +1,109 @@
+"""Rounds at once of requests that sample: every draw is the one that is drawn round by round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from native_cases import random_tokens
+from stretch_cases import DRAFTERS, Counted, make_engine, one_by_one, told
+
+from headstart.drafting.base import SpeculationParams
+from headstart.engine.outputs import FinishReason
+from headstart.native.loader import load_library
+from headstart.sampling.params import SamplingParams
+from headstart.verification.base import VerifyRule
+from toys import run_all, toy_sequence
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+
+LAWS: list[dict[str, float]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.3},
+    {"temperature": 1.4, "top_k": 5},
+    {"temperature": 0.9, "min_p": 0.1},
+    {"temperature": 2.0, "top_k": 12, "min_p": 0.02},
+]
+
+
+def params(law: dict[str, float], seed: int, max_tokens: int = 70) -> SamplingParams:
+    return SamplingParams(**law, seed=seed, max_tokens=max_tokens)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_a_lone_request_draws_the_same(
+    drafter: str, law: dict[str, float], head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts of acceptance, too, so that a head ranks its guesses by the noise as it does round by round."""
+    answers = []
+    for singly in (False, True):
+        if singly:
+            at_once = counted.rounds
+            one_by_one(monkeypatch)
+        engine = make_engine(drafter, head_directory)
+        sequences = []
+        for seed in range(3):
+            prompt = random_tokens(5 + 30 * seed, seed)
+            sequences.append(toy_sequence(engine, prompt, sequence_id=seed, params=params(law, seed)))
+            run_all(engine, sequences[-1:])
+        answers.append([told(each, drafter != "auto") for each in sequences])
+    assert answers[0] == answers[1]
+    assert counted.rounds == at_once > 0
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_requests_of_different_laws_decode_together(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Greedy ones among them; samples of one request differ by their place in the noise."""
+    answers = []
+    for singly in (False, True):
+        if singly:
+            one_by_one(monkeypatch)
+        engine = make_engine(drafter, head_directory)
+        wanted = [
+            SamplingParams(temperature=0, max_tokens=70),
+            *[params(law, 7, 50 + 10 * i) for i, law in enumerate(LAWS)],
+        ]
+        sequences = [
+            toy_sequence(engine, random_tokens(20, i % 2), sequence_id=i, params=each) for i, each in enumerate(wanted)
+        ]
+        run_all(engine, sequences)
+        engine.check()
+        answers.append([told(each, drafter == "none") for each in sequences])
+    assert answers[0] == answers[1]
+    assert counted.sequences == len(LAWS) + 1
+
+
+@pytest.mark.parametrize("rule", list(VerifyRule))
+def test_whatever_rule_was_asked_for_guesses_are_walked(
+    rule: VerifyRule, head_directory: Path, counted: Counted
+) -> None:
+    """They are point masses, so the draws are plain decoding's."""
+    outputs = []
+    for drafter in ("none", "eagle3", "auto"):
+        engine = make_engine(drafter, head_directory)
+        wish = SpeculationParams(verify=rule)
+        sequence = toy_sequence(engine, random_tokens(30), params=params({"temperature": 0.8}, 3), speculation=wish)
+        outputs.append(run_all(engine, [sequence]))
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert counted.rounds > 0
+
+
+def test_a_row_that_is_no_number_fails_its_request(head_directory: Path, counted: Counted) -> None:
+    engine = make_engine("none", head_directory)
+    wanted = params({"temperature": 0.7}, 5, 40)
+    (said,) = run_all(engine, [toy_sequence(engine, random_tokens(20), params=wanted)])
+    place = next(i for i, token in enumerate(said) if i > 5 and token not in [*random_tokens(20), *said[:i]])
+    embedding = engine.runner.backend._embedding  # type: ignore[attr-defined]
+    row = embedding[said[place]].clone()
+    try:
+        embedding[said[place]] = float("nan")
+        sequence = toy_sequence(engine, random_tokens(20), sequence_id=1, params=wanted)
+        run_all(engine, [sequence])
+    finally:
+        embedding[said[place]] = row
+    assert sequence.finish_reason is FinishReason.ERROR
+    assert sequence.output == said[: place + 1]
+    assert counted.rounds > 0
