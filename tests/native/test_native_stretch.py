@@ -137,12 +137,12 @@ def test_a_head_knows_afterwards_what_it_would_know(
 @pytest.mark.parametrize(
     "wish",
     [
-        {"params": SamplingParams(temperature=0.8, top_p=0.9, max_tokens=30, seed=3)},
+        {"params": SamplingParams(temperature=0.8, logit_bias={3: 1.0}, max_tokens=30, seed=3)},
         {"params": SamplingParams(temperature=0, max_tokens=30, logprobs=2)},
         {"params": SamplingParams(temperature=0, max_tokens=30, repetition_penalty=1.2)},
         {"params": SamplingParams(temperature=0, max_tokens=30), "speculation": SpeculationParams(typical=0.1)},
     ],
-    ids=["nucleus", "logprobs", "penalty", "typical"],
+    ids=["bias", "logprobs", "penalty", "typical"],
 )
 def test_requests_whose_logits_are_looked_at_go_round_by_round(
     wish: dict[str, object], head_directory: Path, counted: Counted

@@ -23,6 +23,9 @@ LAWS: list[dict[str, float]] = [
     {"temperature": 1.4, "top_k": 5},
     {"temperature": 0.9, "min_p": 0.1},
     {"temperature": 2.0, "top_k": 12, "min_p": 0.02},
+    {"temperature": 0.8, "top_p": 0.9},
+    {"temperature": 1.2, "top_p": 0.5, "top_k": 9},
+    {"temperature": 3.0, "top_p": 0.97, "min_p": 0.01},
 ]
 
 

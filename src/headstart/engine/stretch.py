@@ -86,7 +86,7 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
 
 def _sampling_of(sequence: Sequence) -> Sampling:
     params = sequence.params
-    return Sampling(params.temperature, params.min_p, max(params.top_k, 0), sequence.noise.coupled_key)
+    return Sampling(params.temperature, params.min_p, params.top_p, max(params.top_k, 0), sequence.noise.coupled_key)
 
 
 def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:

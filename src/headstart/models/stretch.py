@@ -124,6 +124,8 @@ class Sampling:
     temperature: float
     min_p: float
     """0: it is not asked for."""
+    top_p: float
+    """1: it is not asked for."""
     top_k: int
     """0: it is not asked for."""
     noise: NoiseKey

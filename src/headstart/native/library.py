@@ -42,7 +42,13 @@ class Noise(Structure):
 class Sampling(Structure):
     """``HeadstartSampling``."""
 
-    _fields_ = (("temperature", c_double), ("depth", c_double), ("top_k", c_int32), ("noise", Noise))
+    _fields_ = (
+        ("temperature", c_double),
+        ("depth", c_double),
+        ("top_p", c_double),
+        ("top_k", c_int32),
+        ("noise", Noise),
+    )
 
 
 class Drafted(Structure):

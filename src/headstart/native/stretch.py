@@ -148,7 +148,7 @@ def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
 
 def _sampling(sampling: Sampling) -> c.Sampling:
     depth = -sampling.temperature * math.log(sampling.min_p) if sampling.min_p else math.inf
-    return c.Sampling(sampling.temperature, depth, sampling.top_k, c.Noise(*sampling.noise))
+    return c.Sampling(sampling.temperature, depth, sampling.top_p, sampling.top_k, c.Noise(*sampling.noise))
 
 
 def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:

@@ -140,8 +140,8 @@ class Transforms:
 
     @property
     def only_drawn(self) -> bool:
-        """Whether the next token is drawn, and temperature, top-k and min-p alone make the law."""
-        return not (self.greedy or self._edits or self.needs_history) and self.params.top_p == 1
+        """Whether the next token is drawn, and temperature, top-k, top-p and min-p alone make the law."""
+        return not (self.greedy or self._edits or self.needs_history)
 
     @property
     def needs_history(self) -> bool:

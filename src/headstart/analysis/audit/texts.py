@@ -116,8 +116,10 @@ def check_texts(bench: Workbench, contender: Contender, plain: PlainTexts) -> Te
     if bench.runner.runs_stretches:
         # As requests are served: rounds are run at once, and nobody watches.
         for together in (1, len(plain.greedy)):
-            decoded = _decode_unwatched(bench, engine, plain.greedy, together, findings)
-            findings.greedy_differences += _compare(bench, plain.greedy, decoded)
+            greedy = _decode_unwatched(bench, engine, plain.greedy, SpeculationParams(), together, findings)
+            sampled = _decode_unwatched(bench, engine, plain.sampled, coupled, together, findings)
+            findings.greedy_differences += _compare(bench, plain.greedy, greedy)
+            findings.coupled_differences += _compare(bench, plain.sampled, sampled)
     return findings
 
 
@@ -129,9 +131,7 @@ def _decode_together(
     findings: TextFindings,
     logits: Sequence[dict[int, Tensor]] = (),
 ) -> list[Decoded]:
-    sequences = [
-        bench.sequence(text.tokens[: text.prompt_length], text.params, speculation, text.noise.sample) for text in plain
-    ]
+    sequences = [_again(bench, text, speculation) for text in plain]
     references = {
         sequence.id: _Reference(sequence, text.tokens, rows)
         for sequence, text, rows in zip(sequences, plain, logits, strict=False)
@@ -144,14 +144,24 @@ def _decode_together(
 
 
 def _decode_unwatched(
-    bench: Workbench, engine: Engine, plain: Sequence[Decoded], together: int, findings: TextFindings
+    bench: Workbench,
+    engine: Engine,
+    plain: Sequence[Decoded],
+    speculation: SpeculationParams,
+    together: int,
+    findings: TextFindings,
 ) -> list[Decoded]:
-    sequences = [bench.sequence(text.tokens[: text.prompt_length], text.params) for text in plain]
+    sequences = [_again(bench, text, speculation) for text in plain]
     for first in range(0, len(sequences), together):
         bench.decode(engine, *sequences[first : first + together])
     for sequence in sequences:
         findings.count(sequence)
     return sequences
+
+
+def _again(bench: Workbench, text: Decoded, speculation: SpeculationParams) -> Decoded:
+    """The same request."""
+    return bench.sequence(text.tokens[: text.prompt_length], text.params, speculation, text.noise.sample)
 
 
 @dataclass(frozen=True)

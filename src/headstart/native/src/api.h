@@ -40,10 +40,11 @@ struct HeadstartNoise {
 };
 
 // How a sequence draws tokens: each is the argmin of E / p, E the noise of its position, p proportional to
-// exp(logit / temperature) where neither top-k nor min-p takes the token out.
+// exp(logit / temperature) where neither min-p nor top-k, nor top-p of what these leave, takes the token out.
 struct HeadstartSampling {
   double temperature;
   double depth;               // how far below the highest logit min-p reaches; infinite: it is not asked for
+  double top_p;               // 1: it is not asked for
   int32_t top_k;              // 0: it is not asked for
   HeadstartNoise noise;       // of position 0
 };

@@ -125,11 +125,46 @@ static inline double mass_of(const float *row, int64_t count, float peak, double
   return mass;
 }
 
-// The lowest logit that min-p and top-k keep.
+// The lowest logit of a nucleus: the fewest of the tokens from `floor` on that hold a share of their mass. NaN where that
+// is too close to call, or would take many tokens.
+static inline double nucleus_floor(const float *row, int64_t count, float peak, double floor, double temperature,
+                                   double share) {
+  constexpr double kMassError = 2e-5;  // twice that of `mass_of`
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  std::vector<float> head;
+  for (const int64_t size : {64, 512, 4096}) {
+    const double least = size < count ? ranked(row, count, size) : -std::numeric_limits<double>::infinity();
+    const bool whole = least <= floor || size >= count;
+    const double from = std::max(floor, least);
+    head.clear();
+    for (int64_t i = 0; i < count; ++i)
+      if (row[i] >= from) head.push_back(row[i]);
+    std::sort(head.begin(), head.end(), std::greater<float>());
+    const auto weight = [&](size_t i) { return std::exp((static_cast<double>(head[i]) - peak) / temperature); };
+    double mass = 0;
+    if (whole)
+      for (size_t i = 0; i < head.size(); ++i) mass += weight(i);
+    else if (floor > -std::numeric_limits<double>::infinity())
+      continue;
+    else
+      mass = mass_of(row, count, peak, temperature);
+    const double few = share * mass * (1 - kMassError), many = share * mass * (1 + kMassError);
+    size_t last = 0;
+    double held = weight(0);
+    while (held < few && last + 1 < head.size()) held += weight(++last);
+    if (held < few) continue;
+    if (held < many) return unknown;
+    if (last + 1 < head.size()) return weight(last + 1) < weight(last) ? head[last] : unknown;
+    if (whole) return head[last];
+  }
+  return unknown;
+}
+
+// The lowest logit that min-p, top-k and top-p keep; NaN where top-p cannot tell in short.
 static inline double floor_of(const float *row, int64_t count, float peak, const HeadstartSampling &sampling) {
-  const double floor = peak - sampling.depth;
-  const bool cuts = sampling.top_k > 0 && sampling.top_k < count;
-  return cuts ? std::max<double>(floor, ranked(row, count, sampling.top_k)) : floor;
+  double floor = peak - sampling.depth;
+  if (sampling.top_k > 0 && sampling.top_k < count) floor = std::max<double>(floor, ranked(row, count, sampling.top_k));
+  return sampling.top_p < 1 ? nucleus_floor(row, count, peak, floor, sampling.temperature, sampling.top_p) : floor;
 }
 
 // Tokens of one row that may be the argmin of E / p, E the row's exponential noise and p proportional to
@@ -235,7 +270,9 @@ static inline int32_t drawn(const float *row, int64_t count, const HeadstartSamp
   if (!std::isfinite(peak)) return -1;
   HeadstartNoise noise = sampling.noise;
   noise.counter[0] = static_cast<uint32_t>(position);
+  const double floor = floor_of(row, count, peak, sampling);
+  if (std::isnan(floor)) return -1;
   int64_t id;
-  Contest contest(row, count, sampling.temperature, floor_of(row, count, peak, sampling), noise);
+  Contest contest(row, count, sampling.temperature, floor, noise);
   return contest.run(&id, 1) == 1 ? static_cast<int32_t>(id) : -1;
 }
