@@ -90,6 +90,18 @@ def told(sequence: Decoded, with_counts: bool = True) -> dict[str, object]:
     return said
 
 
+class CutText:
+    """A text that ends with a token which nobody told the engine of."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.stop: str | None = None
+
+    def append(self, token_id: int, ends: bool) -> None:
+        if token_id == self.token:
+            self.stop = "so it ends"
+
+
 class Heard:
     """Rates that keep what they are told."""
 

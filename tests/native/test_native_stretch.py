@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from native_cases import native, random_tokens, small_config
-from stretch_cases import CONFIG, DRAFTERS, ISA, Counted, guesser_of, make_engine, one_by_one, told
+from stretch_cases import CONFIG, DRAFTERS, ISA, Counted, CutText, guesser_of, make_engine, one_by_one, told
 from test_native_heads import random_head, tables
 
 from headstart.analysis.bench.run import RecordingDrafter
@@ -260,18 +260,6 @@ def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     guesser.part = object()
     with pytest.raises(GuesserFault, match="no guesser"):
         engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
-
-
-class CutText:
-    """A text that ends with a token which nobody told the engine of."""
-
-    def __init__(self, token: int) -> None:
-        self.token = token
-        self.stop: str | None = None
-
-    def append(self, token_id: int, ends: bool) -> None:
-        if token_id == self.token:
-            self.stop = "so it ends"
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import random_tokens
-from stretch_cases import DRAFTERS, Counted, Heard, make_engine, one_by_one, told
+from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
 
 from headstart.analysis.profiles import Watching
 from headstart.drafting.base import DraftBudget, SpeculationParams
+from headstart.drafting.model_free.suffix import SuffixDrafter
 from headstart.drafting.planning import auto_members
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.auto_members import Member, Standing
@@ -333,3 +334,48 @@ def test_a_row_without_a_best_token_fails_its_request_alone(
     assert reasons == [FinishReason.ERROR, FinishReason.LENGTH, FinishReason.LENGTH]
     assert said == [before[0][: place + 1], *before[1:]]
     assert counted.sequences == 3
+
+
+def test_nobody_is_asked_where_there_is_no_room_for_a_guess(head_directory: Path) -> None:
+    """The one token that is missing to a request is no question to a drafter, and tells nothing of it."""
+    engine = make_engine("suffix", head_directory)
+    sequences = [toy_sequence(engine, random_tokens(20) * 2, sequence_id=i) for i in range(2)]
+    for sequence in sequences:
+        engine.add(sequence)
+    while not all(sequence.num_output for sequence in sequences):
+        engine.step()
+    for tokens, asked in (([1, 1], [False, False]), ([1, 9], [False, True])):
+        limits = [StretchLimits(1, 1.0, count, 100, frozenset(), nodes=4, depth=4) for count in tokens]
+        part = engine.drafter.stretch(sequences, limits)  # type: ignore[attr-defined]
+        with engine.runner.cache.reserve({each.id: its.rows for each, its in zip(sequences, limits, strict=True)}):
+            (done,) = engine.runner.run_stretch(
+                [each.id for each in sequences], [each.tokens[-1] for each in sequences], limits, part
+            )
+        assert [span.asked for span in done.spans] == asked
+        assert (done.draft_seconds[0] > 0) == any(asked)
+        assert done.draft_seconds[1] == 0.0
+
+
+def test_a_text_is_learnt_again_where_its_last_rounds_do_not_count(head_directory: Path, counted: Counted) -> None:
+    """A stop string of one request drops rounds of the other, whose text has gone further."""
+    params = SamplingParams(temperature=0, max_tokens=120)
+    engine = make_engine("suffix", head_directory)
+    (said,) = run_all(engine, [toy_sequence(engine, random_tokens(60), params=params)])
+    fresh = next(i for i in range(40, len(said)) if said[i] not in said[:i])
+    engine = make_engine("suffix", head_directory)
+    stopped = toy_sequence(engine, random_tokens(60), sequence_id=0, params=params)
+    stopped.text = CutText(said[fresh])
+    other = toy_sequence(engine, random_tokens(50, 1), sequence_id=1, params=params)
+    for sequence in (stopped, other):
+        engine.add(sequence)
+    while not stopped.finished:
+        engine.step()
+    drafter = engine.drafter
+    assert isinstance(drafter, SuffixDrafter)
+    learnt = drafter.caught_up(other.id).text
+    anew = drafter.new_state(other)
+    anew.extend(other.tokens)
+    for nodes, depth in ((15, 15), (4, 2)):
+        one, again = learnt.guess(nodes, depth), anew.text.guess(nodes, depth)  # type: ignore[union-attr]
+        assert all(np.array_equal(*pair) for pair in zip(one, again, strict=True))
+    assert counted.sequences == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from native_cases import random_tokens
 from stretch_cases import DRAFTERS, Counted, make_engine, one_by_one, told
@@ -15,6 +16,7 @@ from headstart.engine.outputs import FinishReason
 from headstart.engine.stretch import AFTER_NONE
 from headstart.loading import load_model
 from headstart.models.stretch import RoundRecord
+from headstart.native.growth import NativeGrowth, NativeHeadPart
 from headstart.native.loader import load_library
 from headstart.native.stretch import NativeStretches
 from headstart.sampling.params import SamplingParams
@@ -136,6 +138,49 @@ def test_what_cannot_be_told_in_short_goes_round_by_round(
     engine = make_engine("auto", head_directory)
     assert run_all(engine, [toy_sequence(engine, random_tokens(20), params=wanted)]) == [said]
     assert 2 <= len(asked) <= 66 // AFTER_NONE + 1
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        {"temperature": 1e17, "top_p": 0.001},  # equal weights of unequal logits: the lowest ids stay
+        {"temperature": 1e17},
+        {"temperature": 1.0, "top_k": 2**32 + 1},
+        {"temperature": 1e-6, "top_p": 0.5},
+    ],
+    ids=str,
+)
+def test_laws_at_the_edge_draw_the_same(
+    law: dict[str, float], head_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+    for singly in (False, True):
+        if singly:
+            one_by_one(monkeypatch)
+        engine = make_engine("auto", head_directory)
+        answers.append(run_all(engine, [toy_sequence(engine, random_tokens(30), params=params(law, 4))]))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("law", [{"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7}], ids=str)
+def test_a_head_whose_logits_are_no_numbers_guesses_nothing(
+    law: dict[str, float], head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = NativeGrowth.parts
+
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
+        made = parts(growth, *arguments)  # type: ignore[arg-type]
+        for each in made:
+            each.features.fill(np.nan)
+        return made
+
+    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
+    answers = []
+    for drafter in ("none", "eagle3"):
+        engine = make_engine(drafter, head_directory)
+        answers.append(run_all(engine, [toy_sequence(engine, random_tokens(30), params=params(law, 4))]))
+    assert answers[0] == answers[1]
+    assert counted.rounds > 0
 
 
 @pytest.mark.model

@@ -189,6 +189,11 @@ class Drafter(Protocol):
         ...
 
 
+def offers_stretches(drafter: Drafter) -> bool:
+    """Whether a drafter can take part in rounds that are run at once."""
+    return hasattr(drafter, "stretch")
+
+
 def stretch_part(
     drafter: Drafter, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]
 ) -> StretchPart | None:

@@ -18,8 +18,8 @@ MOST_SECONDS = 0.05
 """Meanwhile nobody is admitted, aborted or shown tokens. Where a single round takes so long, what an interpreter adds
 to it hardly counts."""
 AFTER_NONE = 16
-"""Tokens for which rounds go one by one after a stretch whose first round could not be decided: a very flat law may
-leave many more undecided, and each costs a pass."""
+"""Tokens for which rounds go one by one after a stretch in which the first or second could not be decided: a very flat
+law may leave many more undecided, and each costs a pass."""
 
 
 def run_stretch(
@@ -50,7 +50,7 @@ def run_stretch(
             drafters.fail(sequences, fault)
             return False
         counted = _commit(sequences, rounds)
-        if not rounds:
+        if len(rounds) <= 1:  # undecided from the beginning, or nearly; or as slow that it does not matter
             for sequence in sequences:
                 sequence.one_by_one = sequence.num_output + AFTER_NONE
         for sequence, length in zip(sequences, before, strict=True):
@@ -94,7 +94,8 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
 
 def _sampling_of(sequence: Sequence) -> Sampling:
     params = sequence.params
-    return Sampling(params.temperature, params.min_p, params.top_p, max(params.top_k, 0), sequence.noise.coupled_key)
+    top_k = params.top_k if params.top_k < sequence.transforms.vocab_size else 0
+    return Sampling(params.temperature, params.min_p, params.top_p, max(top_k, 0), sequence.noise.coupled_key)
 
 
 def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:

@@ -24,6 +24,8 @@ class GuesserFault(ValueError):
 class SpanRecord:
     """What happened to one sequence in a round. Lists by guesser have ``MOST_GUESSERS`` places."""
 
+    asked: bool
+    """Whether it had room for guesses; nobody guessed for it otherwise."""
     tokens: list[int]
     """[node] of the tree that was verified."""
     parents: list[int]
@@ -54,8 +56,10 @@ class RoundRecord:
     spans: list[SpanRecord]
     """[sequence]."""
     draft_seconds: list[float]
-    """[guesser] of all sequences."""
+    """[guesser] of all sequences; 0 where nobody was asked."""
     pass_seconds: float
+    walk_seconds: float
+    """Of finding what the target says after its rows."""
     other_seconds: float
     expected_tokens: float
     """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutPlan``."""

@@ -121,7 +121,8 @@ class Round(Structure):
 
     _fields_ = (
         ("draft_seconds", c_double * 2),
-        *((name, c_double) for name in ("pass_seconds", "other_seconds", "expected_tokens", "expected_seconds")),
+        *((name, c_double) for name in ("pass_seconds", "walk_seconds", "other_seconds")),
+        *((name, c_double) for name in ("expected_tokens", "expected_seconds")),
         ("row_seconds", c_double),
     )
 
@@ -130,7 +131,7 @@ class Span(Structure):
     """``HeadstartSpan``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("drafted", "accepted", "token")),
+        *((name, c_int32) for name in ("asked", "drafted", "accepted", "token")),
         *((name, c_int32 * 2) for name in ("verified", "judged")),
         ("gains", c_double * 2),
     )

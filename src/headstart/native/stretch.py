@@ -176,6 +176,7 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
         [_span(*each) for each in zip(spans, *tables, strict=True)],
         list(done.draft_seconds),
         done.pass_seconds,
+        done.walk_seconds,
         done.other_seconds,
         done.expected_tokens,
         done.expected_seconds,
@@ -186,6 +187,7 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
 def _span(done: c.Span, tokens: list[int], parents: list[int], grades: list[int], path: list[int]) -> SpanRecord:
     drafted = done.drafted
     return SpanRecord(
+        bool(done.asked),
         tokens[:drafted],
         parents[:drafted],
         grades[:drafted],

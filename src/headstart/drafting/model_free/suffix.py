@@ -167,8 +167,12 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         return StretchPart(guessers)
 
     def _finish(self, sequence: SequenceView, text: NativeSuffixText) -> None:
-        """A stretch is over, in which the text may have gone further than the sequence."""
-        self._lengths[sequence.id] = min(self._lengths[sequence.id] + text.learnt, len(sequence.tokens))
+        """A stretch is over. Where its last rounds do not count, the text may have gone further than the sequence."""
+        length = self._lengths[sequence.id] + text.learnt
+        if length > len(sequence.tokens):
+            self.begin(sequence)
+        else:
+            self._lengths[sequence.id] = length
 
     def end(self, sequence_id: int) -> None:
         state = self._states.get(sequence_id)

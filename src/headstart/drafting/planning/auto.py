@@ -22,22 +22,19 @@ from headstart.drafting.base import (
     DraftBudget,
     RoundOutcome,
     SequenceView,
-    SpeculationParams,
     TargetSignals,
     bytes_of,
 )
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
+from headstart.drafting.planning.coupled_sequence import CoupledSequence
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge
 from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
-from headstart.sampling.noise import SequenceNoise
-from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 
 _STRANGERS = 2
 """Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
@@ -92,31 +89,6 @@ class AutoOptions:
 
         for name in self.names or [_FREE, _HEAD]:
             check_files(parse_options(drafter_options(name), name, self.of(name)))
-
-
-@dataclass
-class CoupledSequence:
-    """A sequence as the drafters see it: it asks them to share the target's noise, so that they guess point masses."""
-
-    outer: SequenceView
-    id: int
-    tokens: list[int]
-    prompt_length: int
-    params: SamplingParams
-    speculation: SpeculationParams
-    noise: SequenceNoise
-
-    @classmethod
-    def of(cls, sequence: SequenceView) -> CoupledSequence:
-        return cls(
-            sequence,
-            sequence.id,
-            sequence.tokens,
-            sequence.prompt_length,
-            sequence.params,
-            replace(sequence.speculation, verify=VerifyRule.COUPLED),
-            sequence.noise,
-        )
 
 
 @dataclass(slots=True)

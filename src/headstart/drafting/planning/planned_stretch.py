@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headstart.drafting.base import SequenceView, stretch_part
+from headstart.drafting.base import SequenceView, offers_stretches, stretch_part
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.round_costs import PLAIN_EVERY, RoundCosts, TreeSize
@@ -30,8 +30,8 @@ class _Asked:
 
     steadily: list[int]
     """Sequences for which it pays."""
-    probed: int | None
-    """A sequence for which it rests, and is asked whether that is still right."""
+    probed: list[int]
+    """One for which it rests, and is asked whether that is still right; or none."""
     rests: bool
     """Whether it rests for some sequence."""
 
@@ -45,14 +45,14 @@ class _Asked:
         if steadily and member.loses([standings[i] for i in steadily], len(standings)):
             steadily = []
         resting = [i for i in range(len(standings)) if i not in steadily]
-        probed = resting[member.probes % len(resting)] if resting and member.probe_is_due else None
-        if probed is not None and not standings[probed].asked:
+        probed = [resting[member.probes % len(resting)]] if resting and member.probe_is_due else []
+        if not all([standings[i].asked for i in probed]):
             return None
         return cls(steadily, probed, bool(resting))
 
     @property
     def sequences(self) -> list[int]:
-        return self.steadily if self.probed is None else [*self.steadily, self.probed]
+        return self.steadily + self.probed
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,21 @@ class PlannedStretch:
             if whom is None:
                 return None
             asked.append(whom)
+        # One that reads along follows every sequence; any other learns later what was said.
+        followed = [
+            range(len(views)) if lane.member.drafter.needs.taps else whom.sequences
+            for lane, whom in zip(lanes, asked, strict=True)
+        ]
+        if sum([bool(lane.member.drafter.needs.taps) for lane in lanes]) > 1 or not all(
+            [offers_stretches(lane.member.drafter) for lane, follows in zip(lanes, followed, strict=True) if follows]
+        ):
+            return None
         guessers: list[list[Guesser | None]] = [[None] * len(lanes) for _ in views]
-        taps = set()
-        for place, (lane, whom) in enumerate(zip(lanes, asked, strict=True)):
-            drafter, guesses = lane.member.drafter, whom.sequences
-            # One that reads along follows every sequence; any other learns later what was said.
-            follows = range(len(views)) if drafter.needs.taps else guesses
+        for place, (lane, whom, follows) in enumerate(zip(lanes, asked, followed, strict=True)):
             if not follows:
                 continue
-            allowed = [replace(limits[i], least=costs.least_reach, guesses=i in guesses) for i in follows]
-            part = stretch_part(drafter, [views[i] for i in follows], allowed)
+            allowed = [replace(limits[i], least=costs.least_reach, guesses=i in whom.sequences) for i in follows]
+            part = stretch_part(lane.member.drafter, [views[i] for i in follows], allowed)
             if part is None or not part.guessers or part.plan is not None:
                 return None
             for i, (guesser,) in zip(follows, part.guessers, strict=True):
@@ -106,10 +111,6 @@ class PlannedStretch:
                     return None
                 guesser.rates = lane.rates[i].rates
                 guessers[i][place] = guesser
-                if guesser.taps:
-                    taps.add(place)
-        if len(taps) > 1:
-            return None
         return cls(views, limits, lanes, asked, guessers, costs)
 
     def cut(self, merits: Sequence[int]) -> CutPlan:
@@ -134,7 +135,7 @@ class PlannedStretch:
                 rows += 1 + len(span.tokens)
                 row_keys += (1 + len(span.tokens)) * positions[i]
                 positions[i] += span.said
-            self.costs.add(rows, done.pass_seconds, row_keys, done.other_seconds, size)
+            self.costs.add(rows, done.pass_seconds, row_keys, done.walk_seconds + done.other_seconds, size)
 
     def _learn_rates(self, rounds: Sequence[RoundRecord]) -> None:
         """Which guesses held."""
@@ -154,22 +155,23 @@ class PlannedStretch:
         sizes: Sequence[TreeSize],
     ) -> None:
         """What a drafter cost and brought."""
-        roots, standings, asked_for = len(self.views), self.lanes[place].standings, len(asked.sequences)
+        roots, standings = len(self.views), self.lanes[place].standings
         probes = []
         for done, size in zip(rounds, sizes, strict=True):
-            probe_seconds = 0.0
-            if asked_for and done.draft_seconds[place]:  # nobody is asked where there is no room for a guess
-                seconds = done.draft_seconds[place] + done.other_seconds
-                for i in asked.steadily:
-                    span = done.spans[i]
-                    member.judge(standings[i], size.worth(span.gains[place], span.verified[place]), roots, steady=True)
-                if asked.steadily:
-                    member.cost.add(asked_for, seconds)
-                if asked.probed is not None:
-                    span, probe_seconds = done.spans[asked.probed], seconds / asked_for
-                    probes.append(size.worth(span.gains[place], span.verified[place]))
+            # Nobody is asked where there is no room for a guess.
+            steadily = [i for i in asked.steadily if done.spans[i].asked]
+            probed = [i for i in asked.probed if done.spans[i].asked]
+            asked_for, seconds = len(steadily) + len(probed), done.draft_seconds[place] + done.other_seconds
+            for i in steadily:
+                span = done.spans[i]
+                member.judge(standings[i], size.worth(span.gains[place], span.verified[place]), roots, steady=True)
+            if steadily:
+                member.cost.add(asked_for, seconds)
+            for i in probed:
+                span = done.spans[i]
+                probes.append(size.worth(span.gains[place], span.verified[place]))
             if asked.rests:
-                member.rested(probe_seconds, self.costs.round_seconds, timed=not asked.steadily)
-        if probes and asked.probed is not None:
+                member.rested(seconds / asked_for if probed else 0.0, self.costs.round_seconds, timed=not steadily)
+        for i in asked.probed if probes else ():
             member.probes += 1
-            member.judge(standings[asked.probed], sum(probes) / len(probes), roots)
+            member.judge(standings[i], sum(probes) / len(probes), roots)

@@ -120,13 +120,15 @@ struct HeadstartPlan {
 
 // Times of a round, in seconds, and what its trees were chosen for, all sequences together.
 struct HeadstartRound {
-  double draft_seconds[2], pass_seconds, other_seconds;
+  double draft_seconds[2];    // of each guesser; 0 where nobody was asked
+  double pass_seconds, walk_seconds, other_seconds;  // walk: what the target says after its rows; not in other_seconds
   double expected_tokens, expected_seconds, row_seconds;
 };
 
 // What happened to one sequence in a round; of each guesser what its verified guesses were to gain, how many they were,
 // and how many judgements it got.
 struct HeadstartSpan {
+  int32_t asked;                     // whether it had room for guesses
   int32_t drafted, accepted, token;  // nodes of its tree; nodes on the target's path; the token after them
   int32_t verified[2], judged[2];
   double gains[2];

@@ -23,6 +23,7 @@ class Draft {
       if (const char *error = read(cache, draft)) return error;
     for (int level = std::max(first, 1); level <= last; ++level) {
       grow(draft, level);
+      if (std::all_of(trees_.begin(), trees_.end(), [](const Tree &tree) { return tree.beams.empty(); })) break;
       if (const char *error = step(cache, draft, level)) return error;
     }
     for (int s = 0; s < draft.sequences; ++s) report(trees_[s], draft.drafted[s]);
@@ -74,7 +75,7 @@ class Draft {
       Tree &tree = trees_[s];
       const HeadstartDrafted &of = draft.drafted[s];
       candidates_.clear();
-      if (of.sampling)
+      if (of.sampling && !tree.beams.empty())
         foresight_.put(draft.logits + static_cast<size_t>(tree.first_row) * vocab, static_cast<int>(tree.beams.size()),
                        vocab, draft.target_ids, *of.sampling, of.root + level);
       for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {

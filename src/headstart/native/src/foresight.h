@@ -25,7 +25,9 @@ class Foresight {
     for (int i = 0; i < columns; ++i) shift[i] = temperature * log_of(exponential(words[i]));
     for (int row = 0; row < rows; ++row) {
       float *const x = logits + static_cast<size_t>(row) * columns;
-      const float floor = static_cast<float>(floors_of(x, columns, peak_of(x, columns), sampling).loose);
+      const float peak = peak_of(x, columns);
+      if (!std::isfinite(peak)) continue;  // no guess
+      const float floor = static_cast<float>(floors_of(x, columns, peak, sampling).loose);
 #pragma omp simd
       for (int i = 0; i < columns; ++i) x[i] = x[i] < floor ? -INFINITY : x[i] - shift[i];
     }

@@ -159,34 +159,36 @@ struct Floors {
 };
 
 // Of the tokens from `floor` on, top-p keeps the fewest that hold a share of their mass. Sums are approximate here, so
-// that the last of them are not known for sure; nor are all, where they are very many.
+// that the last of them are not known for sure; nor are all, where they are very many. `peak` is finite.
 static inline Floors nucleus_of(const float *row, int64_t count, float peak, double floor, double temperature,
                                 double share) {
   constexpr double kMassError = 2e-5;  // twice that of `mass_of`
   constexpr double kNothing = -std::numeric_limits<double>::infinity();
   std::vector<float> head;
-  Floors floors{static_cast<double>(peak), floor};
+  const auto weight = [&](size_t i) { return std::exp((static_cast<double>(head[i]) - peak) / temperature); };
+  Floors floors{-kNothing, floor};
+  double sum = 0;
   for (const int64_t size : {64, 512, 4096, 32768}) {
     const double least = size < count ? ranked(row, count, size) : kNothing;
     const bool whole = least <= floor;
     highest_from(row, count, float_from(std::max(floor, least)), head);
-    const auto weight = [&](size_t i) { return std::exp((static_cast<double>(head[i]) - peak) / temperature); };
-    double mass = 0;
-    if (whole)
-      for (size_t i = 0; i < head.size(); ++i) mass += weight(i);
-    else
-      mass = mass_of(row, count, peak, temperature, float_from(floor));
-    const double few = share * mass * (1 - kMassError), many = share * mass * (1 + kMassError);
+    if (whole) {
+      sum = 0;
+      for (size_t i = 0; i < head.size(); ++i) sum += weight(i);
+    } else if (sum == 0) {
+      sum = mass_of(row, count, peak, temperature, float_from(floor));
+    }
+    const double few = share * sum * (1 - kMassError), many = share * sum * (1 + kMassError);
     size_t last = 0;
     double held = weight(0);
     while (held < few && last + 1 < head.size()) held += weight(++last);
-    // Of equals at the end some may be left out.
+    // Of equal weights at the end some may be left out.
+    const auto ends_among_equals = [&](size_t at) { return last + 1 < head.size() && weight(at) == weight(last + 1); };
     size_t sure = last;
-    const auto shared = [&] { return last + 1 < head.size() && head[sure] == head[last + 1]; };
-    while (sure > 0 && shared()) --sure;
-    floors.sure = shared() ? -kNothing : head[sure];
-    while (held < many && last + 1 < head.size()) held += weight(++last);
-    if (held >= many || whole) {
+    while (sure > 0 && ends_among_equals(sure)) --sure;
+    floors.sure = ends_among_equals(sure) ? -kNothing : head[sure];
+    while ((held < many || ends_among_equals(last)) && last + 1 < head.size()) held += weight(++last);
+    if (whole || last + 1 < head.size()) {
       floors.loose = head[last];
       return floors;
     }

@@ -39,15 +39,18 @@ class Stretch {
       const auto drafted = Clock::now();
       if (const char *error = pass(cache)) return error;
       round.pass_seconds = seconds_since(drafted);
+      const auto passed = Clock::now();
       for (Voice &voice : voices_)
         if (!walk(voice)) return nullptr;  // not a round
+      round.walk_seconds = seconds_since(passed);
       for (Voice &voice : voices_) {
         keep(cache, voice);
         if (const char *error = read_along(voice, drafting_of)) return error;
         ended |= judge(voice);
       }
       ++stretch.rounds;
-      round.other_seconds = seconds_since(start) - round.pass_seconds - round.draft_seconds[0] - round.draft_seconds[1];
+      round.other_seconds = seconds_since(start) - round.pass_seconds - round.walk_seconds -
+                            round.draft_seconds[0] - round.draft_seconds[1];
     }
     return nullptr;
   }
@@ -76,6 +79,7 @@ class Stretch {
       depth = std::min({of->depth, of->most_tokens - before - 1, nodes});
     }
     int position() const { return of->cached + before; }  // of the root
+    bool has_room() const { return nodes > 0 && depth > 0; }
     int root() const { return said.empty() ? of->root : said.back(); }
   };
 
@@ -101,11 +105,13 @@ class Stretch {
   // What one drafter proposes for all sequences.
   template <class DraftingOf> const char *guess(int i, HeadstartRound &round, DraftingOf &&drafting_of) {
     const auto start = Clock::now();
+    bool any = false;
     asked_.clear();
     for (Voice &voice : voices_) {
       const HeadstartStretched &of = *voice.of;
       voice.guesses[i].clear();
-      if (voice.nodes <= 0 || voice.depth <= 0) continue;
+      if (!voice.has_room()) continue;
+      any |= of.guessers[i].suffix || (of.guessers[i].head && of.guessers[i].head->asked);
       if (HeadstartSuffix *suffix = of.guessers[i].suffix) {
         auto &text = *static_cast<SuffixText *>(suffix->text);
         for (; suffix->learnt < voice.before; ++suffix->learnt) text.append(voice.said[suffix->learnt]);
@@ -118,7 +124,7 @@ class Stretch {
       const HeadstartHead &first = *asked_[0]->of->guessers[i].head;
       if (const char *error = draft(i, first, drafting_of(first.model))) return error;
     }
-    round.draft_seconds[i] = seconds_since(start);
+    if (any) round.draft_seconds[i] = seconds_since(start);
     return nullptr;
   }
 
@@ -181,6 +187,7 @@ class Stretch {
       Voice &voice = voices_[i];
       const size_t place = s_->rounds * voices_.size() + i, first = place * s_->nodes;
       HeadstartSpan &span = s_->span[place] = {};
+      span.asked = voice.has_room();
       voice.span = &span, voice.path = s_->path + first;
       if (s_->plan)
         weighing_.take(*s_->plan, static_cast<int>(i), voice.tree, span);
