@@ -3,6 +3,7 @@ the rounds afterwards as if it had been there."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,14 @@ class Lane:
     rates: Sequence[GuessRates]
     """[sequence]."""
 
+    def begin(self, sequences: Sequence[int], seconds: float) -> None:
+        """The drafter is asked about these, some perhaps for the first time, and prepared for it in so many seconds."""
+        new = [self.standings[i] for i in sequences if not self.standings[i].asked]
+        for standing in new:
+            standing.asked = True
+        if new:
+            self.member.first_cost.add(seconds / len(new))
+
 
 @dataclass(frozen=True)
 class _Asked:
@@ -36,18 +45,15 @@ class _Asked:
     """Whether it rests for some sequence."""
 
     @classmethod
-    def of(cls, lane: Lane) -> _Asked | None:
-        """None where its first guesses are to be found out."""
+    def of(cls, lane: Lane) -> _Asked:
+        """As ``AutoDrafter`` asks in a round, but about all sequences that a drafter meets for the first time."""
         member, standings = lane.member, lane.standings
         steadily = [i for i, each in enumerate(standings) if not member.rests(each, len(standings))]
-        if not all([standings[i].asked for i in steadily]):
-            return None
-        if steadily and member.loses([standings[i] for i in steadily], len(standings)):
+        known = all([standings[i].asked for i in steadily])
+        if steadily and known and member.loses([standings[i] for i in steadily], len(standings)):
             steadily = []
         resting = [i for i in range(len(standings)) if i not in steadily]
         probed = [resting[member.probes % len(resting)]] if resting and member.probe_is_due else []
-        if not all([standings[i].asked for i in probed]):
-            return None
         return cls(steadily, probed, bool(resting))
 
     @property
@@ -76,19 +82,14 @@ class PlannedStretch:
         lanes: Sequence[Lane],
         costs: RoundCosts,
     ) -> PlannedStretch | None:
-        """None where a drafter cannot take part, or something is to be found out: a drafter's first guesses, what a
-        pass costs. A resting drafter that is to be asked again is asked in every round of the stretch."""
+        """None where a drafter cannot take part, or what a pass costs is to be found out. A resting drafter that is to
+        be asked again is asked in every round of the stretch."""
         passes = costs.passes
         if len(lanes) > MOST_GUESSERS or not all([each.depth for each in limits]):
             return None
         if not passes.known or passes.stale(len(views), PLAIN_EVERY):
             return None
-        asked = []
-        for lane in lanes:
-            whom = _Asked.of(lane)
-            if whom is None:
-                return None
-            asked.append(whom)
+        asked = [_Asked.of(lane) for lane in lanes]
         # One that reads along follows every sequence; any other learns later what was said.
         followed = [
             range(len(views)) if lane.member.drafter.needs.taps else whom.sequences
@@ -103,9 +104,11 @@ class PlannedStretch:
             if not follows:
                 continue
             allowed = [replace(limits[i], least=costs.least_reach, guesses=i in whom.sequences) for i in follows]
+            start = time.perf_counter()
             part = stretch_part(lane.member.drafter, [views[i] for i in follows], allowed)
             if part is None or not part.guessers or part.plan is not None:
                 return None
+            lane.begin(whom.sequences, time.perf_counter() - start)
             for i, (guesser,) in zip(follows, part.guessers, strict=True):
                 if guesser is None:
                     return None
