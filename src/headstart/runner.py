@@ -137,7 +137,7 @@ class ModelRunner:
 
     @property
     def runs_stretches(self) -> bool:
-        """Whether several rounds of a sequence can be run at once."""
+        """Whether several rounds can be run at once."""
         return self._stretches is not None
 
     def run_stretch(

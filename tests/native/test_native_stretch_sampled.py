@@ -140,6 +140,20 @@ def test_what_cannot_be_told_in_short_goes_round_by_round(
     assert 2 <= len(asked) <= 66 // AFTER_NONE + 1
 
 
+def test_a_request_that_ends_in_a_first_round_holds_nobody_up(head_directory: Path, counted: Counted) -> None:
+    """A stretch of one round was decided where it ended with a request."""
+    engine = make_engine("none", head_directory)
+    law = {"temperature": 1.0}
+    lengths = [2, 10, 18, 40]  # the first is missing one token when rounds begin, the next one after each stretch
+    sequences = [
+        toy_sequence(engine, random_tokens(20, i), sequence_id=i, params=params(law, i, length))
+        for i, length in enumerate(lengths)
+    ]
+    run_all(engine, sequences)
+    assert counted.rounds == max(lengths) - 1
+    assert all(sequence.one_by_one == 0 for sequence in sequences)
+
+
 @pytest.mark.parametrize(
     "law",
     [

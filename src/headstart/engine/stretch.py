@@ -50,9 +50,11 @@ def run_stretch(
             drafters.fail(sequences, fault)
             return False
         counted = _commit(sequences, rounds)
-        if len(rounds) <= 1:  # undecided from the beginning, or nearly; or as slow that it does not matter
+        if len(rounds) <= 1 and not any([sequence.finished for sequence in sequences]):
+            # Undecided from the beginning, or nearly; or so slow that it does not matter.
             for sequence in sequences:
-                sequence.one_by_one = sequence.num_output + AFTER_NONE
+                if not sequence.transforms.greedy:
+                    sequence.one_by_one = sequence.num_output + AFTER_NONE
         for sequence, length in zip(sequences, before, strict=True):
             runner.cache.commit(sequence.id, range(len(sequence.tokens) - length))
     drafters.learn(sequences, part, rounds[:counted])
