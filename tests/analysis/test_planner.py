@@ -23,8 +23,9 @@ from headstart.analysis.planner import (
     make_plan,
     measure_passes,
 )
-from headstart.analysis.profiles import Profile, RoundSeconds, Watching, line, profile
+from headstart.analysis.profiles import Profile, RoundSeconds
 from headstart.analysis.trees import best_first_tree, sequoia_tokens
+from headstart.analysis.watching import Watching, line, profile
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import DraftTree
 from headstart.drafting import registry
@@ -41,8 +42,10 @@ PLAIN = Profile("none", [[]] * 4, [[]] * 4, {1: FREE, 2: FREE})
 def chain(alpha: float, length: int, draft_step: float, rounds: int = 10_000) -> Profile:
     rng = np.random.default_rng(3)
     accepted = np.minimum(rng.geometric(1 - alpha, rounds) - 1, length)
-    levels = [list(range(1, length + 1))] * rounds
-    return Profile("chain", levels, [list(range(count)) for count in accepted], {1: RoundSeconds(0.0, draft_step, 0.0)})
+    parents = [list(range(-1, length - 1))] * rounds
+    return Profile(
+        "chain", parents, [list(range(count)) for count in accepted], {1: RoundSeconds(0.0, draft_step, 0.0)}
+    )
 
 
 def flat(rows: int) -> PassTimes:
@@ -75,6 +78,18 @@ def test_the_best_draft_length_is_that_of_the_paper(alpha: float, c: float) -> N
     assert best.speedup == pytest.approx(theory.walltime_improvement(alpha, gamma, c), rel=0.01)
 
 
+def test_rounds_that_are_run_at_once_lack_what_python_adds_to_a_pass() -> None:
+    passes = PassTimes(0, {1: {1: 2.0, 3: 3.0}, 2: {1: 4.0, 3: 5.0}}, {1: 1.5})
+    assert [float(passes.of(1, np.array(rows), True)) for rows in (1.0, 2.0, 3.0)] == [1.5, 2.0, 2.5]
+    assert [float(passes.of(batch, np.array(1.0), True)) for batch in (1, 2)] == [1.5, 4.0]
+    assert float(passes.of(1, np.array(1.0))) == 2.0
+    at_once, alone = RoundSeconds(0.0, 0.0, 0.25, at_once=True), RoundSeconds(0.0, 0.0, 0.25)
+    plain, drafter = Profile("none", [[]], [[]], {1: at_once}), Profile("chain", [[-1, 0]], [[0, 1]], {1: alone})
+    found = forecast(drafter, plain, passes, 1, 2, 2)
+    assert found.seconds == pytest.approx(3.25)
+    assert found.speedup == pytest.approx(3 / 3.25 * 1.75)
+
+
 def test_dear_rows_make_plain_decoding_best() -> None:
     passes = PassTimes(0, {1: {1: 1.0, 64: 64.0}})
     assert planned(chain(0.5, 7, 0.0), passes).best(1).nodes == 0
@@ -93,16 +108,39 @@ def test_trees_cut_to_any_length_and_size_bring_what_sequoias_program_says() -> 
                 break
             path.append(children[path[-1] if path else -1, rank])
         rounds.append(path)
-    drafter = Profile("tree", [tree.depths.tolist()] * len(rounds), rounds, {1: FREE})
+    drafter = Profile("tree", [tree.parents.tolist()] * len(rounds), rounds, {1: FREE})
     expected = sequoia_tokens([0.5, 0.25], 14, levels)
     for length, nodes in product(range(1, levels + 1), range(1, 15)):
         _, tokens = drafter.cut(nodes, length)
         assert tokens == pytest.approx(expected[length, nodes])
 
 
+def test_passages_that_are_guessed_whole_take_as_many_rounds_as_smaller_drafts_need() -> None:
+    chain = list(range(-1, 5))
+    drafter = Profile("copies", [chain, [-1], []], [list(range(6)), [], []], {})
+    kept, tokens = drafter.cut(15, 6)
+    assert (kept.tolist(), tokens) == ([6.0, 1.0, 0.0], (7 + 1 + 1) / 3)
+    # 3 of the 7 tokens, 3 more, and of the draft after those nothing is known.
+    kept, tokens = drafter.cut(15, 2)
+    assert (kept.tolist(), tokens) == ([2.0, 2.0, 1.0, 0.0], (3 + 3 + 1 + 1) / 4)
+    assert drafter.cut(2, 6)[1] == tokens
+    # 2, 2 and 2, where a guess was left for each.
+    assert drafter.cut(15, 1)[1] == (2 + 2 + 2 + 1 + 1) / 5
+    assert drafter.cut(0, 6)[1] == 1.0
+
+
+def test_what_is_played_again_lies_below_the_accepted_nodes() -> None:
+    # 0 and 2 were accepted; 1 is another child of the root, 3 one of 0, 4 one of 2.
+    tree = Profile("tree", [[-1, -1, 0, 0, 2]], [[0, 2]], {})
+    kept, tokens = tree.cut(1, 1)
+    assert (kept.tolist(), tokens) == ([1.0, 1.0], 1.5)  # 0 held; after 2, which the target said, 4 did not
+    kept, tokens = tree.cut(5, 1)
+    assert (kept.tolist(), tokens) == ([2.0, 1.0], 1.5)
+
+
 def test_levels_are_paid_for_though_a_smaller_tree_keeps_none_of_them() -> None:
     # Two rounds: nodes 0 and 2 accepted, then none; node 2 lies on the second level.
-    tree = Profile("tree", [[1, 1, 2]] * 2, [[0, 2], []], {2: RoundSeconds(0.5, 0.25, 0.125)})
+    tree = Profile("tree", [[-1, -1, 0]] * 2, [[0, 2], []], {2: RoundSeconds(0.5, 0.25, 0.125)})
     passes = PassTimes(0, {2: {1: 1.0, 4: 4.0}})
     assert [tree.cut(nodes, 2)[1] for nodes in range(4)] == [1.0, 1.5, 1.5, 2.0]
     assert [tree.cut(nodes, 1)[1] for nodes in range(4)] == [1.0, 1.5, 1.5, 1.5]
@@ -113,7 +151,7 @@ def test_levels_are_paid_for_though_a_smaller_tree_keeps_none_of_them() -> None:
 
 
 def test_what_follows_from_a_tree_is_paid_for_by_the_node() -> None:
-    tree = Profile("tree", [[1, 2]], [[0]], {2: RoundSeconds(0.0, 0.0, 0.5, other_step=0.25)})
+    tree = Profile("tree", [[-1, 0]], [[0]], {2: RoundSeconds(0.0, 0.0, 0.5, other_step=0.25)})
     found = forecast(tree, PLAIN, PassTimes(0, {2: {1: 1.0, 3: 1.0}}), 2, 2, 2)
     assert found.seconds == pytest.approx(1.0 + 0.5 + 2 * 2 * 0.25)
 
@@ -153,7 +191,7 @@ class Chains:
 
 
 def test_a_profile_tells_draft_from_bookkeeping_and_pauses_between_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.analysis.profiles.time.perf_counter", Ticking())
+    monkeypatch.setattr("headstart.analysis.watching.time.perf_counter", Ticking())
     watching = Watching(Chains())
     for _ in range(2):
         for _ in range(5):
@@ -163,12 +201,12 @@ def test_a_profile_tells_draft_from_bookkeeping_and_pauses_between_sequences(mon
         watching.pause()
     assert [seconds for _, seconds in watching.timed[1]] == [1.0] * 10
     # A second from draft to observation, less the pass, and one from there to the next draft; none across the pause.
-    assert [rest for _, rest in watching.others[1]] == [1.75] * 8
+    assert [rest for _, rest in watching.others[1, False]] == [1.75] * 8
     assert {levels for levels, _ in watching.timed[1]} == {1, 3}
 
 
 def test_what_a_batch_spends_on_a_round_is_told_from_what_a_sequence_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.analysis.profiles.time.perf_counter", Ticking())
+    monkeypatch.setattr("headstart.analysis.watching.time.perf_counter", Ticking())
     watching = Watching(Chains())
     budgets = [DraftBudget(3, 3)] * 2
     for reads in (False, True, False):
@@ -178,12 +216,12 @@ def test_what_a_batch_spends_on_a_round_is_told_from_what_a_sequence_does(monkey
         watching.observe([*outcomes, prompt] if reads else outcomes)
     assert [seconds for _, seconds in watching.timed[2]] == [1.0] * 3
     # The first one follows nothing, and a pass that reads a prompt is another matter.
-    assert len(watching.others[2]) == 1
+    assert len(watching.others[2, False]) == 1
     assert watching.profile("chains").accepted == []
 
 
 def test_the_deepest_of_several_trees_decides_how_many_levels_are_drafted() -> None:
-    tree = Profile("tree", [[1], [1, 2], [1, 2, 3], []], [[]] * 4, {})
+    tree = Profile("tree", [[-1], [-1, 0], [-1, 0, 1], []], [[]] * 4, {})
     assert tree.deepest(1, 9) == pytest.approx(1.5)
     assert tree.deepest(1, 2) == pytest.approx(1.25)
     pairs = [max(a, b) for a, b in product(range(4), repeat=2)]
@@ -205,7 +243,7 @@ def test_a_batch_is_full_in_every_round_that_counts() -> None:
     ]
     engine = bench.open(Contender.parse("none"))
     rounds = list(bench.full_rounds(engine, sequences, 3))
-    assert all(tokens == 3 for tokens, _ in rounds)
+    assert all((number, tokens) == (1, 3) for number, tokens, _ in rounds)
     # As long as three are left: the prompts' passes, of which each says a first token, do not count.
     assert sum(each.finished for each in sequences[:2]) == 2
     assert 3 * len(rounds) < sum(each.num_output for each in sequences)
@@ -230,7 +268,7 @@ def test_the_report_says_what_was_measured_and_predicted() -> None:
     passes = PassTimes(32, {1: {1: 1.0, 64: 2.0}})
     plan = planned(replace(chain(0.8, 7, 0.01, rounds=100), name="ngram"), passes)
     plain, best = plan.best(1, "none"), plan.best(1)
-    plan.checked = [Checked(plain, 0.8, 6), Checked(best, 1.6, 6)]
+    plan.checked = [Checked(plain, 0.8, 1.0, 6), Checked(best, 1.6, 2.0, 6)]
     result = to_json(plan, {"settings": {"seed": 0}})
     (recommended,) = result["recommended"]
     assert (recommended["length"], recommended["nodes"]) == (best.length, best.nodes)
@@ -377,5 +415,5 @@ def test_of_trees_told_level_by_level_the_surest_nodes_are_kept() -> None:
     (tree,) = watching.propose([None], [DraftBudget(3, 3)])
     watching.observe([RoundOutcome(None, 1, np.arange(4, dtype=np.int32), tree, (1, 2), (5, 6, 7))])
     found = watching.profile("levels")
-    assert found.depths == [[1, 2, 1]]
+    assert (found.parents, found.accepted) == ([[-1, 0, -1]], [[0, 1]])
     assert [found.cut(nodes, 2)[1] for nodes in range(4)] == [1.0, 2.0, 3.0, 3.0]

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from cli_runs import headstart
 
-from headstart.analysis import planner
 from headstart.analysis.audit import run
 from headstart.analysis.audit.rules import check_rules
+from headstart.analysis.workbench import Workbench
+from headstart.engine.engine import Engine
+from headstart.engine.sequence import Sequence
 from headstart.verification.cases import cases
 
 CALLS: dict[str, tuple[str | int, ...]] = {
@@ -107,16 +109,16 @@ def test_an_unfinished_audit_does_not_pass_but_may_fail(call, tmp_path):
 
 
 def test_a_check_of_a_plan_rests_on_whole_prompts(call, tmp_path, monkeypatch):
-    passes, contexts = planner.measure_passes, set()
+    rounds, prompts = Workbench.full_rounds, set()
 
-    def measure(*arguments: Any) -> planner.PassTimes:
-        if arguments[3] == 3:  # repeats: before each decoding of the check
-            contexts.add(arguments[1])
-        if len(contexts) == 2:  # the first decoding of the second prompt
+    def begin(bench: Workbench, engine: Engine, sequences: list[Sequence], together: int) -> Any:
+        if together == 1:  # not those that a profile times
+            prompts.add(tuple(sequences[0].tokens))
+        if len(prompts) == 2:  # the first decoding of the second prompt
             raise KeyboardInterrupt
-        return passes(*arguments)
+        return rounds(bench, engine, sequences, together)
 
-    monkeypatch.setattr(planner, "measure_passes", measure)
+    monkeypatch.setattr(Workbench, "full_rounds", begin)
     assert call("plan", 99, "--check", "--per-group", 2).exit_code == 130
     written = json.loads((tmp_path / "out" / "plan.json").read_text())
     assert (written["interrupted"], written["drafters_measured"]) == (True, 2)

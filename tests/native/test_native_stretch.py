@@ -12,7 +12,9 @@ from stretch_cases import CONFIG, DRAFTERS, ISA, Counted, CutText, guesser_of, m
 from test_native_heads import random_head, tables
 
 from headstart.analysis.bench.run import RecordingDrafter
-from headstart.analysis.profiles import Watching
+from headstart.analysis.pass_times import PassTimer, measure_passes
+from headstart.analysis.watching import Watching
+from headstart.analysis.workbench import Workbench
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
@@ -241,9 +243,37 @@ def test_those_who_watch_a_drafter_see_every_round(
     costs = watching.profile(drafter).seconds[1]
     assert len(watching.timed[1]) == sequence.stats.rounds
     assert costs.other > 0
+    assert costs.at_once
     if drafter in ("suffix", "eagle3"):
         assert {levels for levels, _ in watching.timed[1]} - {0, 1}  # and now and then a single level alone
-        assert sum(map(len, watching.profile(drafter).depths)) > 0
+        assert sum(map(len, watching.profile(drafter).parents)) > 0
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_passes_are_timed_among_rounds_that_are_run_at_once(temperature: float, counted: Counted) -> None:
+    bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200, max_sequences=2)
+    params = SamplingParams(temperature=temperature, seed=0)
+    times = measure_passes(bench, 8, [1, 2], 2, params)
+    assert sorted(times.at_once) == sorted(times.seconds) == [1, 2]
+    assert counted.rounds == 2 * 2 * 3
+    assert all(seconds > 0 for seconds in times.at_once.values())
+    assert bench.runner.cache.num_free_tokens == bench.runner.cache.allocator.num_blocks * 32
+    # A sequence that is too long by the most rows is left alone.
+    bench.runner.cache.add(0)
+    with bench.runner.cache.reserve({0: 150}):
+        bench.runner.cache.commit(0, range(150))
+    timer = PassTimer(bench, params)
+    timer.time([0])
+    assert timer.times(min) is None
+    timer = PassTimer(bench, params, most_rows=32)
+    timer.time([0])
+    found = timer.times(min)
+    assert found is not None
+    assert (found.context, list(found.seconds[1])) == (150, [1, 2, 4, 8, 12, 16, 24, 32])
+    assert bench.runner.cache.length(0) == 150
+    # Penalties are computed on the logits, round by round.
+    alone = measure_passes(bench, 8, [1], 1, SamplingParams(temperature=0, repetition_penalty=1.5))
+    assert not alone.at_once
 
 
 def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:

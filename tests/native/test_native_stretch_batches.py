@@ -10,7 +10,7 @@ import pytest
 from native_cases import random_tokens
 from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
 
-from headstart.analysis.profiles import Watching
+from headstart.analysis.watching import Watching
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.model_free.suffix import SuffixDrafter
 from headstart.drafting.planning import auto_members

@@ -54,6 +54,7 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
                 **_row(each.expected),
                 "options": plan.limits(each.expected).command,
                 "texts": each.texts,
+                "measured_tokens_a_round": each.tokens,
                 "measured_tokens_per_second": each.measured,
                 "error": _error(each),
                 "speedup_error": each.expected.speedup / _measured_speedup(plan, each) - 1,
@@ -100,18 +101,19 @@ def _checked(plan: Plan) -> Table:
                 *(expected.drafter, expected.batch, expected.length, expected.nodes),
                 *(expected.tokens_per_second, each.measured, 100 * _error(each)),
                 *(expected.speedup, speedup, 100 * (expected.speedup / speedup - 1)),
-                each.texts,
+                *(expected.tokens, each.tokens, each.texts),
             )
         )
     return Table(
         "Prediction and measurement",
         (
             *("drafter", "sequences together", "draft length", "tree nodes"),
-            *("predicted tokens/s", "measured", "error %", "predicted speed-up", "measured", "error %", "texts"),
+            *("predicted tokens/s", "measured", "error %", "predicted speed-up", "measured", "error %"),
+            *("predicted tokens a round", "measured", "texts"),
         ),
         tuple(rows),
         "On the same prompts; passes were timed again between them. Of several sequences, while all of them decoded.",
-        decimals=(0, 0, 0, 0, 1, 1, 1, 2, 2, 1, 0),
+        decimals=(0, 0, 0, 0, 1, 1, 1, 2, 2, 1, 2, 2, 0),
     )
 
 

@@ -6,8 +6,6 @@ pass + the rest; all of these are measured instead of assumed (methods-exact C).
 
 from __future__ import annotations
 
-import time
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,83 +14,23 @@ from statistics import fmean, median
 import numpy as np
 
 from headstart.analysis.draft_limits import DraftLimits, limits_of
-from headstart.analysis.profiles import Profile, profile
-from headstart.analysis.theory import FloatArray
+from headstart.analysis.pass_times import ROWS, PassTimer, PassTimes, measure_passes
+from headstart.analysis.profiles import Profile
+from headstart.analysis.watching import profile
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError
-from headstart.runner import Span, Wanted
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import Transforms
 
 TREE_SIZES = (0, 1, 2, 3, 4, 5, 7, 10, 15, 23, 31)
 """Tree sizes that are compared; 0 is plain decoding."""
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 23, 31)
 """Draft lengths that are compared, up to the longest that a drafter drafts."""
-ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
-_CHECK_REPEATS = 3
+_ROUNDS_BETWEEN = 8
+"""Rounds of a check between two timings of passes."""
 _BATCHES = 4
 """Texts of a check for each place of a batch, at least."""
-_MODEL_ID = -1
-
-
-@dataclass(frozen=True)
-class PassTimes:
-    """Seconds of a target pass: medians of passes that were timed in turn."""
-
-    context: int
-    """Tokens that each sequence had in the cache."""
-    seconds: dict[int, dict[int, float]]
-    """batch -> rows of each sequence -> seconds."""
-
-    def of(self, batch: int, rows: FloatArray) -> FloatArray:
-        """[...] seconds for these numbers of rows of each sequence, interpolated linearly between measured ones."""
-        curve = self.seconds[batch]
-        return np.asarray(np.interp(rows, list(curve), list(curve.values())))
-
-
-def measure_passes(
-    bench: Workbench,
-    context: int,
-    batches: Sequence[int],
-    repeats: int,
-    params: SamplingParams,
-    most_rows: int = ROWS[-1],
-) -> PassTimes:
-    """Time passes for each batch, with each number of ``ROWS`` for each sequence until ``most_rows`` are covered.
-
-    The passes are interleaved, so that a disturbance hits all alike. If requests with these ``params`` need only the
-    best token of a row, the passes are asked only for that.
-    """
-    only_best = Transforms(params, bench.backend.config.vocab_size, bench.eos_token_ids).only_best
-    wanted: Wanted = "best" if only_best and bench.backend.finds_best else "all"
-    runner, largest = bench.runner, max(batches)
-    ids = [_MODEL_ID - place for place in range(largest)]
-    timed = ROWS[: bisect_left(ROWS, most_rows) + 1]
-    sizes = [(batch, rows) for batch in batches for rows in timed if batch * rows <= max(largest, ROWS[-1])]
-    taken: dict[tuple[int, int], list[float]] = {size: [] for size in sizes}
-    try:
-        for sequence_id in ids:
-            runner.cache.add(sequence_id)
-            with runner.cache.reserve({sequence_id: context}):
-                runner.forward([Span.chain(sequence_id, [1] * context, "none")])
-                runner.cache.commit(sequence_id, range(context))
-        for _ in range(repeats):
-            for batch, rows in sizes:
-                spans = [Span.chain(sequence_id, [1] * rows, wanted) for sequence_id in ids[:batch]]
-                with runner.cache.reserve({span.sequence_id: rows for span in spans}):
-                    start = time.perf_counter()
-                    runner.forward(spans)
-                    taken[batch, rows].append(time.perf_counter() - start)
-    finally:
-        for sequence_id in ids:
-            if sequence_id in runner.cache:
-                runner.cache.remove(sequence_id)
-    curves: dict[int, dict[int, float]] = {batch: {} for batch in batches}
-    for (batch, rows), seconds in taken.items():
-        curves[batch][rows] = median(seconds)
-    return PassTimes(context, curves)
 
 
 @dataclass(frozen=True)
@@ -124,14 +62,14 @@ def forecast(drafter: Profile, plain: Profile, passes: PassTimes, batch: int, no
     Every drafted level is paid for, even if a smaller tree keeps none of its nodes.
     """
     without = plain.costs(batch)
-    plain_seconds = float(passes.of(batch, np.array(1.0))) + without.draft_base + without.other
+    plain_seconds = float(passes.of(batch, np.array(1.0), without.at_once)) + without.draft_base + without.other
     if not nodes:
         return Forecast(PLAIN, batch, 0, 0, 1.0, plain_seconds, 1.0)
     kept, tokens = drafter.cut(nodes, length)
     costs = drafter.costs(batch)
     own = costs.draft_base + costs.draft_step * drafter.deepest(batch, min(length, nodes))
     own += costs.other + costs.other_step * batch * float(kept.mean())
-    seconds = float(passes.of(batch, 1.0 + kept).mean()) + own
+    seconds = float(passes.of(batch, 1.0 + kept, costs.at_once).mean()) + own
     return Forecast(drafter.name, batch, length, nodes, tokens, seconds, tokens * plain_seconds / seconds)
 
 
@@ -143,6 +81,8 @@ class Checked:
     """The forecast, updated with passes that were timed during the check."""
     measured: float
     """Tokens per second of the whole batch."""
+    tokens: float
+    """That a round yielded for each sequence."""
     texts: int
     """Sequences that were decoded."""
 
@@ -265,9 +205,9 @@ def check(bench: Workbench, plan: Plan, prompts: Sequence[Sequence[int]], params
     Takes turns between plain decoding and, for a single sequence, every drafter at its best length and size; for larger
     batches, only the recommended drafter. Drafters are built anew, with the limits that the plan names.
 
-    Before each decoding, passes are timed again at the context of its prompts, and the forecasts are updated, so that
-    what else the machine does hits prediction and measurement alike. If interrupted, it keeps the prompts that all
-    drafters have decoded.
+    Every few rounds passes are timed again over the sequences that decode, and the forecasts are updated, so that what
+    else the machine does hits prediction and measurement alike. If interrupted, it keeps the prompts that all drafters
+    have decoded.
     """
     for batch in plan.passes[-1].seconds:
         _check_batch(bench, plan, batch, prompts, params)
@@ -285,29 +225,28 @@ def _check_batch(
             trials.append((each, best))
     limits = [plan.limits(best) for _, best in trials]
     engines = [bench.open(Contender.parse(each.drafter)) for each in limits]
-    most_rows = 1 + max(best.nodes for _, best in trials)
-    done: list[tuple[list[PassTimes], list[_Decoding]]] = []
+    timers = [PassTimer(bench, params, 1 + best.nodes) for _, best in trials]
+    done: list[list[_Decoding]] = []
     try:
         for number, texts in enumerate(_together(prompts, batch)):
-            context = round(fmean(map(len, texts))) + (params.max_tokens or 0) // 2
-            times: list[PassTimes] = []
             found: dict[int, _Decoding] = {}
             for turn in range(len(trials)):
                 place = (number + turn) % len(trials)
-                times.append(measure_passes(bench, context, (batch,), _CHECK_REPEATS, params, most_rows))
                 sequences = [bench.sequence(prompt, params, limits[place].speculation) for prompt in texts]
-                found[place] = _Decoding.of(bench, engines[place], sequences, batch)
-            done.append((times, [found[place] for place in range(len(trials))]))
+                found[place] = _Decoding.of(bench, engines[place], sequences, batch, timers[place])
+            done.append([found[place] for place in range(len(trials))])
     finally:
         # Of texts that end before they all decode nothing is known.
-        done = [(times, found) for times, found in done if all(each.tokens for each in found)]
+        done = [found for found in done if all(each.tokens for each in found)]
         if done:
-            passes = _mean([each for times, _ in done for each in times], batch)
             for place, (drafter, best) in enumerate(trials):
+                # Disturbances are in what is measured; so not the medians, which leave them out.
+                passes = timers[place].times(fmean) or plan.passes[-1]
                 expected = forecast(drafter, plain, passes, batch, best.nodes, best.length)
-                mine = [found[place] for _, found in done]
-                speed = sum(each.tokens for each in mine) / sum(each.seconds for each in mine)
-                plan.checked.append(Checked(expected, speed, sum(each.texts for each in mine)))
+                mine = [found[place] for found in done]
+                tokens, rounds, texts = (sum(getattr(each, name) for each in mine) for name in _COUNTS)
+                speed = tokens / sum(each.seconds for each in mine)
+                plan.checked.append(Checked(expected, speed, tokens / rounds / batch, texts))
 
 
 def _together(prompts: Sequence[Sequence[int]], batch: int) -> list[list[Sequence[int]]]:
@@ -318,22 +257,28 @@ def _together(prompts: Sequence[Sequence[int]], batch: int) -> list[list[Sequenc
     return [list(prompts) * -(-_BATCHES * batch // len(prompts))]
 
 
+_COUNTS = ("tokens", "rounds", "texts")
+
+
 @dataclass(frozen=True)
 class _Decoding:
     """What sequences yielded while as many as belong together were decoding."""
 
     tokens: int
     seconds: float
+    rounds: int
     texts: int
 
     @classmethod
-    def of(cls, bench: Workbench, engine: Engine, sequences: Sequence[Decoded], batch: int) -> _Decoding:
-        with closing(bench.full_rounds(engine, sequences, batch)) as rounds:
-            timed = list(rounds)
-        return cls(sum(tokens for tokens, _ in timed), sum(seconds for _, seconds in timed), len(sequences))
-
-
-def _mean(timed: Sequence[PassTimes], batch: int) -> PassTimes:
-    """The mean of several timings of one batch."""
-    curve = {rows: fmean(times.seconds[batch][rows] for times in timed) for rows in timed[0].seconds[batch]}
-    return PassTimes(round(fmean(times.context for times in timed)), {batch: curve})
+    def of(
+        cls, bench: Workbench, engine: Engine, sequences: Sequence[Decoded], batch: int, timer: PassTimer
+    ) -> _Decoding:
+        tokens = rounds = 0
+        seconds, untimed = 0.0, _ROUNDS_BETWEEN
+        with closing(bench.full_rounds(engine, sequences, batch)) as steps:
+            for more, said, taken in steps:
+                rounds, tokens, seconds, untimed = rounds + more, tokens + said, seconds + taken, untimed + more
+                if untimed >= _ROUNDS_BETWEEN and len(engine.running) == batch:
+                    timer.time([sequence.id for sequence in engine.running])
+                    untimed = 0
+        return cls(tokens, seconds, rounds, len(sequences))

@@ -1,33 +1,16 @@
-"""How a drafter's guesses fare on prompts and what they cost: the base for forecasts of shorter and smaller drafts."""
+"""How a drafter's guesses fared on prompts and what they cost: the base for forecasts of shorter and smaller drafts."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
-from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headstart.analysis.theory import FloatArray
-from headstart.analysis.trees import reach_of
-from headstart.analysis.workbench import Contender, Workbench
-from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
-from headstart.drafting.grades import grades_of
-from headstart.drafting.planning.guess_rates import first_rates
-from headstart.models.stretch import RoundRecord, SpanRecord, StretchLimits, StretchPart
-from headstart.sampling.params import SamplingParams
+from headstart.draft_tree import ROOT
 
-_SHORT_EVERY = 4
-_BATCH_ROUNDS = 16
-"""Rounds of a batch that are timed."""
 _NO_NODE = np.iinfo(np.int32).max
 
 
@@ -43,6 +26,8 @@ class RoundSeconds:
     """Of a round without guesses that are neither draft nor target pass."""
     other_step: float = 0.0
     """Further ones for each node of each tree."""
+    at_once: bool = False
+    """Whether its rounds were run at once, mostly: what Python adds to a single pass is not in them."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +35,17 @@ class Profile:
     """How a drafter's guesses fared on the user's prompts."""
 
     name: str
-    depths: list[list[int]]
-    """[round][node] depth of the node, in the order in which smaller trees keep nodes; parents come first."""
+    parents: list[list[int]]
+    """[round][node] an earlier node, or -1 for the root; in the order in which smaller trees keep nodes."""
     accepted: list[list[int]]
-    """[round] indices of the accepted nodes."""
+    """[round] the accepted nodes, from the first level down."""
     seconds: dict[int, RoundSeconds]
     """By the number of sequences that decode together."""
 
     @cached_property
     def levels(self) -> NDArray[np.int64]:
         """[round] levels of the whole tree."""
-        return np.array([max(depths, default=0) for depths in self.depths], dtype=np.int64)
+        return self._views.deepest[self._views.first]
 
     @property
     def longest(self) -> int:
@@ -73,7 +58,7 @@ class Profile:
             return self.seconds[batch]
         alone = self.seconds.get(1, RoundSeconds(0.0, 0.0, 0.0))
         base, step, other = (batch * each for each in (alone.draft_base, alone.draft_step, alone.other))
-        return RoundSeconds(base, step, other, alone.other_step)
+        return RoundSeconds(base, step, other, alone.other_step, alone.at_once)
 
     def deepest(self, batch: int, length: int) -> float:
         """Mean levels of the deepest of so many trees cut to ``length`` levels, if rounds are alike."""
@@ -85,191 +70,67 @@ class Profile:
     def cut(self, nodes: int, length: int) -> tuple[FloatArray, float]:
         """What trees would have yielded if cut to ``length`` levels, and then to their best ``nodes`` nodes.
 
+        A smaller tree needs more rounds for a passage that the whole one guessed at once. So each round is played
+        again: after what the smaller tree gets accepted the next one grows from there, out of the guesses below, as
+        long as those have as many levels as it may use. For guesses that hold independently this is what Theorem 3.8
+        says; where they come in runs, as copied text does, the runs count for as many rounds as they would take.
+
         Returns:
-            [round] nodes that are left, and the mean tokens of a round: 1 + the accepted nodes among them.
+            [round] nodes that are left in the rounds as they would be, and their mean tokens: 1 + the accepted nodes.
         """
-        depths, accepted = self._tables
-        kept = depths <= length
+        views = self._views
+        kept = views.depths <= length
         kept &= kept.cumsum(axis=1) <= nodes
-        return kept.sum(axis=1, dtype=np.float64), 1.0 + float((kept & accepted).sum(axis=1).mean())
+        accepted = (kept & views.accepted).sum(axis=1)
+        may_begin = views.deepest >= min(nodes, length)
+        begun = np.zeros(len(accepted), dtype=np.bool_)
+        at = views.first
+        while len(at):
+            begun[at] = True
+            after = at + accepted[at] + 1
+            after = after[after < views.end[at]]
+            at = after[may_begin[after]]
+        return kept[begun].sum(axis=1, dtype=np.float64), 1.0 + float(accepted[begun].mean())
 
     @cached_property
-    def _tables(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """[round, node] the nodes' depths, and whether they were accepted."""
-        shape = len(self.depths), max(map(len, self.depths), default=0)
-        depths, accepted = np.full(shape, _NO_NODE, dtype=np.int32), np.zeros(shape, dtype=np.bool_)
-        for place, (levels, path) in enumerate(zip(self.depths, self.accepted, strict=True)):
-            depths[place, : len(levels)] = levels
-            accepted[place, path] = True
-        return depths, accepted
+    def _views(self) -> _Views:
+        return _Views.of(self.parents, self.accepted)
 
 
-class Watching:
-    """Wraps a drafter, times its proposals and the work that its trees cause, and keeps how its full trees fared.
+@dataclass(frozen=True)
+class _Views:
+    """The trees as seen from their roots and from every accepted node: what lies below it, and what of that holds.
 
-    Now and then it asks for a single level, so that the cost of a level is known.
+    The views of a round follow each other, its root's first.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.begin, self.end = drafter.begin, drafter.end
-        self._rounds = 0
-        self._proposed = self._observed = 0.0
-        self._between = 0.0
-        self._asked = 0
-        self.timed: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        """By the number of sequences: levels and seconds of every proposal."""
-        self.others: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        """Likewise nodes of every round, and those of its seconds that are neither draft nor target pass."""
-        self._seen: list[tuple[DraftTree, tuple[int, ...]]] = []
-        """Structure and accepted nodes of every full tree of a sequence that decoded alone."""
+    depths: NDArray[np.int32]
+    """[view, node] levels below where one looks from; ``_NO_NODE`` for what does not lie below."""
+    accepted: NDArray[np.bool_]
+    """[view, node] whether a node lies below and was accepted."""
+    deepest: NDArray[np.int64]
+    """[view] levels below."""
+    first: NDArray[np.int64]
+    """[round] its first view."""
+    end: NDArray[np.int64]
+    """[view] the first view of the next round."""
 
-    @property
-    def needs(self) -> TargetSignals:
-        return self._drafter.needs
-
-    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        if self._is_short:
-            budgets = [replace(budget, depth=min(budget.depth, 1)) for budget in budgets]
-        start = time.perf_counter()
-        trees = self._drafter.propose(sequences, budgets)
-        self._proposed = time.perf_counter()
-        self._between, self._asked = start - self._observed, len(sequences)
-        levels = max((int(tree.depths.max(initial=0)) for tree in trees), default=0)
-        self.timed[len(sequences)].append((levels, self._proposed - start))
-        return trees
-
-    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        self._drafter.observe(outcomes)
-        after_round, self._observed = bool(self._observed), time.perf_counter()
-        decoded = [outcome for outcome in outcomes if outcome.committed]
-        if not decoded or len(decoded) < self._asked:
-            return
-        if len(decoded) == 1 and not self._is_short:
-            # Without the draft's probabilities, which would fill the memory.
-            (outcome,) = decoded
-            draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
-            self._seen.append((draft, outcome.accepted))
-        self._rounds += 1
-        if after_round and len(decoded) == len(outcomes) == self._asked:
-            rest = self._observed - self._proposed - decoded[0].pass_seconds + self._between
-            self.others[len(decoded)].append((sum(len(outcome.draft) for outcome in decoded), rest))
-
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
-        """See ``Drafter``."""
-        if self._is_short:
-            return None  # asked by itself, for a single level
-        part = stretch_part(self._drafter, sequences, limits)
-        return part and replace(part, learn=lambda rounds: self._learn(part, rounds))
-
-    def _learn(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
-        """Rounds that were run at once are over."""
-        part.learn(rounds)
-        self._rounds += 1
-        before, self._observed = self._observed, time.perf_counter()
-        rest = self._observed - before - sum(done.pass_seconds + sum(done.draft_seconds) for done in rounds)
-        for done in rounds:
-            drafts = [_tree_of(span, part) for span in done.spans]
-            levels = max(int(draft.depths.max(initial=0)) for draft in drafts)
-            self.timed[len(drafts)].append((levels, sum(done.draft_seconds)))
-            if before:
-                self.others[len(drafts)].append((done.nodes, rest / len(rounds)))
-            if len(drafts) == 1:
-                self._seen.append((drafts[0], tuple(done.spans[0].path)))
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether the next round, or stretch of rounds, is one in which a single level is asked for."""
-        return self._rounds % _SHORT_EVERY == _SHORT_EVERY - 1
-
-    def pause(self) -> None:
-        """Another sequence begins: the time since the last round belongs to no round."""
-        self._observed = 0.0
-
-    def profile(self, name: str, batches: Sequence[int] = (1,)) -> Profile:
-        """What has been seen so far, with the costs of these batches.
-
-        A drafter that lists its nodes level by level is taken to keep the surest of them in a smaller tree; any other
-        one is taken to list them in the order in which it would keep them.
-        """
-        by_level = all((np.diff(tree.depths) >= 0).all() for tree, _ in self._seen)
-        rates = self._rates() if by_level else []
-        depths, accepted = [], []
-        for tree, path in self._seen:
-            order = np.arange(len(tree))
-            if by_level:
-                order = np.argsort(-reach_of(tree.parents, [rates[grade] for grade in grades_of(tree)]), kind="stable")
-            depths.append(tree.depths[order].tolist())
-            accepted.append(np.flatnonzero(np.isin(order, path)).tolist())
-        seconds = {
-            batch: RoundSeconds(*line(self.timed[batch]), *line(self.others[batch]))
-            for batch in batches
-            if batch in self.others
-        }
-        return Profile(name, depths, accepted, seconds)
-
-    def _rates(self) -> list[float]:
-        """[grade] how sure a guess is, according to its drafter's ``grade_rates`` or else as counted here."""
-        rates = first_rates(self._drafter, math.inf)
-        for tree, path in [] if hasattr(self._drafter, "grade_rates") else self._seen:
-            for node, (parent, grade) in enumerate(zip(tree.parents.tolist(), grades_of(tree), strict=True)):
-                if parent == ROOT or parent in path:
-                    rates.count(grade, node in path)
-        return rates.rates
-
-
-def profile(
-    bench: Workbench,
-    contender: Contender,
-    prompts: Sequence[Sequence[int]],
-    params: SamplingParams,
-    batches: Sequence[int] = (),
-) -> Profile:
-    """Decode the prompts one by one with a drafter and record how its guesses fared; then some rounds of each of
-    ``batches``, for what these cost.
-
-    Raises:
-        ConfigError, CheckpointError: the drafter cannot be built.
-        RequestError: a prompt cannot be served.
-    """
-    watching: list[Watching] = []
-
-    def watch(drafter: Drafter) -> Drafter:
-        watching.append(Watching(drafter))
-        return watching[-1]
-
-    engine = bench.open(contender, watch)
-    (watcher,) = watching
-    for tokens in prompts:
-        bench.decode(engine, bench.sequence(tokens, params))
-        watcher.pause()
-    # An end of text is no matter of cost, and would leave the larger batches seldom full.
-    endless = replace(params, max_tokens=None, ignore_eos=True, stop_token_ids=())
-    for batch in batches:
-        if batch > 1:
-            sequences = [bench.sequence(prompts[place % len(prompts)], endless) for place in range(batch)]
-            with closing(bench.full_rounds(engine, sequences, batch)) as rounds:
-                deque(islice(rounds, _BATCH_ROUNDS), maxlen=0)
-            watcher.pause()
-    return watcher.profile(contender.name, sorted({1, *batches}))
-
-
-def _tree_of(span: SpanRecord, part: StretchPart) -> DraftTree:
-    """What was verified for one sequence in a round of a stretch."""
-    tokens, parents, grades = (np.array(each, np.int32) for each in (span.tokens, span.parents, span.grades))
-    return DraftTree(tokens, parents, grades=None if part.plan else grades)
-
-
-def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """Fit seconds = base + step * size through the medians of the small and of the large sizes; base and step."""
-    if not timed:
-        return 0.0, 0.0
-    middle = fmean(levels for levels, _ in timed)
-    shallow = [pair for pair in timed if pair[0] <= middle]
-    deep = [pair for pair in timed if pair[0] > middle]
-    typical = median(seconds for _, seconds in shallow)
-    if not deep:
-        return typical, 0.0
-    low, high = fmean(levels for levels, _ in shallow), fmean(levels for levels, _ in deep)
-    step = max(0.0, (median(seconds for _, seconds in deep) - typical) / (high - low))
-    return max(0.0, typical - step * low), step
+    @classmethod
+    def of(cls, parents: list[list[int]], accepted: list[list[int]]) -> _Views:
+        counts = np.array([1 + len(path) for path in accepted], dtype=np.int64)
+        first = np.cumsum(counts) - counts
+        shape = int(counts.sum()), max(map(len, parents), default=0)
+        depths, holds = np.full(shape, _NO_NODE, dtype=np.int32), np.zeros(shape, dtype=np.bool_)
+        for start, tree, path in zip(first.tolist(), parents, accepted, strict=True):
+            place = {node: level for level, node in enumerate(path, start=1)}
+            levels, shared = [0] * len(tree), [0] * len(tree)  # and how many of the path's nodes lead to a node
+            for node, parent in enumerate(tree):
+                levels[node] = 1 if parent == ROOT else levels[parent] + 1
+                shared[node] = place.get(node, 0 if parent == ROOT else shared[parent])
+            offsets = np.arange(1 + len(path), dtype=np.int32)[:, None]
+            below = (np.array(shared, np.int32) >= offsets) & (np.array(levels, np.int32) > offsets)
+            rows = np.s_[start : start + len(offsets), : len(tree)]
+            depths[rows] = np.where(below, np.array(levels, np.int32) - offsets, _NO_NODE)
+            holds[rows] = below & np.isin(np.arange(len(tree)), path)
+        deepest = np.where(depths == _NO_NODE, 0, depths).max(axis=1, initial=0).astype(np.int64)
+        return cls(depths, holds, deepest, first, np.repeat(first + counts, counts))

@@ -199,13 +199,13 @@ class Workbench:
 
     def full_rounds(
         self, engine: Engine, sequences: Sequence[Decoded], together: int
-    ) -> Generator[tuple[int, float], None, None]:
+    ) -> Generator[tuple[int, int, float], None, None]:
         """Decode sequences, ``together`` at a time: where one ends, the next begins. Ends with the last that can
         begin; what then still decodes is given up, as it is where the caller stops.
 
         Yields:
-            Tokens and seconds of each round in which all of them decoded and none read its prompt, or of rounds that
-            were run at once.
+            Rounds that were run at once, in all of which all sequences decoded and none read its prompt; mostly one.
+            Their number, tokens and seconds.
 
         Raises:
             RequestError: one of them cannot be served.
@@ -217,10 +217,11 @@ class Workbench:
                     running.append(waiting.popleft())
                     engine.add(running[-1])
                 full, before = all(each.num_output for each in running), sum(each.num_output for each in running)
-                start = time.perf_counter()
+                rounds, start = running[0].stats.rounds, time.perf_counter()
                 engine.step()
                 if full:
-                    yield sum(each.num_output for each in running) - before, time.perf_counter() - start
+                    seconds, said = time.perf_counter() - start, sum(each.num_output for each in running) - before
+                    yield running[0].stats.rounds - rounds, said, seconds
                 running = [each for each in running if not each.finished]
         finally:
             for each in running:

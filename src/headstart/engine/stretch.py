@@ -90,11 +90,14 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
         end_tokens=stops.end_tokens | stops.stop_tokens,
         nodes=budget.nodes,
         depth=budget.depth,
-        sampling=None if sequence.transforms.greedy else _sampling_of(sequence),
+        sampling=sampling_of(sequence),
     )
 
 
-def _sampling_of(sequence: Sequence) -> Sampling:
+def sampling_of(sequence: Sequence) -> Sampling | None:
+    """How its tokens are drawn; None where the best one is said."""
+    if sequence.transforms.greedy:
+        return None
     params = sequence.params
     top_k = params.top_k if params.top_k < sequence.transforms.vocab_size else 0
     return Sampling(params.temperature, params.min_p, params.top_p, max(top_k, 0), sequence.noise.coupled_key)

@@ -1,0 +1,135 @@
+"""Times passes of a target: by sequences, by rows, and as rounds that are run at once have them."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+import numpy as np
+
+from headstart.analysis.theory import FloatArray
+from headstart.analysis.workbench import Workbench
+from headstart.engine.stretch import sampling_of
+from headstart.models.stretch import StretchLimits, StretchPart
+from headstart.runner import Span, Wanted
+from headstart.sampling.params import SamplingParams
+
+ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
+_ROUNDS = 3
+"""Rounds of a stretch that is timed; the first follows upon Python, as the first of every stretch does."""
+_TOKEN = 1
+_MODEL_ID = -1
+
+
+@dataclass(frozen=True)
+class PassTimes:
+    """Seconds of a target pass, typical ones of passes that were timed in turn."""
+
+    context: int
+    """Tokens that each sequence had in the cache, on average."""
+    seconds: dict[int, dict[int, float]]
+    """batch -> rows of each sequence -> seconds, of passes that Python asks for one by one."""
+    at_once: dict[int, float] = field(default_factory=dict)
+    """batch -> seconds of a pass of one row each, among rounds that are run at once; for backends that do."""
+
+    def of(self, batch: int, rows: FloatArray, at_once: bool = False) -> FloatArray:
+        """[...] seconds for these numbers of rows of each sequence, interpolated linearly between measured ones.
+
+        In rounds that are run ``at_once`` every pass lacks what Python adds to a pass of one row.
+        """
+        curve = self.seconds[batch]
+        spared = curve[1] - self.at_once.get(batch, curve[1]) if at_once else 0.0
+        return np.asarray(np.interp(rows, list(curve), list(curve.values()))) - spared
+
+
+class PassTimer:
+    """Times passes over sequences in the cache, of each number of ``ROWS`` for each until ``most_rows`` are covered.
+
+    If requests with these ``params`` need only the best token of a row, the passes are asked only for that; if their
+    rounds can be run at once, some are.
+    """
+
+    def __init__(self, bench: Workbench, params: SamplingParams, most_rows: int = ROWS[-1]) -> None:
+        self._runner = runner = bench.runner
+        asked = bench.sequence([_TOKEN], params)
+        transforms = asked.transforms
+        self._wanted: Wanted = "best" if transforms.only_best and runner.backend.finds_best else "all"
+        self._at_once = runner.runs_stretches and (transforms.only_best or transforms.only_drawn)
+        self._limits = StretchLimits(
+            rounds=_ROUNDS,
+            seconds=math.inf,
+            tokens=_ROUNDS + 1,
+            room=_ROUNDS + 1,
+            end_tokens=frozenset(),
+            nodes=0,
+            depth=0,
+            sampling=sampling_of(asked),
+        )
+        self._rows = ROWS[: bisect_left(ROWS, most_rows) + 1]
+        self._max_context = bench.limits.max_context
+        self._contexts: list[float] = []
+        self._taken: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._rounds: dict[int, list[float]] = defaultdict(list)
+
+    def time(self, ids: Sequence[int]) -> None:
+        """Once each, over these sequences together, unless their contexts are too full; what they hold stays as it
+        is."""
+        runner, batch, lengths = self._runner, len(ids), [self._runner.cache.length(sequence_id) for sequence_id in ids]
+        if max(lengths) + self._rows[-1] > self._max_context:
+            return
+        self._contexts.append(fmean(lengths))
+        for rows in self._rows:
+            if batch * rows > max(batch, ROWS[-1]):
+                break
+            spans = [Span.chain(sequence_id, [_TOKEN] * rows, self._wanted) for sequence_id in ids]
+            with runner.cache.reserve(dict.fromkeys(ids, rows)):
+                start = time.perf_counter()
+                runner.forward(spans)
+                self._taken[batch][rows].append(time.perf_counter() - start)
+        if self._at_once:
+            with runner.cache.reserve(dict.fromkeys(ids, self._limits.rows)):
+                done = runner.run_stretch(ids, [_TOKEN] * batch, [self._limits] * batch, StretchPart())
+                self._rounds[batch] += [each.pass_seconds for each in done]
+
+    def times(self, typical: Callable[[list[float]], float]) -> PassTimes | None:
+        """What is ``typical`` of the seconds of each pass, out of several; None: nothing was timed."""
+        if not self._contexts:
+            return None
+        return PassTimes(
+            round(fmean(self._contexts)),
+            {
+                batch: {rows: typical(seconds) for rows, seconds in curve.items()}
+                for batch, curve in self._taken.items()
+            },
+            {batch: typical(seconds) for batch, seconds in self._rounds.items()},
+        )
+
+
+def measure_passes(
+    bench: Workbench, context: int, batches: Sequence[int], repeats: int, params: SamplingParams
+) -> PassTimes:
+    """Time passes for each batch over contexts of equal length, which leave room for the most of ``ROWS``; in turn, so
+    that a disturbance hits all alike."""
+    runner, timer = bench.runner, PassTimer(bench, params)
+    ids = [_MODEL_ID - place for place in range(max(batches))]
+    try:
+        for sequence_id in ids:
+            runner.cache.add(sequence_id)
+            with runner.cache.reserve({sequence_id: context}):
+                runner.forward([Span.chain(sequence_id, [_TOKEN] * context, "none")])
+                runner.cache.commit(sequence_id, range(context))
+        for _ in range(repeats):
+            for batch in batches:
+                timer.time(ids[:batch])
+    finally:
+        for sequence_id in ids:
+            if sequence_id in runner.cache:
+                runner.cache.remove(sequence_id)
+    times = timer.times(median)
+    assert times is not None
+    return times
