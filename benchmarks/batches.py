@@ -2,9 +2,13 @@
 
     python benchmarks/batches.py PROMPTS.jsonl --batches 1,4,8,16,32 --drafters ngram,auto:drafters=ngram,auto
 
-Every batch is decoded greedily by each drafter one right after the other, prompts included, as often as asked for;
-each cell is the median of the ratios to plain decoding in the same turn, with the smallest and the largest. Tokens are
-compared with plain decoding's.
+Every batch is decoded greedily by each drafter one right after the other, as often as asked for; each cell is the
+median of the ratios to plain decoding in the same turn, with the smallest and the largest. Tokens are compared with
+plain decoding's.
+
+All texts of a batch begin together, prompts are included, and the last one to end is waited for: with a drafter they
+end at different times, and the batch thins out. With ``--keep-full 3`` a turn has three times as many texts, the next
+begins where one ends, as in a server's queue, and rounds count in which all places decode.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
+from contextlib import closing
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -34,9 +39,12 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--longest-prompt", type=int, default=400, help="tokens; longer ones are left out")
     parser.add_argument("--repeats", type=int, default=3, help="turns that count; one more comes before them")
+    parser.add_argument("--keep-full", type=int, metavar="N", help="N texts a place, one after the other")
     parser.add_argument("--cpu-time", action="store_true", help="of this process instead of the wall's (one thread)")
     parser.add_argument("--out", type=Path, help="JSON file")
     wanted = parser.parse_args()
+    if wanted.keep_full and wanted.cpu_time:
+        parser.error("--keep-full has the wall's time alone.")
     where, clock = provenance(), time.process_time if wanted.cpu_time else time.perf_counter
     model = load_model(wanted.model, wanted.precision)
     encoded = [encode_turns(model, prompt.turns[:1], []) for prompt in choose(read_prompts(wanted.prompts), None)]
@@ -53,19 +61,25 @@ def main() -> None:
         speeds: dict[str, list[float]] = defaultdict(list)
         different: dict[str, int] = defaultdict(int)
         for turn in range(wanted.repeats + 1):
-            prompts = list(islice(source, batch))
+            prompts = list(islice(source, batch * (wanted.keep_full or 1)))
             names = list(engines)
             said = {}
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 sequences = [bench.sequence(tokens, params) for tokens in prompts]
-                start = clock()
-                bench.decode(engines[name], *sequences)
-                seconds = clock() - start
+                if wanted.keep_full:
+                    with closing(bench.full_rounds(engines[name], sequences, batch)) as rounds:
+                        tokens, seconds = (sum(column) for column in list(zip(*rounds, strict=True))[1:])
+                else:
+                    start = clock()
+                    bench.decode(engines[name], *sequences)
+                    tokens, seconds = batch * wanted.max_tokens, clock() - start
                 said[name] = [sequence.output for sequence in sequences]
                 if turn:
-                    speeds[name].append(batch * wanted.max_tokens / seconds)
+                    speeds[name].append(tokens / seconds)
             for name in names:
-                different[name] += sum(a != b for a, b in zip(said[name], said[PLAIN], strict=True))
+                # The last texts of a batch that is kept full are given up before their end.
+                pairs = [zip(*pair, strict=False) for pair in zip(said[name], said[PLAIN], strict=True)]
+                different[name] += sum(any(a != b for a, b in pair) for pair in pairs)
         cells = []
         for each in listed[1:]:
             ratios = [fast / plain for fast, plain in zip(speeds[each.name], speeds[PLAIN], strict=True)]
