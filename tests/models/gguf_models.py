@@ -96,6 +96,11 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
     if kind in ("llama", "mistral", "smollm3"):
         writer.add_vocab_size(config.vocab_size)
     head_dim = getattr(config, "head_dim", None)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import pytest
-from tiny_models import FAMILIES, LLAMA3, make_model
+from tiny_models import FAMILIES, LLAMA3, YARN, make_model
 
 from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families import config_from_gguf, config_from_hf
+from headstart.models.rotary import amplitude
+
+GGUF_SIZES = {
+    "context_length": 64,
+    "embedding_length": 96,
+    "block_count": 2,
+    "feed_forward_length": 128,
+    "attention.head_count": 4,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "vocab_size": 30,
+}
 
 
 def described(family: str, **changes: Any) -> dict[str, Any]:
@@ -47,6 +59,36 @@ def test_llama3_scaling() -> None:
     assert rope.theta == 1000.0
     assert rope.dim == 8
     assert rope.scaling == {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
+
+
+def test_yarn_reaches_as_far_as_it_stretches() -> None:
+    config = read("qwen3-yarn")
+    (rope,) = config.ropes
+    assert rope.scaling == {key: value for key, value in YARN.items() if key != "rope_theta"} | {
+        "attention_factor": pytest.approx(0.1 * math.log(8) + 1),
+        "beta_slow": 1.0,
+        "truncate": True,
+    }
+    assert config.max_positions == 512
+    assert read("qwen3-yarn", max_position_embeddings=64).max_positions == 512
+    assert read("qwen3-yarn", max_position_embeddings=1024).max_positions == 1024
+    gguf = {
+        "general.architecture": "qwen3",
+        **{f"qwen3.{key}": value for key, value in GGUF_SIZES.items()},
+        "qwen3.rope.scaling.type": "yarn",
+        "qwen3.rope.scaling.factor": 4.0,
+        "qwen3.rope.scaling.original_context_length": 64,
+    }
+    found = config_from_gguf(gguf)
+    assert found.max_positions == 256
+    assert amplitude(found.ropes[0]) == pytest.approx(0.1 * math.log(4) + 1)
+    for odd, words in (
+        ({"yarn_log_multiplier": 0.1}, "1, or left out"),
+        ({"yarn_beta_fast": 1.0}, "more than beta_slow"),
+    ):
+        ((key, value),) = odd.items()
+        with pytest.raises(CheckpointError, match=words):
+            config_from_gguf(gguf | {f"qwen3.rope.scaling.{key}": value})
 
 
 def test_scaling_of_gemma3_is_for_full_attention_alone() -> None:
@@ -118,7 +160,9 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}}, "rope_type is 'yarn'"),
+        ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope_type is 'longrope'"),
+        ("qwen3-yarn", {"rope_parameters": YARN | {"beta_fast": 0.5}}, "more than beta_slow"),
+        ("qwen3-yarn", {"rope_parameters": YARN | {"truncate": 1}}, "truncate is 1"),
         ("qwen2", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_type is 'dynamic'"),
         ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no entry 'factor'"),
         ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "more than low_freq_factor"),

@@ -32,6 +32,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral-full", {}),
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
+    "qwen3-yarn": ("qwen3-yarn", {}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0]}),
     "gemma2": ("gemma2", SMALL_HEADS),
     "gemma3": ("gemma3", SMALL_HEADS | {"layer_types": None, "num_hidden_layers": 7}),
@@ -116,7 +117,7 @@ def test_older_files_say_linear_scaling_otherwise() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gemma2.rope.scaling.type": "yarn"}, "gemma2.rope.scaling.type is 'yarn'"),
+        ({"gemma2.rope.scaling.type": "longrope"}, "gemma2.rope.scaling.type is 'longrope'"),
         ({"gemma2.attention.causal": False}, "gemma2.attention.causal is False"),
         ({"gemma2.expert_count": 8}, "mixture of experts"),
         ({"gemma2.rope.dimension_count": 8}, "rope.dimension_count is 8"),

@@ -8,7 +8,8 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from headstart.models.config import RopeConfig
-from headstart.models.rotary import Rotation, inverse_frequencies
+from headstart.models.families import config_from_hf
+from headstart.models.rotary import Rotation, amplitude, inverse_frequencies
 
 SCALINGS = [
     None,
@@ -20,6 +21,13 @@ SCALINGS = [
         "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192,
     },
+]
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+YARNS = [
+    YARN,
+    YARN | {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096},
+    YARN | {"beta_fast": 24.0, "beta_slow": 3.0, "truncate": False, "attention_factor": 1.25},
+    YARN | {"original_max_position_embeddings": 16},  # no pair turns often enough
 ]
 
 
@@ -33,6 +41,20 @@ def test_frequencies(scaling: dict[str, float | int | str] | None) -> None:
     )
     expected = LlamaRotaryEmbedding(config).inv_freq
     torch.testing.assert_close(inverse_frequencies(RopeConfig(5e5, 64, scaling)), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("yarn", YARNS)
+def test_yarn(yarn: dict[str, float | int | str]) -> None:
+    config = LlamaConfig(
+        hidden_size=256,
+        num_attention_heads=4,
+        max_position_embeddings=131072,
+        rope_parameters={**yarn, "rope_theta": 500_000.0},
+    )
+    reference = LlamaRotaryEmbedding(config)
+    (rope,) = config_from_hf(config.to_dict() | {"model_type": "llama"}).ropes
+    torch.testing.assert_close(inverse_frequencies(rope), reference.inv_freq, rtol=1e-6, atol=0)
+    assert amplitude(rope) == pytest.approx(reference.attention_scaling)
 
 
 def test_a_table_of_factors_divides() -> None:

@@ -33,6 +33,7 @@ WRITABLE = [
     "qwen2",
     "qwen2-window",
     "qwen3",
+    "qwen3-yarn",
     "smollm3",
 ]
 TOKENS = [3 + (7 * i) % 90 for i in range(21)]

@@ -150,8 +150,9 @@ def test_foreign_and_freed_slots_are_never_read(case: Case) -> None:
     assert torch.isfinite(logits).all()
 
 
-def test_long_positions_with_llama3_scaling() -> None:
-    case = load("llama3")
+@pytest.mark.parametrize("family", ["llama3", "qwen3-yarn"])
+def test_long_positions_with_scaling(family: str) -> None:
+    case = load(family)
     tokens = random_tokens(300, seed=9)
     storage = case.backend.allocate_cache(75, BLOCK_SIZE)
     output = case.backend.forward(make_pass([Rows(tokens, 0, range(75))], logit_rows=[250, 299]), storage)

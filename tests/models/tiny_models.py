@@ -32,6 +32,13 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 4.0,
+}
 GEMMA = {**HEADS, "layer_types": TYPES, "sliding_window": 7, "query_pre_attn_scalar": 12, "pad_token_id": 0}
 NEOX = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"} | {"hidden_size": 48}
 
@@ -39,6 +46,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {**SIZES}),
     "llama-tied-biased": ("Llama", {**SIZES, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     "llama3": ("Llama", {**SIZES, **HEADS, "rope_parameters": LLAMA3}),
+    "qwen3-yarn": ("Qwen3", {**SIZES, **HEADS, "rope_parameters": YARN}),
     "llama-linear": ("Llama", {**SIZES, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
     "mistral": ("Mistral", {**SIZES, **HEADS, "sliding_window": 7}),
     "mistral-full": ("Mistral", {**SIZES, "sliding_window": None}),

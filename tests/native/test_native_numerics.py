@@ -40,6 +40,12 @@ SHAPES: dict[str, ModelConfig] = {
     "q/k norm": small_config(qk_norm=True),
     "windows": small_config(layers=(LayerConfig(window=9), LayerConfig(window=40))),
     "layer without positions": small_config(layers=(LayerConfig(), LayerConfig(rope=None))),
+    "yarn": small_config(
+        ropes=(RopeConfig(theta=1000.0, dim=32, scaling={
+            "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64, "attention_factor": 1.4,
+            "beta_fast": 4.0, "beta_slow": 1.0, "truncate": True,
+        }),),
+    ),
     "two ropes": small_config(
         ropes=(ROPE32, RopeConfig(theta=50.0, dim=32, scaling={"rope_type": "linear", "factor": 3.0})),
         layers=(LayerConfig(rope=1), LayerConfig(rope=0)),

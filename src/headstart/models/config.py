@@ -19,8 +19,8 @@ class RopeConfig:
     """Rotary position embedding.
 
     ``theta`` is the base; ``dim`` the number of rotated dimensions of a head (the first ones, rotate-half
-    layout); ``scaling`` the ``rope_scaling`` entry in Hugging Face form (``{"rope_type": "llama3", ...}`` or
-    ``{"rope_type": "linear", "factor": ...}``), None for plain.
+    layout); ``scaling`` the ``rope_scaling`` entry in Hugging Face form (``{"rope_type": "llama3", ...}``, "yarn" with
+    all of its entries but ``mscale``, or ``{"rope_type": "linear", "factor": ...}``), None for plain.
     """
 
     theta: float

@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.models.attention import AttentionPlan, attend
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.linear import Linear
-from headstart.models.rotary import Rotation, inverse_frequencies
+from headstart.models.rotary import Rotation, amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights, NormWeights
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -160,7 +160,10 @@ class Decoder:
 
     def rotations(self, positions: Tensor) -> list[Rotation]:
         """Rotation of the rows, for each of ``config.ropes``."""
-        return [Rotation(positions, frequencies, self.dtype) for frequencies in self.frequencies]
+        return [
+            Rotation(positions, frequencies, self.dtype, amplitude(rope))
+            for rope, frequencies in zip(self.config.ropes, self.frequencies, strict=True)
+        ]
 
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""

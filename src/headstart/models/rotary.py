@@ -16,7 +16,8 @@ def inverse_frequencies(rope: RopeConfig, factors: Tensor | None = None) -> Tens
     ``factors``: ``DecoderWeights.rope_factors``, divides them. Pair j turns by theta^(-2j / dim) a position
     (RoFormer, section 3.2.2); "linear" divides all by a factor; "llama3" divides those whose wavelength exceeds
     the trained context by the factor and blends in between (Llama 3.1 release notes; transformers,
-    modeling_rope_utils.py).
+    modeling_rope_utils.py); "yarn" does so by pairs, between those that turn ``beta_fast`` and ``beta_slow`` times
+    within the trained context (Peng et al. 2023, section 3.2), and scales the rotation (``amplitude``).
     """
     exponents = torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim
     frequencies = 1.0 / rope.theta**exponents
@@ -27,6 +28,9 @@ def inverse_frequencies(rope: RopeConfig, factors: Tensor | None = None) -> Tens
     factor = float(rope.scaling["factor"])
     if rope.scaling["rope_type"] == "linear":
         return frequencies / factor
+    if rope.scaling["rope_type"] == "yarn":
+        kept = 1 - _yarn_ramp(rope)
+        return frequencies / factor * (1 - kept) + frequencies * kept
     low, high = float(rope.scaling["low_freq_factor"]), float(rope.scaling["high_freq_factor"])
     trained = float(rope.scaling["original_max_position_embeddings"])
     turns = trained * frequencies / (2 * math.pi)
@@ -34,12 +38,33 @@ def inverse_frequencies(rope: RopeConfig, factors: Tensor | None = None) -> Tens
     return (1 - smooth) * frequencies / factor + smooth * frequencies
 
 
-class Rotation:
-    """Cosines and sines for the rows of one pass."""
+def _yarn_ramp(rope: RopeConfig) -> Tensor:
+    """[rope.dim / 2] from 0, a pair that keeps its frequency, to 1, one whose frequency is divided by the factor."""
+    assert rope.scaling is not None
+    trained = float(rope.scaling["original_max_position_embeddings"])
 
-    def __init__(self, positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> None:
+    def pair_that_turns(times: float) -> float:
+        return rope.dim * math.log(trained / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = (pair_that_turns(float(rope.scaling[name])) for name in ("beta_fast", "beta_slow"))
+    if rope.scaling["truncate"]:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dim - 1)
+    pairs = torch.arange(rope.dim // 2, dtype=torch.float32)
+    return ((pairs - low) / (high - low or 0.001)).clamp(0, 1)
+
+
+def amplitude(rope: RopeConfig) -> float:
+    """What cosines and sines are multiplied by: 1 but for "yarn", whose queries and keys grow with the context."""
+    return 1.0 if rope.scaling is None else float(rope.scaling.get("attention_factor", 1.0))
+
+
+class Rotation:
+    """Cosines and sines for the rows of one pass, times ``scale``."""
+
+    def __init__(self, positions: Tensor, frequencies: Tensor, dtype: torch.dtype, scale: float = 1.0) -> None:
         angles = positions.float()[:, None] * frequencies
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
         self.dim = 2 * len(frequencies)
         self._cos = torch.cat((cos, cos), dim=-1)[:, None]
         self._sin = torch.cat((-sin, sin), dim=-1)[:, None]

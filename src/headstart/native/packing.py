@@ -14,7 +14,7 @@ from torch import Tensor
 from headstart.errors import ConfigError
 from headstart.models.backend import IntArray
 from headstart.models.config import RopeConfig
-from headstart.models.rotary import inverse_frequencies
+from headstart.models.rotary import amplitude, inverse_frequencies
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
 from headstart.native.library import Library, Shape
 
@@ -140,7 +140,7 @@ class RopeTables:
     ) -> None:
         self._library = library
         self._model = model
-        self._frequencies = [inverse_frequencies(rope, factors) for rope in ropes]
+        self._ropes = [(inverse_frequencies(rope, factors), amplitude(rope)) for rope in ropes]
         self._tables: list[tuple[Tensor, Tensor]] = []
         self._positions = 0
 
@@ -151,7 +151,10 @@ class RopeTables:
         # Doubling keeps this rare; very long models do not pay for positions never reached.
         self._positions = max(positions, 2 * self._positions, 4096)
         counted = torch.arange(self._positions).float()[:, None]
-        self._tables = [((counted * f).cos().contiguous(), (counted * f).sin().contiguous()) for f in self._frequencies]
+        angles = [(counted * frequencies, scale) for frequencies, scale in self._ropes]
+        self._tables = [
+            ((each.cos() * scale).contiguous(), (each.sin() * scale).contiguous()) for each, scale in angles
+        ]
         for index, (cosines, sines) in enumerate(self._tables):
             dimensions = 2 * cosines.shape[1]
             self._library.set_rope(

@@ -199,7 +199,7 @@ def test_senseless_tables_are_refused(tmp_path: Path, changes: dict[str, torch.T
         ({"num_hidden_layers": 2}, "num_hidden_layers"),
         ({"draft_vocab_size": VOCAB + 1}, "draft_vocab_size"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}}, "layer_ids"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
     ],
 )
 def test_senseless_descriptions_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

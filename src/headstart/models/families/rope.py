@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from headstart.errors import CheckpointError
 from headstart.models.config import RopeConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -44,6 +46,8 @@ def _scaling(scaling: Fields, fields: Fields) -> dict[str, float | int | str] | 
             return None
         case "linear":
             return {"rope_type": "linear", "factor": scaling.number("factor")}
+        case "yarn":
+            return _yarn(scaling, fields)
         case "llama3":
             trained = fields.optional_integer("max_position_embeddings", maximum=MAX_POSITIONS)
             low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
@@ -59,9 +63,50 @@ def _scaling(scaling: Fields, fields: Fields) -> dict[str, float | int | str] | 
                 ),
             }
     raise CheckpointError(
-        f"{scaling.source}: rope_type is {kind!r}, but only default, linear and llama3 are supported; "
+        f"{scaling.source}: rope_type is {kind!r}, but only default, linear, llama3 and yarn are supported; "
         "use another model, or remove the scaling if its longer context is not needed."
     )
+
+
+def _yarn(scaling: Fields, fields: Fields) -> dict[str, float | int | str]:
+    """Defaults as in transformers (modeling_rope_utils.py)."""
+    trained = fields.optional_integer("max_position_embeddings", maximum=MAX_POSITIONS)
+    factor = scaling.number("factor")
+    scale, of_all = scaling.optional_number("mscale"), scaling.optional_number("mscale_all_dim")
+    grown = _growth(factor)
+    if scale is not None and of_all is not None:
+        grown = _growth(factor, scale) / _growth(factor, of_all)
+    return {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": scaling.integer(
+            "original_max_position_embeddings", trained, maximum=MAX_POSITIONS
+        ),
+        "attention_factor": scaling.number("attention_factor", grown),
+        **_betas(scaling, ""),
+        "truncate": scaling.flag("truncate", True),
+    }
+
+
+def _growth(factor: float, weight: float = 1.0) -> float:
+    """What queries and keys together grow by (YaRN, section 3.4), for each of them."""
+    return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _betas(fields: Fields, prefix: str) -> dict[str, float]:
+    fast, slow = fields.number(f"{prefix}beta_fast", 32.0), fields.number(f"{prefix}beta_slow", 1.0)
+    if fast <= slow:
+        raise fields.bad(f"{prefix}beta_fast", fast, f"more than beta_slow, {slow}")
+    return {"beta_fast": fast, "beta_slow": slow}
+
+
+def reach_of(rope: RopeConfig, positions: int) -> int:
+    """Positions that a model serves whose description says ``positions``: "yarn" is often added without changing those
+    (as vLLM counts them)."""
+    scaling = rope.scaling
+    if scaling is None or scaling["rope_type"] != "yarn":
+        return positions
+    return max(positions, int(float(scaling["factor"]) * int(scaling["original_max_position_embeddings"])))
 
 
 def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) -> RopeConfig:
@@ -74,7 +119,27 @@ def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) ->
     if kind == "linear":
         factor = fields.number("rope.scaling.factor", before)
         return RopeConfig(theta, dim, {"rope_type": "linear", "factor": factor})
+    if kind == "yarn":
+        for key in (
+            "rope.scaling.yarn_ext_factor",
+            "rope.scaling.yarn_attn_factor",
+            "rope.scaling.yarn_log_multiplier",
+        ):
+            if fields.number(key, 1.0) != 1:
+                raise fields.bad(key, fields.get(key), "1, or left out")
+        factor = fields.number("rope.scaling.factor")
+        scaling: dict[str, float | int | str] = {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": fields.integer(
+                "rope.scaling.original_context_length", maximum=MAX_POSITIONS
+            ),
+            "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * _growth(factor),
+            **_betas(fields, "rope.scaling.yarn_"),
+            "truncate": True,
+        }
+        return RopeConfig(theta, dim, scaling)
     raise CheckpointError(
-        f"{fields.source}: {fields.prefix}rope.scaling.type is {kind!r}, but only none and linear are supported; "
+        f"{fields.source}: {fields.prefix}rope.scaling.type is {kind!r}, but only none, linear and yarn are supported; "
         "use another model."
     )

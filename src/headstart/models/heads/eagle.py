@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
 from headstart.models.config import ModelConfig, RopeConfig
-from headstart.models.rotary import inverse_frequencies
+from headstart.models.rotary import amplitude, inverse_frequencies
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
@@ -270,6 +270,7 @@ class RotaryTable:
         factors: Tensor | None = None,
     ) -> None:
         self._frequencies = inverse_frequencies(rope, factors).to(device)
+        self._scale = amplitude(rope)
         self._dtype = dtype
         self._dim = rope.dim
         self._tables = self._compute(1024)
@@ -287,4 +288,4 @@ class RotaryTable:
     def _compute(self, positions: int) -> Tensor:
         angles = torch.arange(positions, device=self._frequencies.device).float()[:, None] * self._frequencies
         angles = torch.cat((angles, angles), dim=-1)
-        return torch.stack((angles.cos(), angles.sin())).to(self._dtype)
+        return torch.stack((angles.cos(), angles.sin())).mul(self._scale).to(self._dtype)
