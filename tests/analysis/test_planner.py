@@ -32,6 +32,7 @@ from headstart.drafting import registry
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import DrafterInfo
+from headstart.errors import ConfigError
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend, repeating_logits
 
@@ -360,6 +361,12 @@ def test_what_is_checked_is_what_is_recommended(seer: Workbench) -> None:
         ("seer", best.length),
     ]
     assert all(each.measured > 0 and each.texts == 2 for each in plan.checked)
+
+
+def test_a_context_without_room_for_what_is_timed_is_refused() -> None:
+    bench = Workbench(ToyBackend(VOCAB, repeating_logits(VOCAB, [1, 2, 3])), max_context=64)
+    with pytest.raises(ConfigError, match="context of 64 is too short"):
+        make_plan(bench, [Contender.parse("none")], [[1, 2]], SamplingParams(temperature=0, max_tokens=4), [1], 1)
 
 
 def test_what_is_recommended_for_batches_is_checked_in_batches() -> None:

@@ -276,6 +276,14 @@ def test_passes_are_timed_among_rounds_that_are_run_at_once(temperature: float, 
     assert not alone.at_once
 
 
+def test_draws_that_cannot_be_told_in_short_leave_nothing_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200)
+    monkeypatch.setattr(bench.runner, "run_stretch", lambda *arguments: [])
+    times = measure_passes(bench, 8, [1], 2, SamplingParams(temperature=1, seed=0))
+    assert not times.at_once
+    assert float(times.of(1, np.array(1.0), at_once=True)) == times.seconds[1][1]
+
+
 def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     engine = make_engine("suffix", head_directory)
     sequence = toy_sequence(engine, random_tokens(20))

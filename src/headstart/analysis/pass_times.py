@@ -106,7 +106,8 @@ class PassTimer:
                 batch: {rows: typical(seconds) for rows, seconds in curve.items()}
                 for batch, curve in self._taken.items()
             },
-            {batch: typical(seconds) for batch, seconds in self._rounds.items()},
+            # Draws that cannot be told in short leave no rounds.
+            {batch: typical(seconds) for batch, seconds in self._rounds.items() if seconds},
         )
 
 

@@ -160,10 +160,14 @@ def make_plan(
         plan: filled step by step, so that its results are kept if the call is interrupted; None: a new one.
 
     Raises:
-        ConfigError, CheckpointError: a drafter that is not optional cannot be built.
+        ConfigError, CheckpointError: a drafter that is not optional cannot be built, or the context is too short.
     """
     plan = Plan() if plan is None else plan
     room = bench.limits.max_context - ROWS[-1]
+    if room < 1:
+        raise ConfigError(
+            f"a plan times passes of {ROWS[-1]} rows; this model's context of {room + ROWS[-1]} is too short."
+        )
     typical = int(median(len(tokens) for tokens in prompts)) + (params.max_tokens or 0) // 2
     contexts = sorted({min(32, room), min(typical, room)})
     plan.passes = [measure_passes(bench, context, batches, repeats, params) for context in contexts]
@@ -250,8 +254,8 @@ def _check_batch(
 
 
 def _together(prompts: Sequence[Sequence[int]], batch: int) -> list[list[Sequence[int]]]:
-    """Prompts that are decoded between two timings of passes: each alone, or all of them, often enough to keep a batch
-    full most of the time."""
+    """Prompts that a drafter decodes before it is another one's turn: each alone, or all of them, often enough to keep
+    a batch full most of the time."""
     if batch == 1:
         return [[prompt] for prompt in prompts]
     return [list(prompts) * -(-_BATCHES * batch // len(prompts))]
