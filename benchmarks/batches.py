@@ -77,9 +77,10 @@ def main() -> None:
                 if turn:
                     speeds[name].append(tokens / seconds)
             for name in names:
-                # The last texts of a batch that is kept full are given up before their end.
-                pairs = [zip(*pair, strict=False) for pair in zip(said[name], said[PLAIN], strict=True)]
-                different[name] += sum(any(a != b for a, b in pair) for pair in pairs)
+                for ours, plain in zip(said[name], said[PLAIN], strict=True):
+                    # The last texts of a batch that is kept full are given up before their end.
+                    length = min(len(ours), len(plain)) if wanted.keep_full else None
+                    different[name] += ours[:length] != plain[:length]
         cells = []
         for each in listed[1:]:
             ratios = [fast / plain for fast, plain in zip(speeds[each.name], speeds[PLAIN], strict=True)]

@@ -82,13 +82,23 @@ def test_yarn_reaches_as_far_as_it_stretches() -> None:
     found = config_from_gguf(gguf)
     assert found.max_positions == 256
     assert amplitude(found.ropes[0]) == pytest.approx(0.1 * math.log(4) + 1)
-    for odd, words in (
-        ({"yarn_log_multiplier": 0.1}, "1, or left out"),
-        ({"yarn_beta_fast": 1.0}, "more than beta_slow"),
-    ):
-        ((key, value),) = odd.items()
+    odd = [
+        ("rope.scaling.yarn_log_multiplier", 0.1, "1, or left out"),
+        ("rope.scaling.yarn_beta_fast", 1.0, "more than beta_slow"),
+        ("rope.freq_base", 1.0, "base of more than 1"),
+    ]
+    for key, value, words in odd:
         with pytest.raises(CheckpointError, match=words):
-            config_from_gguf(gguf | {f"qwen3.rope.scaling.{key}": value})
+            config_from_gguf(gguf | {f"qwen3.{key}": value})
+    assert config_from_gguf(gguf | {"qwen3.rope.scaling.factor": 1e20}).max_positions == 1 << 31
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gpt-neox"])
+def test_yarn_reaches_as_far_in_every_family(family: str) -> None:
+    yarn = {key: value for key, value in YARN.items() if key != "rope_theta"} | {"factor": 32.0}
+    config = read(family, rope_scaling=yarn)
+    assert config.ropes[0].scaling is not None
+    assert config.max_positions == 64 * 32
 
 
 def test_scaling_of_gemma3_is_for_full_attention_alone() -> None:

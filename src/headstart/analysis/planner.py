@@ -165,9 +165,8 @@ def make_plan(
     plan = Plan() if plan is None else plan
     room = bench.limits.max_context - ROWS[-1]
     if room < 1:
-        raise ConfigError(
-            f"a plan times passes of {ROWS[-1]} rows; this model's context of {room + ROWS[-1]} is too short."
-        )
+        context = bench.limits.max_context
+        raise ConfigError(f"a plan times passes of {ROWS[-1]} rows; this model's context of {context} is too short.")
     typical = int(median(len(tokens) for tokens in prompts)) + (params.max_tokens or 0) // 2
     contexts = sorted({min(32, room), min(typical, room)})
     plan.passes = [measure_passes(bench, context, batches, repeats, params) for context in contexts]
@@ -248,9 +247,9 @@ def _check_batch(
                 passes = timers[place].times(fmean) or plan.passes[-1]
                 expected = forecast(drafter, plain, passes, batch, best.nodes, best.length)
                 mine = [found[place] for found in done]
-                tokens, rounds, texts = (sum(getattr(each, name) for each in mine) for name in _COUNTS)
-                speed = tokens / sum(each.seconds for each in mine)
-                plan.checked.append(Checked(expected, speed, tokens / rounds / batch, texts))
+                tokens, rounds = sum(each.tokens for each in mine), sum(each.rounds for each in mine)
+                speed, decoded = tokens / sum(each.seconds for each in mine), sum(each.texts for each in mine)
+                plan.checked.append(Checked(expected, speed, tokens / rounds / batch, decoded))
 
 
 def _together(prompts: Sequence[Sequence[int]], batch: int) -> list[list[Sequence[int]]]:
@@ -259,9 +258,6 @@ def _together(prompts: Sequence[Sequence[int]], batch: int) -> list[list[Sequenc
     if batch == 1:
         return [[prompt] for prompt in prompts]
     return [list(prompts) * -(-_BATCHES * batch // len(prompts))]
-
-
-_COUNTS = ("tokens", "rounds", "texts")
 
 
 @dataclass(frozen=True)

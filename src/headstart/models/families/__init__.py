@@ -11,6 +11,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.families import gemma, gpt, llama
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
+from headstart.models.families.rope import reach_of
 
 FAMILIES: tuple[Family, ...] = (*llama.FAMILIES, *gemma.FAMILIES, *gpt.FAMILIES)
 
@@ -67,7 +68,7 @@ def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> 
 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:
-    """Refuse numbers that no decoder of this kind can have together."""
+    """Refuse numbers that no decoder of this kind can have together; and count the positions that a rope adds."""
     if config.head_dim < 1:
         raise CheckpointError(
             f"{source} has {config.num_heads} heads for {config.hidden_size} hidden dimensions; fetch the model again."
@@ -83,4 +84,4 @@ def _checked(config: ModelConfig, source: str) -> ModelConfig:
                 f"{source} rotates {rope.dim} dimensions of heads of size {config.head_dim}; "
                 "it must be an even number up to that size."
             )
-    return config
+    return replace(config, max_positions=max([config.max_positions, *map(reach_of, config.ropes)]))

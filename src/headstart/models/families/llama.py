@@ -16,7 +16,7 @@ from headstart.errors import CheckpointError
 from headstart.models.config import Activation, LayerConfig, ModelConfig
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import reach_of, rope_from_gguf, rope_from_hf
+from headstart.models.families.rope import rope_from_gguf, rope_from_hf
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -65,7 +65,6 @@ def base_from_hf(
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", default_head_dim or hidden // heads)
     num_layers = fields.integer("num_hidden_layers", maximum=4096)
-    rope = rope_from_hf(fields, head_dim, default_theta)
     return ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
@@ -74,9 +73,9 @@ def base_from_hf(
         num_kv_heads=fields.integer("num_key_value_heads", heads),
         head_dim=head_dim,
         mlp_size=fields.integer("intermediate_size"),
-        max_positions=reach_of(rope, fields.integer("max_position_embeddings", maximum=MAX_POSITIONS)),
+        max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * num_layers,
-        ropes=(rope,),
+        ropes=(rope_from_hf(fields, head_dim, default_theta),),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         activation=activation(fields, "hidden_act", "silu"),
         tied_head=fields.flag("tie_word_embeddings", tied),
@@ -153,7 +152,6 @@ def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0,
     if fields.integer("rope.dimension_count", head_dim) != head_dim:
         raise fields.bad("rope.dimension_count", fields.get("rope.dimension_count"), f"the head's size, {head_dim}")
     num_layers = fields.integer("block_count", maximum=4096)
-    rope = rope_from_gguf(fields, head_dim, default_theta)
     config = ModelConfig(
         family=family,
         vocab_size=vocab_size_from_gguf(fields),
@@ -162,9 +160,9 @@ def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0,
         num_kv_heads=fields.integer("attention.head_count_kv", heads),
         head_dim=head_dim,
         mlp_size=fields.integer("feed_forward_length"),
-        max_positions=reach_of(rope, fields.integer("context_length", maximum=MAX_POSITIONS)),
+        max_positions=fields.integer("context_length", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * num_layers,
-        ropes=(rope,),
+        ropes=(rope_from_gguf(fields, head_dim, default_theta),),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         **token_ids_from_gguf(fields),
     )

@@ -36,10 +36,11 @@ def rope_from_hf(
     scaling = older or parameters
     if scaling is None:
         return RopeConfig(theta, dim)
-    return RopeConfig(scaling.number("rope_theta", theta), dim, _scaling(scaling, fields))
+    theta = scaling.number("rope_theta", theta)
+    return RopeConfig(theta, dim, _scaling(scaling, fields, theta))
 
 
-def _scaling(scaling: Fields, fields: Fields) -> dict[str, float | int | str] | None:
+def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     match kind:
         case "default":
@@ -47,7 +48,7 @@ def _scaling(scaling: Fields, fields: Fields) -> dict[str, float | int | str] | 
         case "linear":
             return {"rope_type": "linear", "factor": scaling.number("factor")}
         case "yarn":
-            return _yarn(scaling, fields)
+            return _yarn(scaling, fields, theta)
         case "llama3":
             trained = fields.optional_integer("max_position_embeddings", maximum=MAX_POSITIONS)
             low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
@@ -68,7 +69,7 @@ def _scaling(scaling: Fields, fields: Fields) -> dict[str, float | int | str] | 
     )
 
 
-def _yarn(scaling: Fields, fields: Fields) -> dict[str, float | int | str]:
+def _yarn(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str]:
     """Defaults as in transformers (modeling_rope_utils.py)."""
     trained = fields.optional_integer("max_position_embeddings", maximum=MAX_POSITIONS)
     factor = scaling.number("factor")
@@ -83,7 +84,7 @@ def _yarn(scaling: Fields, fields: Fields) -> dict[str, float | int | str]:
             "original_max_position_embeddings", trained, maximum=MAX_POSITIONS
         ),
         "attention_factor": scaling.number("attention_factor", grown),
-        **_betas(scaling, ""),
+        **_betas(scaling, "", theta),
         "truncate": scaling.flag("truncate", True),
     }
 
@@ -93,20 +94,22 @@ def _growth(factor: float, weight: float = 1.0) -> float:
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def _betas(fields: Fields, prefix: str) -> dict[str, float]:
+def _betas(fields: Fields, prefix: str, theta: float) -> dict[str, float]:
+    if theta <= 1:
+        raise CheckpointError(f"{fields.source}: yarn needs a rotary base of more than 1, not {theta}; fetch it again.")
     fast, slow = fields.number(f"{prefix}beta_fast", 32.0), fields.number(f"{prefix}beta_slow", 1.0)
     if fast <= slow:
         raise fields.bad(f"{prefix}beta_fast", fast, f"more than beta_slow, {slow}")
     return {"beta_fast": fast, "beta_slow": slow}
 
 
-def reach_of(rope: RopeConfig, positions: int) -> int:
-    """Positions that a model serves whose description says ``positions``: "yarn" is often added without changing those
-    (as vLLM counts them)."""
+def reach_of(rope: RopeConfig) -> int:
+    """Positions that "yarn" stretches the trained ones to, which it is often added for without changing what else says
+    how far a model reaches (vLLM counts them so); 0: nothing does."""
     scaling = rope.scaling
     if scaling is None or scaling["rope_type"] != "yarn":
-        return positions
-    return max(positions, int(float(scaling["factor"]) * int(scaling["original_max_position_embeddings"])))
+        return 0
+    return int(min(float(scaling["factor"]) * float(scaling["original_max_position_embeddings"]), MAX_POSITIONS))
 
 
 def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) -> RopeConfig:
@@ -135,7 +138,7 @@ def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) ->
                 "rope.scaling.original_context_length", maximum=MAX_POSITIONS
             ),
             "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * _growth(factor),
-            **_betas(fields, "rope.scaling.yarn_"),
+            **_betas(fields, "rope.scaling.yarn_", theta),
             "truncate": True,
         }
         return RopeConfig(theta, dim, scaling)
