@@ -47,7 +47,7 @@ class Cell:
     def overhead(self) -> float:
         """Of all rounds' time, the part that is neither draft nor target pass."""
         every = [stats for group in self.stats.values() for stats in group]
-        passes = sum(stats.draft_seconds + stats.target_seconds for stats in every)
+        passes = sum(each.draft_seconds + each.draft_prefill_seconds + each.target_seconds for each in every)
         return 1 - passes / sum(map(_decode_seconds, every))
 
     def speed_up(self, plain: Cell) -> float:

@@ -17,7 +17,7 @@ from headstart.engine.outputs import SequenceStats
 
 
 def run(contender="none", prompt="1", group="qa", repeat=0, *, tokens=10, rounds=10, seconds=1.0, **more) -> Run:
-    """Prefill takes 1 s, half of the rest is the target's pass, a quarter drafting."""
+    """Prefill takes 1 s, half of the rest is the target's pass, a quarter drafting, a tenth its prompts."""
     stats = SequenceStats(
         tokens=tokens,
         rounds=rounds,
@@ -25,6 +25,7 @@ def run(contender="none", prompt="1", group="qa", repeat=0, *, tokens=10, rounds
         prefill_seconds=1.0,
         target_seconds=seconds / 2,
         draft_seconds=seconds / 4,
+        draft_prefill_seconds=seconds / 10,
         drafted=more.get("drafted", 0),
         accepted=sum(more.get("accepted", [])),
         drafted_per_position=more.get("possible", []),
@@ -73,8 +74,9 @@ def test_acceptance_is_counted_where_it_was_possible():
 
 def test_a_round_is_target_draft_and_the_rest():
     breakdown = summary_of(run(seconds=2.0))["none"].breakdown
-    assert (breakdown.target, breakdown.draft, breakdown.other) == pytest.approx((0.1, 0.05, 0.05))
-    assert breakdown.shares() == pytest.approx((0.5, 0.25, 0.25))
+    parts = (breakdown.target, breakdown.draft, breakdown.draft_prefill, breakdown.other)
+    assert parts == pytest.approx((0.1, 0.05, 0.02, 0.03))
+    assert breakdown.shares() == pytest.approx((0.5, 0.25, 0.1, 0.15))
     assert breakdown.round == pytest.approx(0.2)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
+from headstart.engine import round as round_module
 from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.schedule import Limits
 from headstart.errors import RequestError
@@ -271,3 +272,21 @@ def test_an_aborted_sequence_leaves_nothing_behind() -> None:
     assert sequences[0].finish_reason is sequences[2].finish_reason is FinishReason.ABORT
     assert sequences[1].output == naive(logits_of, [1, 1, 2], sequences[1].params)
     assert sequences[0].output == naive(logits_of, [0, 1, 2], sequences[0].params)[: len(sequences[0].output)]
+
+
+def test_reading_the_prompt_is_the_drafters_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Reader(Oracle):
+        def observe(self, outcomes: list[RoundOutcome]) -> None:
+            nonlocal now
+            now += sum(len(outcome.row_tokens) for outcome in outcomes if not outcome.committed)
+
+    monkeypatch.setattr(round_module.time, "perf_counter", lambda: now)
+    logits_of = hashed_logits(VOCAB)
+    engine = toy_engine(ToyBackend(VOCAB, logits_of), Reader(logits_of, 2))
+    sequence = toy_sequence(engine, PROMPTS[0], params=SamplingParams(temperature=0, max_tokens=4))
+    run_all(engine, [sequence])
+    stats = sequence.stats
+    assert stats.draft_prefill_seconds == len(PROMPTS[0]) - 1
+    assert stats.draft_seconds == stats.prefill_seconds == stats.target_seconds == 0

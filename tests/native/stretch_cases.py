@@ -26,7 +26,7 @@ from headstart.runner import ModelRunner
 
 CONFIG = small_config(layers=small_config().layers * 3)
 ISA = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
-TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds"}
+TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
 
 
@@ -58,15 +58,16 @@ def make_engine(
 
 
 class Counted:
-    """Rounds that were run at once, and by how many sequences at most."""
+    """Rounds that were run at once, how many in one call at most, and by how many sequences at most."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.rounds = self.sequences = 0
+        self.rounds = self.most_rounds = self.sequences = 0
         run = NativeStretches.run
 
         def counted(stretches: NativeStretches, *arguments: object) -> list[RoundRecord]:
             rounds = run(stretches, *arguments)  # type: ignore[arg-type]
             self.rounds += len(rounds)
+            self.most_rounds = max(self.most_rounds, len(rounds))
             self.sequences = max([self.sequences, *[len(done.spans) for done in rounds]])
             return rounds
 

@@ -31,6 +31,14 @@ VARIANTS = {
     "biases": {"attention_bias": True, "fc_bias": True},
     "odd sizes": {"hidden_size": 83, "mlp_size": 77},
     "eagle1": {"variant": "eagle"},
+    "two layers": {"num_layers": 2},
+    "normed residual, three layers with biases": {
+        "norm_before_residual": True,
+        "num_layers": 3,
+        "attention_bias": True,
+    },
+    "two layers, state not normed": {"num_layers": 2, "norm_output": False},
+    "eagle1, two layers": {"variant": "eagle", "num_layers": 2},
 }
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
@@ -145,7 +153,9 @@ def test_heads_on_grids_of_sixteen_levels_are_kept(name: str, isa: str) -> None:
     wanted = whole_draft(EaglePass(head, said_by, torch.float32), head.config, lengths)
     for precision, tolerance in (("int4", 0.01), ("int4-fast", 0.05)):
         native = NativeEaglePass(head, said_by, precision, 1, isa)  # type: ignore[arg-type]
-        assert distance(whole_draft(native, head.config, lengths), wanted) < tolerance, precision
+        # Keys and values are rounded in every layer.
+        allowed = tolerance * head.config.num_layers
+        assert distance(whole_draft(native, head.config, lengths), wanted) < allowed, precision
 
 
 @needs_native
@@ -169,9 +179,10 @@ def test_a_row_does_not_depend_on_its_company(precision: Precision) -> None:
 
 
 @needs_native
-def test_long_and_many_sequences_find_pages() -> None:
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_long_and_many_sequences_find_pages(num_layers: int) -> None:
     """Far more rows than the first pages hold; pages given back are used again, and show nothing of what was there."""
-    head = random_head()
+    head = random_head(num_layers=num_layers)
     taps, hidden = len(head.config.taps), head.config.hidden_size
     native = NativeEaglePass(head, tables(head), "bf16", 1)
     lengths = (1500, 30, 900)
@@ -185,10 +196,11 @@ def test_long_and_many_sequences_find_pages() -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
-def test_copied_rows_are_the_rows(precision: Precision) -> None:
+def test_copied_rows_are_the_rows(precision: Precision, num_layers: int) -> None:
     """In pieces that lie across pages, by way of caches in between; what is given back is free again."""
-    head = random_head()
+    head = random_head(num_layers=num_layers)
     native = NativeEaglePass(head, tables(head), precision, 1)
     draft = Draft(native, (1200, 1200), len(head.config.taps), head.config.hidden_size)
     draft.read([0])

@@ -20,10 +20,12 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.registry import create_drafter
+from headstart.engine import stretch
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
+from headstart.engine.stretch import AMONG_OTHERS, MOST_ROUNDS
 from headstart.models.stretch import GuesserFault, StretchLimits, StretchPart
 from headstart.native.growth import NativeGrowth, NativeHeadPart
 from headstart.native.loader import load_library
@@ -54,6 +56,24 @@ def test_a_lone_request_is_told_the_same(
     assert answers[0] == answers[1]
     assert counted.rounds == at_once
     assert at_once > 0 or max_tokens <= 2
+
+
+@pytest.mark.parametrize(
+    ("others", "stop", "most"), [(0, (), MOST_ROUNDS), (0, ("no end",), AMONG_OTHERS), (2, (), AMONG_OTHERS)]
+)
+def test_fewer_rounds_run_at_once_where_they_may_be_for_nothing(
+    others: int,
+    stop: tuple[str, ...],
+    most: int,
+    head_directory: Path,
+    counted: Counted,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stretch, "MOST_SECONDS", 60.0)
+    engine = make_engine("none", head_directory)
+    params = SamplingParams(temperature=0, max_tokens=60, stop=stop)
+    run_all(engine, [toy_sequence(engine, [7 + i], sequence_id=i, params=params) for i in range(1 + others)])
+    assert counted.most_rounds == most
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

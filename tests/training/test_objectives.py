@@ -40,10 +40,17 @@ def batch_of(taps: tuple[int, ...], *members: Pack) -> Batch:
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("flags", [{}, {"norm_output": False, "fc_norm": False, "norm_before_residual": True}])
-def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, flags: dict[str, bool]) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm_output": False, "fc_norm": False, "norm_before_residual": True},
+        {"num_layers": 2},
+    ],
+)
+def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, changes: dict[str, int]) -> None:
     """Step j at place i equals the j-th row of a draft behind the true rows up to i, in a pack of several documents."""
-    head = random_head(**flags)
+    head = random_head(**changes)
     pack = packs()[0]
     batch = batch_of(head.config.taps, pack)
     unrolled = _Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)

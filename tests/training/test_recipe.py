@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -16,12 +17,13 @@ from training_toys import documents, target
 
 from headstart.errors import ConfigError
 from headstart.llm import LLM
-from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.loading import load_head
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
+from headstart.training import recipe
 from headstart.training.beginning import begin_from
 from headstart.training.progressing import Progressing
 from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, train_head
@@ -235,6 +237,49 @@ def test_a_head_that_begins_to_read_tokens_says_what_it_said() -> None:
     assert torch.equal(head(states, tokens), known(states))
 
 
+@pytest.mark.parametrize("variant", ["eagle3", "eagle"])
+def test_further_layers_change_nothing_at_first_but_learn(variant: Literal["eagle3", "eagle"]) -> None:
+    config = eagle_config(target().config, variant, num_layers=2)
+    known, head = EagleHead(config), EagleHead(replace(config, num_layers=4))
+    begin_from(head, known)
+    embeddings, features = torch.randn(2, 5, config.hidden_size)
+
+    def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return q.flatten(-2) + layer
+
+    said, before = (each(embeddings, features, torch.sin, attend) for each in (head, known))
+    assert torch.equal(said, before)
+    said.sum().backward()
+    for layer in head.layers[2:]:
+        for weight in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
+            assert weight.grad is not None
+            assert weight.grad.any()
+
+
+def test_states_leave_memory_for_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, wanted in ((None, 4 << 30), (6 << 30, 3 << 30), (100 << 30, 4 << 30)):
+        monkeypatch.setattr(recipe, "free_bytes", lambda free=free: free)
+        assert recipe._states_bytes(4.0) == wanted
+
+
+def test_an_eagle_head_may_grow_layers(tmp_path: Path, corpus: Path) -> None:
+    text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
+
+    def trained(out: str, init: str | None, layers: int | None) -> EagleHead:
+        settings = HeadSettings(200, init=None if init is None else tmp_path / init, layers=layers)
+        train_head("eagle3", target().name, tmp_path / out, text=text, head=settings, settings=SETTINGS, length=320)
+        head = load_head(tmp_path / out, target().config)
+        assert isinstance(head, EagleHead)
+        return head
+
+    assert trained("a", None, None).config.num_layers == 1
+    grown = trained("b", "a", 2)
+    assert grown.config.num_layers == 2
+    assert trained("c", "b", None).config.num_layers == 2
+    with pytest.raises(ConfigError, match="layers is 1, but the head to begin from has 2"):
+        trained("d", "b", 1)
+
+
 def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus: Path) -> None:
     text = TextSettings(**{**TEXT.__dict__, "directory": corpus})
     train_head(
@@ -258,6 +303,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("eagle3", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass; leave it out for eagle3"),
         ("draft-model", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass"),
         ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
+        ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),

@@ -176,7 +176,8 @@ def train(
         str | None,
         typer.Option(
             help="The target's layers that draft-model starts from: how many, evenly spread, or which, like 0,1,29. "
-            "Left out: the first two and the last.",
+            "Left out: the first two and the last. For eagle3 and eagle: how many layers the head has; left out: 1, or "
+            "as the head of --init.",
             metavar="N|LIST",
             rich_help_panel=HEAD,
         ),
@@ -185,7 +186,7 @@ def train(
         Path | None,
         typer.Option(
             help="Start from an existing head of the same kind (eagle3, eagle, medusa, blockwise), yours or another "
-            "project's; its draft vocabulary may differ.",
+            "project's; its draft vocabulary may differ, and it may have fewer layers.",
             metavar="DIR",
             rich_help_panel=HEAD,
         ),
@@ -263,7 +264,8 @@ def train(
         float,
         typer.Option(
             min=0.0,
-            help="Gigabytes of memory, and of files beside the text, for the target's states; the rest is recomputed.",
+            help="Gigabytes of memory, and of files beside the text, for the target's states; the rest is recomputed. "
+            "At most half of the memory that is free.",
             rich_help_panel=TRAINING,
         ),
     ] = 4.0,

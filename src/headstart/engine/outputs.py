@@ -60,6 +60,9 @@ class SequenceStats:
     """From admission to the last token, prefill included."""
     draft_seconds: float = 0.0
     """Time of the drafter in this sequence's rounds (shared by the sequences of a round)."""
+    draft_prefill_seconds: float = 0.0
+    """Time of the drafter while the prompt was read, which it may read as well (shared likewise); not among
+    ``prefill_seconds``."""
     target_seconds: float = 0.0
     """Time of the target's passes in this sequence's rounds (shared likewise)."""
 
@@ -96,6 +99,7 @@ class SequenceStats:
             "seconds": self.seconds,
             "prefill_seconds": self.prefill_seconds,
             "draft_seconds": self.draft_seconds,
+            "draft_prefill_seconds": self.draft_prefill_seconds,
             "target_seconds": self.target_seconds,
             "tokens_per_second": self.tokens_per_second,
         }

@@ -98,7 +98,11 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
             )
             runner.cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
             clock.charge_round(sequence.stats)
+    told = time.perf_counter()
     drafters.observe(outcomes)
+    # Drafters that read prompts do it here; beside that, what they hear of a round hardly takes time.
+    for sequence, _ in plan.reading:
+        sequence.stats.draft_prefill_seconds += time.perf_counter() - told
 
 
 def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:

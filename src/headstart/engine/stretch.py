@@ -13,7 +13,10 @@ from headstart.engine.sequence import Sequence
 from headstart.models.stretch import GuesserFault, RoundRecord, Sampling, SpanRecord, StretchLimits
 from headstart.runner import ModelRunner
 
-MOST_ROUNDS = 8
+MOST_ROUNDS = 16
+AMONG_OTHERS = 8
+"""Most rounds of several sequences, which the first to end ends for all, and where text may end a sequence: rounds
+behind its end were for nothing."""
 MOST_SECONDS = 0.05
 """Meanwhile nobody is admitted, aborted or shown tokens. Where a single round takes so long, what an interpreter adds
 to it hardly counts."""
@@ -70,7 +73,9 @@ def _may_run(drafters: DrafterPool, sequence: Sequence) -> bool:
 
 def _limits(runner: ModelRunner, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int) -> list[StretchLimits]:
     """Of each sequence; none where the cache has no room for more than a round."""
-    cache, rounds = runner.cache, MOST_ROUNDS
+    cache = runner.cache
+    alone = len(decoding) == 1 and not decoding[0][0].params.stop
+    rounds = MOST_ROUNDS if alone else AMONG_OTHERS
     while rounds > 1:
         limits = [_limits_of(sequence, budget, rounds, max_context) for sequence, budget in decoding]
         needed = sum([cache.blocks_needed(each.id, its.rows) for (each, _), its in zip(decoding, limits, strict=True)])

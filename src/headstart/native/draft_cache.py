@@ -47,11 +47,12 @@ class NativeDraftCache(DraftCache):
 
 
 class PagePool:
-    """Pages of a head's keys and values, as many as its sequences need."""
+    """Pages of a head's keys and values, as many as its sequences need; each holds rows of all its layers."""
 
-    def __init__(self, library: Library, model: int) -> None:
+    def __init__(self, library: Library, model: int, layers: int) -> None:
         self._library = library
         self._model = model
+        self._layers = layers
         self.storage = NativeStorage(library, model, _FIRST_PAGES, PAGE_KEYS)
         self._free = list(range(_FIRST_PAGES))
 
@@ -80,6 +81,7 @@ class PagePool:
         before = self.storage
         pages = max(2 * before.num_blocks, before.num_blocks + missing)
         self.storage = NativeStorage(self._library, self._model, pages, PAGE_KEYS)
-        # One layer: pages stand one after the other, whatever their number.
-        self.storage.memory[: before.nbytes] = before.memory
+        # Each layer's pages stand one after the other, behind those of the layer before.
+        held = before.memory.reshape(self._layers, -1)
+        self.storage.memory.reshape(self._layers, -1)[:, : held.shape[1]] = held
         self._free += range(before.num_blocks, pages)

@@ -74,7 +74,7 @@ class NativeGrowth:
         self._logits = torch.empty(0, config.draft_vocab_size)
         self._draft = Draft(
             width=width,
-            state_tap=-1 if config.norm_output else 1,
+            state_tap=-1 if config.norm_output else config.num_layers,
             target_ids=address(self._ids),
         )
         self._drafted = (Drafted * 0)()

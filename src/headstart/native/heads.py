@@ -27,7 +27,6 @@ from headstart.native.packing import (
     FEATURE_NORM,
     FINAL_NORM,
     FUSE,
-    LINEARS,
     NORMS,
     OUTPUT_HEAD,
     PART_NORMS,
@@ -93,8 +92,8 @@ class NativeEaglePass:
         self._ropes = RopeTables(library, self.handle, [config.rope])
         with torch.inference_mode():
             self._pack(head, tables)
-        self._pages = PagePool(library, self.handle)
-        self._state_tap = np.array([-1 if config.norm_output else 1], dtype=np.int32)
+        self._pages = PagePool(library, self.handle, config.num_layers)
+        self._state_tap = np.array([-1 if config.norm_output else config.num_layers], dtype=np.int32)
         self.target_ids = head.target_ids.cpu()
 
     @property
@@ -152,7 +151,7 @@ class NativeEaglePass:
             blocks_per_sequence=blocks.shape[1],
             pages_per_block=1,
             wanted=len(wanted),
-            layers=1,
+            layers=config.num_layers,
             taps=1,
             tokens=address(tokens),
             positions=address(positions),
@@ -187,24 +186,17 @@ class NativeEaglePass:
         return np.array([[*pages, *[0] * (longest - len(pages))] for pages in tables], dtype=np.int32)
 
     def _pack(self, head: EagleHead, tables: TargetTables) -> None:
-        config, layer = self.config, head.midlayer
-        attention, mlp = layer.self_attn, layer.mlp
-        self._library.set_layer(self.handle, 0, 0, 0)
-        packer = Packer(self._library, self.handle)
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        bias = torch.cat([projection.bias for projection in projections]) if config.attention_bias else None
-        for name, weight in (
-            ("qkv", torch.cat([projection.weight for projection in projections])),
-            ("output", attention.o_proj.weight),
-            ("up", torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
-            ("down", mlp.down_proj.weight),
-        ):
-            packer.linear(0, LINEARS.index(name), LinearWeights(weight, bias if name == "qkv" else None))
-        packer.norm(0, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
+        config, packer = self.config, Packer(self._library, self.handle)
+        for index, layer in enumerate(head.layers):
+            self._library.set_layer(self.handle, index, 0, 0)
+            for which, linear in enumerate(layer.fused()):
+                packer.linear(index, which, linear)
+            packer.norm(index, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))
+            if index > 0 or config.variant == "eagle3":
+                packer.norm(index, NORMS.index("attention_norm"), NormWeights(layer.input_layernorm.weight))
         packer.linear(-1, FUSE, LinearWeights(head.fc.weight, head.fc.bias))
         if config.variant == "eagle3":
-            packer.norm(0, NORMS.index("attention_norm"), NormWeights(layer.input_layernorm.weight))
-            packer.norm(-1, FEATURE_NORM, NormWeights(layer.hidden_norm.weight))
+            packer.norm(-1, FEATURE_NORM, NormWeights(head.layers[0].hidden_norm.weight))
             packer.norm(-1, FINAL_NORM, NormWeights(head.norm.weight))
             packer.linear(-1, OUTPUT_HEAD, LinearWeights(head.lm_head.weight))
         else:
@@ -311,7 +303,7 @@ def _shape(config: EagleConfig, tokens: int, precision: Precision, threads: int)
         kv_heads=config.num_kv_heads,
         head_dim=config.head_dim,
         mlp=config.mlp_size,
-        layers=1,
+        layers=config.num_layers,
         precision=PRECISIONS.index(precision),
         threads=threads,
         gated=True,

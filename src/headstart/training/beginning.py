@@ -18,6 +18,9 @@ _OUTPUTS = ("lm_head.", "heads.")
 """Matrices whose rows are tokens."""
 
 
+_BRANCH_ENDS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+"""Of an EAGLE layer, what adds to the residual stream."""
+
 KnownHead = EagleHead | ParallelHeads
 
 
@@ -44,10 +47,11 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     """Copy the weights of ``known`` into ``head``.
 
     Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
-    token is read: a head that begins to read it says at first what it said without.
+    token is read: a head that begins to read it says at first what it said without. And an EAGLE head may have further
+    layers, which change nothing at first.
 
     Raises:
-        ConfigError: their shapes differ.
+        ConfigError: their shapes differ, or ``known`` has more layers.
     """
     if type(head) is not type(known) or _shape(head) != _shape(known):
         raise ConfigError("the head to begin from has another shape than the one to be trained; begin without it.")
@@ -58,13 +62,15 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
             parameter[to] = theirs[name][of]
         elif name in theirs:
             parameter.copy_(theirs[name])
+        elif name.endswith(_BRANCH_ENDS):
+            parameter.zero_()
 
 
 def _shape(head: KnownHead) -> EagleConfig | ParallelConfig:
     """Its configuration, apart from what may differ."""
     if isinstance(head, ParallelHeads):
         return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
-    return replace(head.config, draft_vocab_size=head.config.vocab_size)
+    return replace(head.config, draft_vocab_size=head.config.vocab_size, num_layers=1)
 
 
 def _shared(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -119,8 +119,8 @@ class _Unrolled:
         chosen_ends = begins.cumsum(0)[[end - 1 for end in ends]].tolist()
         self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
         self._states = head.fuse(F.dropout(batch.features[self._rows], dropout))
-        self._true: tuple[Tensor, Tensor] | None = None
-        self._drafted: list[tuple[Tensor, Tensor]] = []
+        self._seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in head.layers]
+        """[layer][step] keys and values: the first step's are the true rows'."""
         self._step = 0
 
     def step(self) -> Tensor:
@@ -140,39 +140,39 @@ class _Unrolled:
         self._step += 1
         return output
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [row, head, head_dim], k and v [row, kv_head, head_dim], see the class; document by document, so that what
         nobody sees is never computed."""
         shared = q.shape[1] // k.shape[1]
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1).to(q.dtype)
         k, v = (heads.repeat_interleave(shared, dim=0) for heads in (k, v))
-        if self._true is None:
-            self._true = (k, v)
+        seen = self._seen[layer]
+        seen.append((k, v))
+        if len(seen) == 1:
             mixed = [
                 F.scaled_dot_product_attention(q[None, :, rows], k[None, :, rows], v[None, :, rows], is_causal=True)[0]
                 for rows in self._documents
             ]
         else:
-            self._drafted.append((k, v))
             mixed = [
-                self._mix(q[:, rows], true_rows, rows)
+                self._mix(seen, q[:, rows], true_rows, rows)
                 for true_rows, rows in zip(self._documents, self._chosen_of, strict=True)
             ]
         return torch.cat(mixed, dim=1).transpose(0, 1).flatten(1)
 
-    def _mix(self, q: Tensor, true_rows: slice, rows: slice) -> Tensor:
+    def _mix(self, seen: Sequence[tuple[Tensor, Tensor]], q: Tensor, true_rows: slice, rows: slice) -> Tensor:
         """What the rows of one document, q [head, row, head_dim], see in a step after the first."""
-        assert self._true is not None
-        keys, values = (heads[:, true_rows] for heads in self._true)
+        true, *drafts = seen
+        keys, values = (heads[:, true_rows] for heads in true)
         scale = q.shape[-1] ** -0.5
         place = self._chosen[rows, None] - true_rows.start
         hidden = torch.arange(keys.shape[1], device=q.device) > place
         to_true = (q @ keys.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
-        to_own = [(q * drafted[:, rows]).sum(-1, keepdim=True) * scale for drafted, _ in self._drafted]
+        to_own = [(q * drafted[:, rows]).sum(-1, keepdim=True) * scale for drafted, _ in drafts]
         weights = torch.cat((to_true, *to_own), dim=-1).softmax(-1)
         length = keys.shape[1]
         mixed = weights[..., :length] @ values
-        for step, (_, drafted) in enumerate(self._drafted):
+        for step, (_, drafted) in enumerate(drafts):
             mixed = mixed + weights[..., length + step, None] * drafted[:, rows]
         return mixed
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headstart.errors import ConfigError
 from headstart.loading import Model, Precision, load_model
-from headstart.memory import keep_freed
+from headstart.memory import free_bytes, keep_freed
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleHead, eagle_config
@@ -51,7 +51,7 @@ _USERS: dict[str, tuple[HeadName, ...]] = {
     "slots": ("medusa", "blockwise", "pass"),
     "unroll": ("eagle3", "eagle"),
     "dropout": ("eagle3", "eagle"),
-    "layers": ("draft-model",),
+    "layers": ("draft-model", "eagle3", "eagle"),
     "init": ("eagle3", "eagle", "medusa", "blockwise"),
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
@@ -77,7 +77,7 @@ class HeadSettings:
     loss: LossName = "ce"
     layers: int | tuple[int, ...] | None = None
     """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
-    last."""
+    last. Of an EAGLE head: how many it has; None: as many as the head that is begun from, or one."""
     init: Path | None = None
     """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
     residual_blocks: int | None = None
@@ -119,7 +119,8 @@ def train_head(
     Args:
         length: tokens of a pack.
         minutes: budget of the training itself; the text is written before.
-        cache_gb: memory, and files beside the text, for the target's states, which are computed anew beyond it.
+        cache_gb: memory, and files beside the text, for the target's states, which are computed anew beyond it; at
+            most half of the memory that is free.
         device: "cpu" or "cuda"; None: a GPU where there is one.
         precision: of the target, as it will be served: a head learns its very states.
 
@@ -174,7 +175,7 @@ def train_head(
                 _states_backend(target, weights, place),
                 tables.head,
                 taps,
-                int(cache_gb * 2**30),
+                _states_bytes(cache_gb),
                 place,
                 [directory / f"states-{target.backend.name}-{place.type}" for directory in texts.directories],
             ),
@@ -214,6 +215,8 @@ def _require_used(name: HeadName, head: HeadSettings) -> None:
     for setting, users in _USERS.items():
         if getattr(head, setting) is not None and name not in users:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
+    if name != "draft-model" and isinstance(head.layers, tuple):
+        raise ConfigError(f"layers is {head.layers}, but {name} has layers of its own; give their number.")
 
 
 def _require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
@@ -257,7 +260,7 @@ def _objective(
         heads = _parallel_heads(name, config, len(ids), settings, known)
         _name_tokens(heads, ids)
         return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
-    eagle = _eagle_head(name, config, weights, ids)
+    eagle = _eagle_head(name, config, weights, ids, _eagle_layers(settings, known))
     _name_tokens(eagle, ids)
     steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
     return EagleObjective(
@@ -297,10 +300,23 @@ def _parallel_heads(
     )
 
 
-def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor) -> EagleHead:
+def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
+    """Decoder layers of an EAGLE head.
+
+    Raises:
+        ConfigError: fewer than those of the head that is begun from.
+    """
+    least = known.config.num_layers if isinstance(known, EagleHead) else 1
+    wanted = settings.layers if isinstance(settings.layers, int) else least
+    if wanted < least:
+        raise ConfigError(f"layers is {wanted}, but the head to begin from has {least}; give at least as many.")
+    return wanted
+
+
+def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor, layers: int) -> EagleHead:
     """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own."""
     fused = name == "eagle3"
-    head = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids)))
+    head = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids), layers))
     if fused:
         with torch.no_grad():
             # What the target's own head makes of its own final norm is the best guess there is.
@@ -330,6 +346,12 @@ def _place(device: str | None) -> torch.device:
     if kind == "cuda" and found != "cuda":
         raise ConfigError(f"device is {device!r}, but PyTorch finds no GPU here; give cpu.")
     return torch.device(device or found)
+
+
+def _states_bytes(wanted_gb: float) -> int:
+    """For the target's states: what is left must do for the training itself."""
+    wanted, free = int(wanted_gb * 2**30), free_bytes()
+    return wanted if free is None else min(wanted, free // 2)
 
 
 def _states_backend(target: Model, weights: DecoderWeights, device: torch.device) -> Backend:

@@ -268,7 +268,7 @@ def _scores(
     def outputs(features: torch.Tensor, behind: list[int]) -> torch.Tensor:
         rows = len(behind)
 
-        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
             mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
             return mixed[0].transpose(0, 1).flatten(1)

@@ -46,9 +46,10 @@ CASES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def random_head(variant: str) -> EagleHead:
+def random_head(variant: str, num_layers: int = 1) -> EagleHead:
     """EAGLE-3's cannot say every token, and says some in another order."""
-    head = EagleHead(eagle_config(TARGET, variant, DRAFT_VOCAB if variant == "eagle3" else None))  # type: ignore[arg-type]
+    reduced = DRAFT_VOCAB if variant == "eagle3" else None
+    head = EagleHead(eagle_config(TARGET, variant, reduced, num_layers))  # type: ignore[arg-type]
     shake(head, 3, 0.15)
     if head.config.reduced:
         ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
@@ -62,9 +63,11 @@ def tables() -> TargetTables:
     return TargetTables(embedding, output * 0.3)
 
 
-def drafters(directory: Path, variant: str, options: Mapping[str, object], vocab: int = VOCAB) -> list[Eagle2Drafter]:
+def drafters(
+    directory: Path, variant: str, options: Mapping[str, object], vocab: int = VOCAB, num_layers: int = 1
+) -> list[Eagle2Drafter]:
     """One that grows trees natively, and the same that grows them step by step."""
-    save_head(random_head("eagle3" if variant == "eagle3" else "eagle"), directory)
+    save_head(random_head("eagle3" if variant == "eagle3" else "eagle", num_layers), directory)
     backend = ToyBackend(VOCAB, hashed_logits(VOCAB))
     backend.config = TARGET
     context = DraftContext(
@@ -130,6 +133,12 @@ def test_grown_trees_are_those_of_steps(name: str, variant: str, tmp_path: Path)
     both = drafters(tmp_path, variant, CASES[name])
     nodes = assert_alike(both, [GREEDY] * 3, [DraftBudget(31, 9), DraftBudget(4, 2), DraftBudget(9, 5)])
     assert nodes > 0 or name == "defaults"
+
+
+@pytest.mark.parametrize("variant", ["eagle3", "eagle2"])
+def test_of_heads_of_several_layers(variant: str, tmp_path: Path) -> None:
+    both = drafters(tmp_path, variant, {"min_probability": 0.0, "draft_tokens": 4}, num_layers=2)
+    assert assert_alike(both, [GREEDY] * 3, [DraftBudget(31, 9), DraftBudget(4, 2), DraftBudget(9, 5)])
 
 
 @pytest.mark.parametrize(

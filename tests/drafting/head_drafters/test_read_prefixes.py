@@ -82,7 +82,7 @@ class Reader:
         """The true rows of a sequence."""
         cache = self.drafter._readings[name].cache
         assert isinstance(cache, TorchDraftCache)
-        return cache.data[:, :, : cache.rows]
+        return cache.data[..., : cache.rows, :]
 
     @property
     def kept(self) -> int:

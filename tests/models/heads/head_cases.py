@@ -48,7 +48,7 @@ EAGLE3: dict[str, Any] = EAGLE1 | {
 }
 
 
-def _matrices(layer: str, width: int) -> dict[str, torch.Tensor]:
+def matrices(layer: str, width: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
     shapes = {
         "self_attn.q_proj": (Q, width),
@@ -63,7 +63,7 @@ def _matrices(layer: str, width: int) -> dict[str, torch.Tensor]:
 
 
 def eagle1_tensors(bias: bool = True) -> dict[str, torch.Tensor]:
-    tensors = _matrices("layers.0.", HIDDEN) | {
+    tensors = matrices("layers.0.", HIDDEN) | {
         "embed_tokens.weight": torch.randn(VOCAB, HIDDEN),
         "fc.weight": torch.randn(HIDDEN, 2 * HIDDEN),
         "layers.0.post_attention_layernorm.weight": torch.rand(HIDDEN),
@@ -76,7 +76,7 @@ def eagle3_tensors(draft_vocab: int = 8) -> dict[str, torch.Tensor]:
     said = torch.zeros(VOCAB, dtype=torch.bool)
     said[0 : 2 * draft_vocab : 2] = True
     norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
-    return _matrices("midlayer.", 2 * HIDDEN) | {
+    return matrices("midlayer.", 2 * HIDDEN) | {
         **{f"midlayer.{name}.weight": torch.rand(HIDDEN) for name in norms},
         "fc.weight": torch.randn(HIDDEN, 3 * HIDDEN),
         "norm.weight": torch.rand(HIDDEN),

@@ -8,11 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-from head_cases import EAGLE1, EAGLE3, HIDDEN, KV, MLP, TARGET, VOCAB, Q, eagle1_tensors, eagle3_tensors, write
+from head_cases import (
+    EAGLE1,
+    EAGLE3,
+    HIDDEN,
+    KV,
+    MLP,
+    TARGET,
+    VOCAB,
+    Q,
+    eagle1_tensors,
+    eagle3_tensors,
+    matrices,
+    write,
+)
 from safetensors.torch import load_file
 
 from headstart.errors import CheckpointError
 from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle_format import EagleFormat
 from headstart.models.heads.loading import load_head
 from headstart.models.heads.saving import export_head, save_head
 from headstart.models.heads.tables import TargetTables
@@ -26,7 +40,7 @@ def test_eagle3(tmp_path: Path) -> None:
     assert isinstance(head, EagleHead)
     assert (head.config.variant, head.config.taps, head.config.draft_vocab_size) == ("eagle3", (2, 3, 5), 8)
     assert head.target_ids.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert torch.equal(head.midlayer.self_attn.q_proj.weight, tensors["midlayer.self_attn.q_proj.weight"])
+    assert torch.equal(head.layers[0].self_attn.q_proj.weight, tensors["midlayer.self_attn.q_proj.weight"])
     assert head.embedding is None
     assert not head.config.norm_before_residual
 
@@ -47,6 +61,42 @@ def test_eagle3_names_its_layers_and_flags(tmp_path: Path) -> None:
     assert head.config.norm_before_residual
 
 
+@pytest.mark.parametrize(("kind", "first"), [("eagle3", "midlayer."), ("speculators", "layers.0.")])
+def test_eagle3_of_several_layers(kind: EagleFormat, first: str, tmp_path: Path) -> None:
+    """The further ones read the layer below them, as vLLM computes them."""
+    further = matrices("layers.1.", HIDDEN) | {
+        f"layers.1.{name}.weight": torch.rand(HIDDEN) for name in ("input_layernorm", "post_attention_layernorm")
+    }
+    tensors = eagle3_tensors() | further
+    head = load_head(write(tmp_path / "in", EAGLE3 | {"num_hidden_layers": 2}, tensors), TARGET)
+    assert isinstance(head, EagleHead)
+    assert head.config.num_layers == 2
+    assert torch.equal(head.layers[1].self_attn.k_proj.weight, tensors["layers.1.self_attn.k_proj.weight"])
+    export_head(head, kind, tmp_path / "out", TABLES, "org/target")
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    for name, tensor in tensors.items():
+        assert torch.equal(written[name.replace("midlayer.", first)].to(tensor.dtype), tensor)
+    again = load_head(tmp_path / "out", TARGET)
+    assert isinstance(again, EagleHead)
+    assert again.config == head.config
+
+
+def test_eagle1_of_several_layers(tmp_path: Path) -> None:
+    """SafeAILab's: the first layer alone has no norm of its input. speculators' has one layer."""
+    norms = ("input_layernorm", "post_attention_layernorm")
+    further = {f"layers.1.{name}.weight": torch.rand(HIDDEN) for name in norms} | matrices("layers.1.", HIDDEN)
+    described = EAGLE1 | {"num_hidden_layers": 2}
+    head = load_head(write(tmp_path / "in", described, eagle1_tensors() | further), TARGET)
+    assert isinstance(head, EagleHead)
+    assert torch.equal(head.layers[1].input_layernorm.weight, further["layers.1.input_layernorm.weight"])
+    with pytest.raises(CheckpointError, match="one layer"):
+        export_head(head, "speculators", tmp_path / "out", TABLES, "org/target")
+    speculators, tensors = speculators_eagle1_files()
+    speculators["transformer_layer_config"] |= {"num_hidden_layers": 2}
+    with pytest.raises(CheckpointError, match="num_hidden_layers is 2"):
+        load_head(write(tmp_path / "theirs", speculators, tensors), TARGET)
+
+
 def test_eagle3_without_tables_says_every_token(tmp_path: Path) -> None:
     tensors = eagle3_tensors(draft_vocab=VOCAB)
     del tensors["d2t"], tensors["t2d"]
@@ -63,7 +113,7 @@ def test_eagle1(tmp_path: Path, file: str, bias: bool | None) -> None:
     assert isinstance(head, EagleHead)
     assert head.config.variant == "eagle"
     assert head.config.fc_bias is (bias is not False)
-    assert torch.equal(head.midlayer.mlp.down_proj.weight, tensors["layers.0.mlp.down_proj.weight"])
+    assert torch.equal(head.layers[0].mlp.down_proj.weight, tensors["layers.0.mlp.down_proj.weight"])
     assert head.embedding is not None
     assert torch.equal(head.embedding, tensors["embed_tokens.weight"])
 
@@ -90,7 +140,7 @@ def test_speculators(tmp_path: Path) -> None:
     head = load_head(write(tmp_path, described, tensors), TARGET)
     assert isinstance(head, EagleHead)
     assert head.config.norm_before_residual
-    assert torch.equal(head.midlayer.hidden_norm.weight, tensors["layers.0.hidden_norm.weight"])
+    assert torch.equal(head.layers[0].hidden_norm.weight, tensors["layers.0.hidden_norm.weight"])
     with pytest.raises(CheckpointError, match="peagle"):
         load_head(write(tmp_path, described | {"speculators_model_type": "peagle"}, tensors), TARGET)
 
@@ -134,7 +184,7 @@ def test_speculators_eagle1(tmp_path: Path, bias: bool) -> None:
     assert isinstance(head, EagleHead)
     assert (head.config.variant, head.config.fc_bias, head.embedding) == ("eagle", bias, None)
     assert torch.equal(head.fc.weight, tensors["fusion_fc.weight"])
-    assert torch.equal(head.midlayer.self_attn.o_proj.weight, tensors["transformer.self_attn.o_proj.weight"])
+    assert torch.equal(head.layers[0].self_attn.o_proj.weight, tensors["transformer.self_attn.o_proj.weight"])
     export_head(head, "speculators", tmp_path / "out", TABLES, "org/target")
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     layer = described.pop("transformer_layer_config")
@@ -168,9 +218,9 @@ def test_every_wrong_tensor_is_named(tmp_path: Path) -> None:
         load_head(write(tmp_path, EAGLE3, tensors), TARGET)
     message = str(caught.value)
     for fault in (
-        "midlayer.hidden_norm.weight is missing",
+        "layers.0.hidden_norm.weight is missing",
         "d2t is missing",
-        f"midlayer.self_attn.q_proj.weight is [{Q}, {HIDDEN}], not [{Q}, {2 * HIDDEN}]",
+        f"layers.0.self_attn.q_proj.weight is [{Q}, {HIDDEN}], not [{Q}, {2 * HIDDEN}]",
         "layers.7.mlp.up_proj.weight is not part of such a head",
     ):
         assert fault in message
@@ -196,7 +246,8 @@ def test_senseless_tables_are_refused(tmp_path: Path, changes: dict[str, torch.T
     [
         ({"hidden_size": 32, "target_hidden_size": 32}, "32 elements"),
         ({"vocab_size": 7}, "vocabulary of 7"),
-        ({"num_hidden_layers": 2}, "num_hidden_layers"),
+        ({"num_hidden_layers": 2}, r"layers\.1\.mlp\.up_proj\.weight is missing"),
+        ({"num_hidden_layers": 65}, "num_hidden_layers is 65"),
         ({"draft_vocab_size": VOCAB + 1}, "draft_vocab_size"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 9]}}, "layer_ids"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),

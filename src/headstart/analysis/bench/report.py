@@ -166,21 +166,21 @@ def rounds(results: BenchRuns, summaries: Sequence[Summary]) -> Table:
     floor = floor_seconds(results)
     rows: list[tuple[Cell, ...]] = []
     for summary in summaries:
-        target, draft, other = summary.breakdown.shares()
         rows.append(
             (
                 summary.name,
                 1e3 * summary.breakdown.round,
-                *(_percent(share) for share in (target, draft, other)),
+                *map(_percent, summary.breakdown.shares()),
                 summary.pass_ratio,
                 summary.breakdown.target / floor if floor else None,
             )
         )
     kind = "by the pass's own threads" if results.read_is_native else "estimated with other memory"
-    note = (
-        "" if floor is None else f"The floor is one read of all weights, {kind}: {1e3 * floor:.2f} ms in this sitting."
+    note = "draft's prompts: the drafter's reading of prompts, spread over the rounds." + (
+        "" if floor is None else f" The floor is one read of all weights, {kind}: {1e3 * floor:.2f} ms in this sitting."
     )
-    columns = ("drafter", "ms", "target pass", "draft", "everything else", "pass / plain pass", "pass / floor")
+    parts = ("target pass", "draft", "draft's prompts", "everything else")
+    columns = ("drafter", "ms", *parts, "pass / plain pass", "pass / floor")
     return Table("An average round", columns, tuple(rows), note)
 
 

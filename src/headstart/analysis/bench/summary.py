@@ -44,16 +44,19 @@ class Breakdown:
 
     target: float
     draft: float
+    draft_prefill: float
+    """The drafter's reading of prompts, spread over the rounds."""
     other: float
     """Everything else: verification, commit, bookkeeping, what the drafter learns."""
 
     @property
     def round(self) -> float:
-        return self.target + self.draft + self.other
+        return self.target + self.draft + self.draft_prefill + self.other
 
-    def shares(self) -> tuple[float, float, float]:
-        """Target, draft and other as parts of the round."""
-        return self.target / self.round, self.draft / self.round, self.other / self.round
+    def shares(self) -> tuple[float, float, float, float]:
+        """The parts, in order, as parts of the round."""
+        whole = self.round
+        return self.target / whole, self.draft / whole, self.draft_prefill / whole, self.other / whole
 
 
 @dataclass(frozen=True)
@@ -193,10 +196,12 @@ def _rate(runs: Sequence[Run], seconds: Callable[[Run], float]) -> float:
 
 def _breakdown(runs: Sequence[Run]) -> Breakdown:
     rounds = sum(run.stats.rounds for run in runs)
-    target, draft = (
-        sum(getattr(run.stats, f"{part}_seconds") for run in runs) / rounds for part in ("target", "draft")
+    target, draft, draft_prefill = (
+        sum(getattr(run.stats, f"{part}_seconds") for run in runs) / rounds
+        for part in ("target", "draft", "draft_prefill")
     )
-    return Breakdown(target, draft, sum(run.decode_seconds for run in runs) / rounds - target - draft)
+    decoding = sum(run.decode_seconds for run in runs) / rounds
+    return Breakdown(target, draft, draft_prefill, decoding - target - draft - draft_prefill)
 
 
 def _tokens_per_round(runs: Sequence[Run]) -> float:

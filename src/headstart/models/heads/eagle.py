@@ -1,10 +1,10 @@
-"""The EAGLE heads as one module: a decoder layer that guesses the target's next hidden state, and from it a token.
+"""The EAGLE heads as one module: a decoder layer, or a few, that guess the target's next state, and from it a token.
 
 EAGLE-1 and EAGLE-2 (Li et al. 2024, arXiv:2401.15077, 2406.16858) share one net: the target's state after its final
 norm and the embedding of the token after it, fused, through a layer without input norm. EAGLE-3 (arXiv:2503.01840)
 reads the inputs of several layers, attends over embedding and feature side by side, and has a head of its own over a
-reduced vocabulary. Parameters bear the names of the SafeAILab checkpoints (EAGLE-3's; ``midlayer`` is EAGLE-1's
-``layers.0``).
+reduced vocabulary. Further layers, if there are any, are plain decoder layers on the output of the one below.
+Parameters bear the names of the SafeAILab checkpoints (EAGLE-1's; EAGLE-3's call ``layers.0`` ``midlayer``).
 
 Row i reads (feature of position i, token i + 1) at position i; its output imitates what position i + 1 will show and
 says token i + 2.
@@ -12,7 +12,7 @@ says token i + 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,9 +24,10 @@ from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.rotary import amplitude, inverse_frequencies
+from headstart.models.weights import LinearWeights
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Layer, rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class EagleConfig:
     head_dim: int
     mlp_size: int
     rope: RopeConfig
+    num_layers: int = 1
     taps: tuple[int, ...] = (FINAL_TAP,)
     """Layers of the target whose inputs are the features, side by side; EAGLE-1: the state after the final norm."""
     norm_eps: float = 1e-5
@@ -85,9 +87,12 @@ def eagle3_taps(num_layers: int) -> tuple[int, ...]:
 
 
 def eagle_config(
-    target: ModelConfig, variant: Literal["eagle", "eagle3"] = "eagle3", draft_vocab_size: int | None = None
+    target: ModelConfig,
+    variant: Literal["eagle", "eagle3"] = "eagle3",
+    draft_vocab_size: int | None = None,
+    num_layers: int = 1,
 ) -> EagleConfig:
-    """The head for a target: its own layer's shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992)."""
+    """The head for a target: its own layers' shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992)."""
     rope = target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim)
     fused = variant == "eagle3"
     return EagleConfig(
@@ -101,6 +106,7 @@ def eagle_config(
         head_dim=target.head_dim,
         mlp_size=target.mlp_size,
         rope=rope,
+        num_layers=num_layers,
         taps=eagle3_taps(target.num_layers) if fused else (FINAL_TAP,),
         norm_eps=target.norm_eps,
         fc_bias=not fused,
@@ -124,11 +130,14 @@ class RmsNorm(nn.Module):
 
 
 class EagleAttention(nn.Module):
-    """Projections of the layer's attention; who attends to whom is the caller's affair."""
+    """Projections of a layer's attention; who attends to whom is the caller's affair.
 
-    def __init__(self, config: EagleConfig) -> None:
+    Args:
+        width: elements of a row that it reads.
+    """
+
+    def __init__(self, config: EagleConfig, width: int) -> None:
         super().__init__()
-        width = config.hidden_size * (2 if config.variant == "eagle3" else 1)
         q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         self.q_proj = nn.Linear(width, q, bias=config.attention_bias)
         self.k_proj = nn.Linear(width, kv, bias=config.attention_bias)
@@ -152,17 +161,36 @@ class EagleMlp(nn.Module):
 
 
 class EagleLayer(nn.Module):
-    """The parts of a head's one layer; ``EagleHead`` puts them together."""
+    """The parts of one of a head's layers; ``EagleHead`` puts them together.
 
-    def __init__(self, config: EagleConfig) -> None:
+    ``input_layernorm`` is of the embedding in EAGLE-3's first layer, of the layer's input in further ones; EAGLE-1's
+    first layer has none.
+    """
+
+    def __init__(self, config: EagleConfig, index: int) -> None:
         super().__init__()
         norm_of = (config.hidden_size, config.norm_eps)
-        if config.variant == "eagle3":
+        reads_both = index == 0 and config.variant == "eagle3"
+        if reads_both:
             self.hidden_norm = RmsNorm(*norm_of)
+        if reads_both or index > 0:
             self.input_layernorm = RmsNorm(*norm_of)
-        self.self_attn = EagleAttention(config)
+        self.self_attn = EagleAttention(config, config.hidden_size * (2 if reads_both else 1))
         self.post_attention_layernorm = RmsNorm(*norm_of)
         self.mlp = EagleMlp(config)
+
+    def fused(self) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
+        """Its matrices as a pass multiplies them: queries with keys and values, output, gate with up, down."""
+        attention, mlp = self.self_attn, self.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        has_bias = attention.q_proj.bias is not None
+        bias = torch.cat([projection.bias for projection in projections]) if has_bias else None
+        return (
+            LinearWeights(torch.cat([projection.weight for projection in projections]), bias),
+            LinearWeights(attention.o_proj.weight),
+            LinearWeights(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
+            LinearWeights(mlp.down_proj.weight),
+        )
 
 
 class EagleHead(nn.Module):
@@ -173,6 +201,7 @@ class EagleHead(nn.Module):
     """
 
     d2t: Tensor
+    layers: Sequence[EagleLayer]
 
     def __init__(self, config: EagleConfig) -> None:
         super().__init__()
@@ -186,7 +215,8 @@ class EagleHead(nn.Module):
         if config.fc_norm:
             self.fc_norm = nn.ModuleList(RmsNorm(config.target_hidden_size, config.norm_eps) for _ in config.taps)
         self.fc = nn.Linear(inputs if fused else 2 * hidden, hidden, bias=config.fc_bias)
-        self.midlayer = EagleLayer(config)
+        layers = nn.ModuleList(EagleLayer(config, index) for index in range(config.num_layers))
+        self.layers = layers  # type: ignore[assignment]
         if fused:
             self.norm = RmsNorm(hidden, config.norm_eps)
             self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
@@ -223,7 +253,7 @@ class EagleHead(nn.Module):
     def forward(
         self, embeddings: Tensor, features: Tensor, rotate: Callable[[Tensor], Tensor], attend: Attend
     ) -> Tensor:
-        """One step: the layer's output [..., hidden], before any norm.
+        """One step: the last layer's output [..., hidden], before any norm.
 
         Args:
             embeddings: [..., hidden] of the tokens after the features.
@@ -231,19 +261,22 @@ class EagleHead(nn.Module):
             rotate: rotary embedding of [..., head, head_dim] at the rows' positions.
             attend: over the rows, and whatever stands before them.
         """
-        config, layer = self.config, self.midlayer
+        config, first = self.config, self.layers[0]
         if config.variant == "eagle3":
-            normed = layer.hidden_norm(features)
-            x = torch.cat((layer.input_layernorm(embeddings), normed), dim=-1)
+            normed = first.hidden_norm(features)
+            x = torch.cat((first.input_layernorm(embeddings), normed), dim=-1)
             residual = normed if config.norm_before_residual else features
         else:
             x = residual = self.fc(torch.cat((embeddings, features), dim=-1))
-        attention = layer.self_attn
-        shape = (*x.shape[:-1], -1, config.head_dim)
-        q, k, v = (projection(x).view(shape) for projection in (attention.q_proj, attention.k_proj, attention.v_proj))
-        hidden = residual + attention.o_proj(attend(rotate(q), rotate(k), v))
-        output: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return output
+        for index, layer in enumerate(self.layers):
+            if index > 0:
+                x = layer.input_layernorm(residual)
+            attention = layer.self_attn
+            projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+            q, k, v = (each(x).view(*x.shape[:-1], -1, config.head_dim) for each in projections)
+            hidden = residual + attention.o_proj(attend(index, rotate(q), rotate(k), v))
+            residual = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return residual
 
     def feed_back(self, output: Tensor) -> Tensor:
         """A step's output as the next step's feature."""

@@ -1,7 +1,8 @@
 """EAGLE heads in the files of SafeAILab and of vLLM's speculators (EAGLE-1, 2 and 3).
 
 Key for key: the SafeAILab checkpoints on the hub, vllm-project/speculators (``Eagle3SpeculatorConfig``) and its
-serving code, which call EAGLE-3's layer ``layers.0`` where SafeAILab calls it ``midlayer``. Its EAGLE-1
+serving code, which call EAGLE-3's first layer ``layers.0`` where SafeAILab calls it ``midlayer``, and may have further
+ones, ``layers.1`` and so on. Its EAGLE-1
 (``EagleSpeculatorConfig`` of models/eagle.py and convert/eagle/eagle_converter.py, in version 0.4, gone from 0.9) has
 names of its own, and neither the embedding nor the output head, which are the target's.
 """
@@ -23,9 +24,10 @@ from headstart.models.heads.files import load_strictly
 
 EagleFormat = Literal["eagle", "eagle3", "speculators"]
 
-_LAYER, _EAGLE1_LAYER = "midlayer.", "layers.0."
+_LAYER, _MIDLAYER = "layers.0.", "midlayer."
 _SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
 """How our tensors' names begin -> how its do."""
+_MOST_LAYERS = 64
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _LLAMA_LAYER = "LlamaDecoderLayer"
 SPECULATORS_VERSION = "0.3.0"
@@ -42,7 +44,7 @@ def read_eagle(
             missing, surplus or of another shape (all named).
     """
     config = _config(kind, description, target, source)
-    theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _EAGLE1_LAYER}
+    theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _MIDLAYER}
     ours = {other: own for own, other in theirs.items()}
     named = {_renamed(name.removeprefix("model."), ours): tensor for name, tensor in tensors.items()}
     embedding = named.pop("embed_tokens.weight", None)
@@ -76,7 +78,7 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
         "model_type": "llama",
         "hidden_size": config.hidden_size,
         "intermediate_size": config.mlp_size,
-        "num_hidden_layers": 1,
+        "num_hidden_layers": config.num_layers,
         "num_attention_heads": config.num_heads,
         "num_key_value_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
@@ -110,7 +112,7 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
 def _describe_for_speculators(
     config: EagleConfig, layer: Mapping[str, Any], flags: Mapping[str, bool], verifier: str
 ) -> dict[str, Any]:
-    """``layer``: the head's one layer as a Llama configuration; ``flags``: of EAGLE-3."""
+    """``layer``: the head's layers as a Llama configuration; ``flags``: of EAGLE-3."""
     proposal = {
         "proposal_type": "greedy",
         "speculative_tokens": 5,
@@ -154,8 +156,8 @@ def eagle_tensors(head: EagleHead, kind: EagleFormat, embedding: Tensor | None =
     """
     if _is_speculators_eagle1(kind, head.config):
         return {_renamed(name, _SPECULATORS_EAGLE1): tensor for name, tensor in head.state_dict().items()}
-    layer = _LAYER if kind == "eagle3" else _EAGLE1_LAYER
-    tensors = {_renamed(name, {_LAYER: layer}): tensor for name, tensor in head.state_dict().items()}
+    names = {_LAYER: _MIDLAYER} if kind == "eagle3" else {}
+    tensors = {_renamed(name, names): tensor for name, tensor in head.state_dict().items()}
     own = head.embedding if head.embedding is not None else embedding
     if own is not None:
         tensors["embed_tokens.weight"] = own
@@ -173,9 +175,6 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
         raise CheckpointError(f"{source} has no entry 'transformer_layer_config'; fetch the head again.")
     hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", hidden // heads)
-    layers = fields.integer("num_hidden_layers", 1)
-    if layers != 1:
-        raise CheckpointError(f"{source}: num_hidden_layers is {layers}, but an EAGLE head of 1 layer is supported.")
     target_hidden = outer.integer("target_hidden_size", hidden)
     vocab_size = fields.integer("vocab_size")
     if target_hidden != target.hidden_size:
@@ -195,12 +194,15 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
         num_kv_heads=fields.integer("num_key_value_heads", heads),
         head_dim=head_dim,
         mlp_size=fields.integer("intermediate_size"),
+        num_layers=fields.integer("num_hidden_layers", 1, maximum=_MOST_LAYERS),
         rope=rope_from_hf(fields, head_dim),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         attention_bias=fields.flag("attention_bias", False),
         max_positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
     )
     speculators_eagle1 = kind == "speculators" and description["speculators_model_type"] == "eagle"
+    if speculators_eagle1 and shape["num_layers"] > 1:
+        raise fields.bad("num_hidden_layers", shape["num_layers"], "1")
     if kind == "eagle" or speculators_eagle1:
         bias = _fusion_bias(outer) if speculators_eagle1 else fields.flag("bias", True)
         return EagleConfig(variant="eagle", draft_vocab_size=vocab_size, fc_bias=bias, **shape)

@@ -52,7 +52,7 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
         target: its name.
 
     Raises:
-        CheckpointError: the format is not for heads of this kind.
+        CheckpointError: the format is not for heads of this kind, or for one of several layers.
     """
     if format_name == "medusa" and isinstance(head, ParallelHeads):
         tensors = medusa_tensors(head, tables.head)
@@ -62,6 +62,10 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
         return
     if isinstance(head, EagleHead) and format_name in _KINDS[head.config.variant]:
         kind: EagleFormat = format_name  # type: ignore[assignment]
+        if kind == "speculators" and head.config.variant == "eagle" and head.config.num_layers > 1:
+            raise CheckpointError(
+                f"speculators has EAGLE-1 heads of one layer, this one has {head.config.num_layers}; choose eagle."
+            )
         embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return

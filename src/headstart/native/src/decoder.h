@@ -12,7 +12,7 @@ enum LinearIndex { kQkv, kOutput, kUp, kDown, kLinears };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kPartNorms };  // of no layer
 enum NormIndex { kAttentionNorm, kMlpNorm, kQueryNorm, kKeyNorm, kAttentionPostNorm, kMlpPostNorm, kNorms };
 
-// What the first layer reads of a row.
+// What the first layer reads of a row; further ones read the residual stream.
 enum class Entry {
   token,   // the token's embedding
   fused,   // a linear layer over embedding and feature, side by side (EAGLE-1); its output is the residual stream
@@ -46,7 +46,7 @@ class Decoder {
         layers(s.layers) {
     for (DecoderLayer &layer : layers) {
       const uint8_t *const bits = level_bits + (&layer - layers.data()) * kLinears;
-      const int inputs = is_beside() ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
+      const int inputs = is_beside() && &layer == &layers[0] ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
       layer.linears[kQkv] = plan(bits[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
       layer.linears[kOutput] =
           plan(bits[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));

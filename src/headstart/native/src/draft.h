@@ -155,7 +155,7 @@ class Draft {
     HeadstartPass pass{};
     pass.rows = rows_.count(), pass.sequences = static_cast<int>(rows_.sequences.size());
     pass.blocks_per_sequence = pages, pass.pages_per_block = 1;
-    pass.wanted = static_cast<int>(rows_.wanted.size()), pass.layers = 1, pass.taps = 1;
+    pass.wanted = static_cast<int>(rows_.wanted.size()), pass.layers = m_.shape.layers, pass.taps = 1;
     pass.tokens = rows_.tokens.data(), pass.positions = rows_.positions.data(), pass.parents = rows_.parents.data();
     pass.row_starts = rows_.starts.data(), pass.cached_lengths = rows_.cached.data();
     pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;

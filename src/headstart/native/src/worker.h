@@ -164,8 +164,8 @@ class PassRunner::Worker {
     });
   }
 
-  const Activations &pack_attention_input(const DecoderLayer &layer) {
-    if (!m_.is_beside()) return pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+  const Activations &pack_attention_input(const DecoderLayer &layer, int index) {
+    if (index > 0 || !m_.is_beside()) return pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
     return pack(p_.input_, p_.private_input_[thread_], rows_, layer.linears[kQkv].padded_inputs,
                 [&](int row, float *scratch) { return beside(layer.norms[kAttentionNorm], row, scratch); });
   }
@@ -182,7 +182,7 @@ class PassRunner::Worker {
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
-    const Activations input = pack_attention_input(layer);
+    const Activations input = pack_attention_input(layer, index);
     Activations mlp_input;
     if (m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
