@@ -276,7 +276,7 @@ def test_an_eagle_head_may_grow_layers(tmp_path: Path, corpus: Path) -> None:
     grown = trained("b", "a", 2)
     assert grown.config.num_layers == 2
     assert trained("c", "b", None).config.num_layers == 2
-    with pytest.raises(ConfigError, match="layers is 1, but the head to begin from has 2"):
+    with pytest.raises(ConfigError, match="the head to begin from has 2 layers, the one to be trained 1"):
         trained("d", "b", 1)
 
 
@@ -303,6 +303,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("eagle3", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass; leave it out for eagle3"),
         ("draft-model", HeadSettings(slots=6), "slots is a setting of medusa, blockwise, pass"),
         ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model"),
+        ("eagle", HeadSettings(layers=0), "layers is 0; give a number from 1 to 64"),
         ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),

@@ -55,6 +55,11 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     """
     if type(head) is not type(known) or _shape(head) != _shape(known):
         raise ConfigError("the head to begin from has another shape than the one to be trained; begin without it.")
+    if isinstance(head, EagleHead) and isinstance(known, EagleHead) and len(head.layers) < len(known.layers):
+        raise ConfigError(
+            f"the head to begin from has {len(known.layers)} layers, the one to be trained {len(head.layers)}; "
+            "give at least as many."
+        )
     theirs = dict(known.named_parameters())
     to, of = _shared(head.target_ids, known.target_ids)
     for name, parameter in head.named_parameters():

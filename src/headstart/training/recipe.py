@@ -14,7 +14,7 @@ from headstart.loading import Model, Precision, load_model
 from headstart.memory import free_bytes, keep_freed
 from headstart.models.backend import FINAL_TAP, Backend
 from headstart.models.config import ModelConfig
-from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
 from headstart.models.heads.files import CONFIG_FILE
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
@@ -215,8 +215,12 @@ def _require_used(name: HeadName, head: HeadSettings) -> None:
     for setting, users in _USERS.items():
         if getattr(head, setting) is not None and name not in users:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
-    if name != "draft-model" and isinstance(head.layers, tuple):
+    if name == "draft-model" or head.layers is None:
+        return
+    if isinstance(head.layers, tuple):
         raise ConfigError(f"layers is {head.layers}, but {name} has layers of its own; give their number.")
+    if not 1 <= head.layers <= MOST_LAYERS:
+        raise ConfigError(f"layers is {head.layers}; give a number from 1 to {MOST_LAYERS}.")
 
 
 def _require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
@@ -301,16 +305,10 @@ def _parallel_heads(
 
 
 def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
-    """Decoder layers of an EAGLE head.
-
-    Raises:
-        ConfigError: fewer than those of the head that is begun from.
-    """
-    least = known.config.num_layers if isinstance(known, EagleHead) else 1
-    wanted = settings.layers if isinstance(settings.layers, int) else least
-    if wanted < least:
-        raise ConfigError(f"layers is {wanted}, but the head to begin from has {least}; give at least as many.")
-    return wanted
+    """Decoder layers of an EAGLE head."""
+    if isinstance(settings.layers, int):
+        return settings.layers
+    return known.config.num_layers if isinstance(known, EagleHead) else 1
 
 
 def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor, layers: int) -> EagleHead:

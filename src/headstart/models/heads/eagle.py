@@ -26,6 +26,7 @@ from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.rotary import amplitude, inverse_frequencies
 from headstart.models.weights import LinearWeights
 
+MOST_LAYERS = 64
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
 

@@ -19,7 +19,7 @@ from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_from_hf
-from headstart.models.heads.eagle import EagleConfig, EagleHead, eagle3_taps
+from headstart.models.heads.eagle import MOST_LAYERS, EagleConfig, EagleHead, eagle3_taps
 from headstart.models.heads.files import load_strictly
 
 EagleFormat = Literal["eagle", "eagle3", "speculators"]
@@ -27,7 +27,6 @@ EagleFormat = Literal["eagle", "eagle3", "speculators"]
 _LAYER, _MIDLAYER = "layers.0.", "midlayer."
 _SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
 """How our tensors' names begin -> how its do."""
-_MOST_LAYERS = 64
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 _LLAMA_LAYER = "LlamaDecoderLayer"
 SPECULATORS_VERSION = "0.3.0"
@@ -194,7 +193,7 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
         num_kv_heads=fields.integer("num_key_value_heads", heads),
         head_dim=head_dim,
         mlp_size=fields.integer("intermediate_size"),
-        num_layers=fields.integer("num_hidden_layers", 1, maximum=_MOST_LAYERS),
+        num_layers=fields.integer("num_hidden_layers", 1, maximum=MOST_LAYERS),
         rope=rope_from_hf(fields, head_dim),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         attention_bias=fields.flag("attention_bias", False),

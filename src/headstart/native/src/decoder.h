@@ -46,7 +46,8 @@ class Decoder {
         layers(s.layers) {
     for (DecoderLayer &layer : layers) {
       const uint8_t *const bits = level_bits + (&layer - layers.data()) * kLinears;
-      const int inputs = is_beside() && &layer == &layers[0] ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
+      const bool reads_both = is_beside() && &layer == &layers[0];
+      const int inputs = reads_both ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
       layer.linears[kQkv] = plan(bits[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
       layer.linears[kOutput] =
           plan(bits[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));

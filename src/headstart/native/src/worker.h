@@ -165,7 +165,8 @@ class PassRunner::Worker {
   }
 
   const Activations &pack_attention_input(const DecoderLayer &layer, int index) {
-    if (index > 0 || !m_.is_beside()) return pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    if (index > 0 || !m_.is_beside())
+      return pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
     return pack(p_.input_, p_.private_input_[thread_], rows_, layer.linears[kQkv].padded_inputs,
                 [&](int row, float *scratch) { return beside(layer.norms[kAttentionNorm], row, scratch); });
   }
