@@ -5,6 +5,7 @@ Tensor names come from the ``gguf`` package's own map; what the converter does t
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ ARCHITECTURES = {
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "phi3": gguf.MODEL_ARCH.PHI3,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "gpt2": gguf.MODEL_ARCH.GPT2,
@@ -43,6 +45,10 @@ def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None =
             target = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert target is not None, name
         writer.add_tensor(target, _converted(name, tensor, config).contiguous().numpy())
+    if "short_factor" in (getattr(config, "rope_parameters", None) or {}):
+        for length in ("long", "short"):
+            factors = torch.tensor(config.rope_parameters[f"{length}_factor"])
+            writer.add_tensor(f"rope_factors_{length}.weight", factors.numpy())
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors.numpy())
     writer.write_header_to_file()
@@ -101,6 +107,16 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    if kind == "phi3":
+        head_size = config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(rope["partial_rotary_factor"] * head_size))
+        if config.sliding_window is not None:
+            writer.add_sliding_window(config.sliding_window)
+        if rope["rope_type"] == "longrope":
+            trained = rope["original_max_position_embeddings"]
+            stretched = math.log(config.max_position_embeddings / trained)
+            writer.add_rope_scaling_orig_ctx_len(trained)
+            writer.add_rope_scaling_attn_factors(math.sqrt(1 + stretched / math.log(trained)))
     if kind in ("llama", "mistral", "smollm3"):
         writer.add_vocab_size(config.vocab_size)
     head_dim = getattr(config, "head_dim", None)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from tiny_models import FAMILIES, LLAMA3, YARN, make_model
+from tiny_models import FAMILIES, LLAMA3, LONGROPE, SIZES, YARN, make_model
 
 from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
@@ -34,7 +34,7 @@ def read(family: str, **changes: Any) -> ModelConfig:
     return config_from_hf(described(family, **changes))
 
 
-@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("gpt2", "gemma3-seeing")])
 def test_both_spellings_of_rotary_settings_mean_the_same(family: str) -> None:
     new = described(family)
     parameters = new["rope_parameters"]
@@ -47,6 +47,7 @@ def test_both_spellings_of_rotary_settings_mean_the_same(family: str) -> None:
         old["rotary_pct"] = parameters["partial_rotary_factor"]
     else:
         old["rope_theta"] = parameters["rope_theta"]
+        old["partial_rotary_factor"] = parameters.get("partial_rotary_factor")
         if parameters["rope_type"] != "default":
             old["rope_scaling"] = {
                 "type" if key == "rope_type" else key: value for key, value in parameters.items() if key != "rope_theta"
@@ -59,6 +60,43 @@ def test_llama3_scaling() -> None:
     assert rope.theta == 1000.0
     assert rope.dim == 8
     assert rope.scaling == {key: value for key, value in LLAMA3.items() if key != "rope_theta"}
+
+
+def test_longrope_reaches_the_trained_context() -> None:
+    config = read("phi3-longrope")
+    (rope,) = config.ropes
+    assert (rope.theta, rope.dim, rope.factors) == (1000.0, 6, (1.0, 1.25, 2.5))
+    assert amplitude(rope) == pytest.approx(math.sqrt(1 + math.log(2) / math.log(256)))
+    assert config.max_positions == 256
+    # Phi-3's own files: an older name, and the trained context beside the scaling.
+    scaling = {"type": "su", "short_factor": [1.0, 1.25, 2.5], "long_factor": [1.0, 4.0, 9.0]}
+    entries = {key: value for key, value in described("phi3-longrope").items() if key != "rope_parameters"}
+    older = {"rope_theta": 1000.0, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 256}
+    assert config_from_hf(entries | older | {"rope_scaling": scaling}) == config
+    given = config_from_hf(entries | older | {"rope_scaling": scaling | {"attention_factor": 1.5}})
+    assert amplitude(given.ropes[0]) == 1.5
+
+
+def test_phi3_with_plain_rotation_reaches_all_of_its_positions() -> None:
+    config = read("phi3")
+    assert config.max_positions == SIZES["max_position_embeddings"]
+    assert {layer.window for layer in config.layers} == {7}
+    assert amplitude(config.ropes[0]) == 1.0
+
+
+def test_the_text_of_a_model_that_sees_is_read_by_what_its_file_says_and_the_rest_by_default() -> None:
+    sizes = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    linear: dict[str, float | int | str] = {"factor": 8.0, "rope_type": "linear"}
+    text = {**sizes, "model_type": "gemma3_text", "rope_scaling": linear}
+    config = config_from_hf({"model_type": "gemma3", "eos_token_id": [1, 106], "text_config": text})
+    assert (config.vocab_size, config.num_heads, config.num_kv_heads, config.head_dim) == (262_208, 8, 4, 256)
+    assert (config.hidden_size, config.num_layers, config.max_positions) == (2560, 34, 131_072)
+    assert config.eos_token_ids == (1, 106)
+    assert config.tied_head
+    assert config.ropes == (RopeConfig(1e6, 256, linear), RopeConfig(1e4, 256))
+    assert [layer.window for layer in config.layers[:6]] == [1024] * 5 + [None]
+    with pytest.raises(CheckpointError, match="no entry 'text_config'"):
+        config_from_hf({"model_type": "gemma3"})
 
 
 def test_yarn_reaches_as_far_as_it_stretches() -> None:
@@ -173,7 +211,11 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rope_type is 'longrope'"),
         ("qwen3-yarn", {"rope_parameters": YARN | {"beta_fast": 0.5}}, "more than beta_slow"),
         ("qwen3-yarn", {"rope_parameters": YARN | {"truncate": 1}}, "truncate is 1"),
-        ("qwen2", {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_type is 'dynamic'"),
+        ("qwen2", {"rope_scaling": {"type": "ntk", "factor": 4.0}}, "rope_type is 'ntk'"),
+        ("phi3-longrope", {"rope_parameters": LONGROPE | {"short_factor": None}}, "no entry 'short_factor'"),
+        ("phi3-longrope", {"rope_parameters": LONGROPE | {"short_factor": [1.0]}}, "a list of 3 numbers"),
+        ("phi3-longrope", {"rope_parameters": LONGROPE | {"short_factor": [1, 2, 0]}}, "a list of positive numbers"),
+        ("phi3", {"rope_parameters": {"rope_type": "llama2"}}, "rope_type is 'llama2'"),
         ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no entry 'factor'"),
         ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "more than low_freq_factor"),
         ("qwen3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, but must be 1"),

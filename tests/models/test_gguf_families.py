@@ -33,6 +33,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {}),
     "qwen3": ("qwen3", {}),
     "qwen3-yarn": ("qwen3-yarn", {}),
+    "phi3": ("phi3", {}),
+    "phi3-longrope": ("phi3-longrope", {}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0]}),
     "gemma2": ("gemma2", SMALL_HEADS),
     "gemma3": ("gemma3", SMALL_HEADS | {"layer_types": None, "num_hidden_layers": 7}),

@@ -39,7 +39,19 @@ YARN = {
     "original_max_position_embeddings": 64,
     "beta_fast": 4.0,
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.25, 2.5],
+    "long_factor": [1.0, 4.0, 9.0],
+}
+PHI = {**SIZES, "hidden_size": 48, "pad_token_id": 0}
 GEMMA = {**HEADS, "layer_types": TYPES, "sliding_window": 7, "query_pre_attn_scalar": 12, "pad_token_id": 0}
+EYES = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2} | {
+    "image_size": 28,
+    "patch_size": 14,
+}
 NEOX = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"} | {"hidden_size": 48}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -48,14 +60,24 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama3": ("Llama", {**SIZES, **HEADS, "rope_parameters": LLAMA3}),
     "qwen3-yarn": ("Qwen3", {**SIZES, **HEADS, "rope_parameters": YARN}),
     "llama-linear": ("Llama", {**SIZES, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}}),
+    "llama-dynamic": (
+        "Llama",
+        {**SIZES, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+    ),
     "mistral": ("Mistral", {**SIZES, **HEADS, "sliding_window": 7}),
     "mistral-full": ("Mistral", {**SIZES, "sliding_window": None}),
     "qwen2": ("Qwen2", {**SIZES}),
     "qwen2-window": ("Qwen2", {**SIZES, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 2}),
     "qwen3": ("Qwen3", {**SIZES, **HEADS}),
     "smollm3": ("SmolLM3", {**SIZES, "no_rope_layers": [1, 0, 1, 0], "pad_token_id": 0}),
+    "phi3": ("Phi3", {**PHI, "sliding_window": 7}),
+    "phi3-longrope": (
+        "Phi3",
+        {**PHI, "tie_word_embeddings": True, "rope_parameters": LONGROPE, "original_max_position_embeddings": 256},
+    ),
     "gemma2": ("Gemma2", {**SIZES, **GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3": ("Gemma3Text", {**SIZES, **GEMMA}),
+    "gemma3-seeing": ("Gemma3", {"text_config": {**SIZES, **GEMMA}, "vision_config": EYES}),
     "gpt2": (
         "GPT2",
         {"vocab_size": 101, "n_positions": 128, "n_embd": 36, "n_layer": 3, "n_head": 6, "n_inner": 52}
@@ -64,7 +86,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox": ("GPTNeoX", {**NEOX, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
     "gpt-neox-sequential": ("GPTNeoX", {**NEOX, "use_parallel_residual": False}),
 }
-_MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "GPT2": "GPT2LMHeadModel"}
+_MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "Gemma3": "Gemma3ForConditionalGeneration", "GPT2": "GPT2LMHeadModel"}
 
 
 def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:

@@ -46,6 +46,13 @@ SHAPES: dict[str, ModelConfig] = {
             "beta_fast": 4.0, "beta_slow": 1.0, "truncate": True,
         }),),
     ),
+    "longrope, most of a head rotated": small_config(
+        num_heads=2, head_dim=128, ropes=(RopeConfig(
+            theta=1000.0, dim=96, factors=tuple(1 + i / 16 for i in range(48)),
+            scaling={"rope_type": "longrope", "attention_factor": 1.2, "original_max_position_embeddings": 2048},
+        ),),
+    ),
+    "head 96, all rotated": small_config(num_heads=2, head_dim=96, ropes=(RopeConfig(theta=1e4, dim=96),)),
     "two ropes": small_config(
         ropes=(ROPE32, RopeConfig(theta=50.0, dim=32, scaling={"rope_type": "linear", "factor": 3.0})),
         layers=(LayerConfig(rope=1), LayerConfig(rope=0)),

@@ -20,12 +20,14 @@ class RopeConfig:
 
     ``theta`` is the base; ``dim`` the number of rotated dimensions of a head (the first ones, rotate-half
     layout); ``scaling`` the ``rope_scaling`` entry in Hugging Face form (``{"rope_type": "llama3", ...}``, "yarn" with
-    all of its entries but ``mscale``, or ``{"rope_type": "linear", "factor": ...}``), None for plain.
+    all of its entries but ``mscale``, "longrope" without its factors, or ``{"rope_type": "linear", "factor": ...}``),
+    None for plain; ``factors`` [dim / 2] divide the frequencies ("longrope"), empty: nothing does.
     """
 
     theta: float
     dim: int
     scaling: dict[str, float | int | str] | None = None
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

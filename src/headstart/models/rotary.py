@@ -17,13 +17,16 @@ def inverse_frequencies(rope: RopeConfig, factors: Tensor | None = None) -> Tens
     (RoFormer, section 3.2.2); "linear" divides all by a factor; "llama3" divides those whose wavelength exceeds
     the trained context by the factor and blends in between (Llama 3.1 release notes; transformers,
     modeling_rope_utils.py); "yarn" does so by pairs, between those that turn ``beta_fast`` and ``beta_slow`` times
-    within the trained context (Peng et al. 2023, section 3.2), and scales the rotation (``amplitude``).
+    within the trained context (Peng et al. 2023, section 3.2), and scales the rotation (``amplitude``); "longrope"
+    divides each by a factor of its own (Ding et al. 2024) and scales the rotation, too.
     """
     exponents = torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim
     frequencies = 1.0 / rope.theta**exponents
     if factors is not None:
         frequencies = frequencies / factors.cpu()
-    if rope.scaling is None:
+    if rope.factors:
+        frequencies = frequencies / torch.tensor(rope.factors)
+    if rope.scaling is None or rope.scaling["rope_type"] == "longrope":
         return frequencies
     factor = float(rope.scaling["factor"])
     if rope.scaling["rope_type"] == "linear":
@@ -55,7 +58,8 @@ def _yarn_ramp(rope: RopeConfig) -> Tensor:
 
 
 def amplitude(rope: RopeConfig) -> float:
-    """What cosines and sines are multiplied by: 1 but for "yarn", whose queries and keys grow with the context."""
+    """What cosines and sines are multiplied by: 1 but for "yarn" and "longrope", whose queries and keys grow with the
+    context."""
     return 1.0 if rope.scaling is None else float(rope.scaling.get("attention_factor", 1.0))
 
 

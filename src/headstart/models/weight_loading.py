@@ -178,7 +178,8 @@ class _Assembly:
         hidden, head_dim = config.hidden_size, config.head_dim
         q, kv = config.num_heads * head_dim, config.num_kv_heads * head_dim
         qkv = {"qkv": q + 2 * kv} if "qkv" in names else {"q": q, "k": kv, "v": kv}
-        up = {"gate": config.mlp_size, "up": config.mlp_size} if config.gated_mlp else {"up": config.mlp_size}
+        ups = 2 * config.mlp_size if config.gated_mlp else config.mlp_size
+        up = {"gate": config.mlp_size, "up": config.mlp_size} if "gate" in names else {"up": ups}
 
         def norm(role: str, size: int = hidden) -> NormWeights:
             return self._norm(names[role].format(i=index), role, size)

@@ -8,12 +8,12 @@ from typing import Any
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
-from headstart.models.families import gemma, gpt, llama
+from headstart.models.families import gemma, gpt, llama, phi
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
-from headstart.models.families.rope import reach_of
+from headstart.models.families.rope import reach
 
-FAMILIES: tuple[Family, ...] = (*llama.FAMILIES, *gemma.FAMILIES, *gpt.FAMILIES)
+FAMILIES: tuple[Family, ...] = (*llama.FAMILIES, *phi.FAMILIES, *gemma.FAMILIES, *gpt.FAMILIES)
 
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
@@ -68,7 +68,7 @@ def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> 
 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:
-    """Refuse numbers that no decoder of this kind can have together; and count the positions that a rope adds."""
+    """Refuse numbers that no decoder of this kind can have together; and count the positions that ropes reach."""
     if config.head_dim < 1:
         raise CheckpointError(
             f"{source} has {config.num_heads} heads for {config.hidden_size} hidden dimensions; fetch the model again."
@@ -84,4 +84,7 @@ def _checked(config: ModelConfig, source: str) -> ModelConfig:
                 f"{source} rotates {rope.dim} dimensions of heads of size {config.head_dim}; "
                 "it must be an even number up to that size."
             )
-    return replace(config, max_positions=max([config.max_positions, *map(reach_of, config.ropes)]))
+    positions = config.max_positions
+    for rope in config.ropes:
+        positions = reach(rope, positions)
+    return replace(config, max_positions=positions)

@@ -21,7 +21,7 @@ class TensorLayout:
     """Names of a family's tensors in one kind of file, without their ending ``.weight`` or ``.bias``.
 
     ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights``, except that
-    ``qkv`` may be split in ``q``, ``k``, ``v``, and that a gated MLP's ``up`` is split in ``gate`` and ``up``.
+    ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``.
     """
 
     embedding: str

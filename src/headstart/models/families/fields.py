@@ -66,6 +66,17 @@ class Fields:
             raise self.bad(key, value, "a positive number")
         return float(value)
 
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """``count`` positive numbers; the entry is required."""
+        values = self.get(key)
+        if values is None:
+            raise self.missing(key)
+        if not isinstance(values, list) or len(values) != count:
+            raise self.bad(key, values, f"a list of {count} numbers")
+        if not all(isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < 1e30 for v in values):
+            raise self.bad(key, values, "a list of positive numbers")
+        return tuple(map(float, values))
+
     def flag(self, key: str, default: bool) -> bool:
         value = self.get(key)
         if value is None:

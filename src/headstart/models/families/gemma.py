@@ -1,4 +1,4 @@
-"""Gemma 2 and the text form of Gemma 3.
+"""Gemma 2, the text form of Gemma 3, and the text of the form that sees.
 
 Sources: the configuration and modelling files of transformers (models/gemma2, gemma3); for GGUF what llama.cpp
 keeps as constants (src/llama-model.cpp: window patterns, the 27B models' attention scale, Gemma 3's local rotation)
@@ -82,6 +82,31 @@ def _gemma3(fields: Fields) -> ModelConfig:
     )
 
 
+_SEEING_DEFAULTS = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 131_072,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+}
+"""transformers' own: released files leave out what equals them."""
+
+
+def _gemma3_seeing(fields: Fields) -> ModelConfig:
+    """Gemma 3 from 4B on, whose files hold an encoder of images too; it is left out."""
+    text = fields.within("text_config")
+    if text is None:
+        raise fields.missing("text_config")
+    entries = _SEEING_DEFAULTS | {key: value for key, value in text.entries.items() if value is not None}
+    if fields.get("eos_token_id") is not None:
+        entries["eos_token_id"] = fields.get("eos_token_id")
+    return replace(_gemma3(Fields(entries, text.source)), family="gemma3_seeing")
+
+
 def _with_local_rope(config: ModelConfig, full: RopeConfig, local: RopeConfig) -> ModelConfig:
     layers = tuple(replace(layer, rope=0 if layer.window is None else 1) for layer in config.layers)
     return replace(config, layers=layers, ropes=(full, local))
@@ -140,6 +165,12 @@ _HF_LAYOUT = replace(
         "mlp_post_norm": "layers.{i}.post_feedforward_layernorm",
     },
 )
+_SEEING_LAYOUT = replace(
+    _HF_LAYOUT,
+    prefix="language_model.model.",
+    head="language_model.lm_head",
+    ignored=(*_HF_LAYOUT.ignored, r"vision_tower\..*", r"multi_modal_projector\..*"),
+)
 _GGUF_LAYOUT: TensorLayout = replace(
     GGUF_LAYOUT,
     layer={
@@ -153,4 +184,5 @@ _GGUF_LAYOUT: TensorLayout = replace(
 FAMILIES = (
     Family("gemma2", "gemma2", "gemma2", _gemma2, _gemma2_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
     Family("gemma3", "gemma3_text", "gemma3", _gemma3, _gemma3_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+    Family("gemma3_seeing", "gemma3", "gemma3", _gemma3_seeing, _gemma3_gguf, _SEEING_LAYOUT, _GGUF_LAYOUT),
 )

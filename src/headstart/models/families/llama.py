@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.config import Activation, LayerConfig, ModelConfig
+from headstart.models.config import Activation, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf
@@ -55,11 +55,17 @@ def windows_from_hf(fields: Fields, num_layers: int, window: int | None, sliding
 
 
 def base_from_hf(
-    fields: Fields, family: str, tied: bool, default_theta: float = 10_000.0, default_head_dim: int | None = None
+    fields: Fields,
+    family: str,
+    tied: bool,
+    default_theta: float = 10_000.0,
+    default_head_dim: int | None = None,
+    rope: RopeConfig | None = None,
 ) -> ModelConfig:
     """What RMS-normed, gated decoders share, with full attention in every layer.
 
-    ``tied``, ``default_theta`` and ``default_head_dim`` (None: hidden size / heads) are the family's defaults.
+    ``tied``, ``default_theta`` and ``default_head_dim`` (None: hidden size / heads) are the family's defaults;
+    ``rope``: where the family reads it in a way of its own.
     """
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
@@ -75,7 +81,7 @@ def base_from_hf(
         mlp_size=fields.integer("intermediate_size"),
         max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * num_layers,
-        ropes=(rope_from_hf(fields, head_dim, default_theta),),
+        ropes=(rope or rope_from_hf(fields, head_dim, default_theta),),
         norm_eps=fields.number("rms_norm_eps", 1e-6),
         activation=activation(fields, "hidden_act", "silu"),
         tied_head=fields.flag("tie_word_embeddings", tied),
@@ -140,8 +146,11 @@ def _smollm3(fields: Fields) -> ModelConfig:
     )
 
 
-def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0, **changes: Any) -> ModelConfig:
-    """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer."""
+def base_from_gguf(
+    fields: Fields, family: str, default_theta: float = 10_000.0, rope: RopeConfig | None = None, **changes: Any
+) -> ModelConfig:
+    """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; ``rope``: as in
+    ``base_from_hf``."""
     if fields.integer("expert_count", 0, minimum=0) > 0:
         raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
     hidden = fields.integer("embedding_length")
@@ -149,7 +158,7 @@ def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0,
     head_dim = fields.integer("attention.key_length", hidden // heads)
     if fields.integer("attention.value_length", head_dim) != head_dim:
         raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"the key length, {head_dim}")
-    if fields.integer("rope.dimension_count", head_dim) != head_dim:
+    if rope is None and fields.integer("rope.dimension_count", head_dim) != head_dim:
         raise fields.bad("rope.dimension_count", fields.get("rope.dimension_count"), f"the head's size, {head_dim}")
     num_layers = fields.integer("block_count", maximum=4096)
     config = ModelConfig(
@@ -162,7 +171,7 @@ def base_from_gguf(fields: Fields, family: str, default_theta: float = 10_000.0,
         mlp_size=fields.integer("feed_forward_length"),
         max_positions=fields.integer("context_length", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * num_layers,
-        ropes=(rope_from_gguf(fields, head_dim, default_theta),),
+        ropes=(rope or rope_from_gguf(fields, head_dim, default_theta),),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         **token_ids_from_gguf(fields),
     )

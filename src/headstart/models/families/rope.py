@@ -43,7 +43,8 @@ def rope_from_hf(
 def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     match kind:
-        case "default":
+        case "default" | "dynamic":
+            # "dynamic" turns otherwise beyond the trained context alone, which is what the model reaches.
             return None
         case "linear":
             return {"rope_type": "linear", "factor": scaling.number("factor")}
@@ -64,7 +65,7 @@ def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float |
                 ),
             }
     raise CheckpointError(
-        f"{scaling.source}: rope_type is {kind!r}, but only default, linear, llama3 and yarn are supported; "
+        f"{scaling.source}: rope_type is {kind!r}, but only default, dynamic, linear, llama3 and yarn are supported; "
         "use another model, or remove the scaling if its longer context is not needed."
     )
 
@@ -103,13 +104,48 @@ def _betas(fields: Fields, prefix: str, theta: float) -> dict[str, float]:
     return {"beta_fast": fast, "beta_slow": slow}
 
 
-def reach_of(rope: RopeConfig) -> int:
-    """Positions that "yarn" stretches the trained ones to, which it is often added for without changing what else says
-    how far a model reaches (vLLM counts them so); 0: nothing does."""
+def longrope_from_hf(fields: Fields, dim: int) -> RopeConfig | None:
+    """LongRoPE's short factors, where the description has them (Ding et al. 2024; "su" in older files); else None.
+
+    The long factors belong to texts beyond the trained context. A row must not change when its text grows, so the
+    trained context is what the model reaches.
+    """
+    scaling = fields.within("rope_scaling") or fields.within("rope_parameters")
+    if scaling is None or scaling.text("rope_type", scaling.text("type", "default")) not in ("longrope", "su"):
+        return None
+    # Beside the scaling in released files, and where transformers looks first.
+    beside = fields if fields.has("original_max_position_embeddings") else scaling
+    trained = beside.integer("original_max_position_embeddings", maximum=MAX_POSITIONS)
+    reached = fields.integer("max_position_embeddings", maximum=MAX_POSITIONS)
+    factor = scaling.number("factor", reached / trained)
+    grown = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
+    theta = scaling.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    described = longrope(trained, scaling.number("attention_factor", grown))
+    return RopeConfig(theta, dim, described, scaling.numbers("short_factor", dim // 2))
+
+
+def longrope(trained: int, attention_factor: float) -> dict[str, float | int | str]:
+    """How ``RopeConfig`` describes a rotation of this kind."""
+    return {
+        "rope_type": "longrope",
+        "attention_factor": attention_factor,
+        "original_max_position_embeddings": trained,
+    }
+
+
+def reach(rope: RopeConfig, positions: int) -> int:
+    """How many of a model's ``positions`` it has with this rope.
+
+    "yarn" stretches the trained ones, and is often added without changing what else says how far a model reaches
+    (vLLM counts so, too); "longrope" is read for the trained ones alone.
+    """
     scaling = rope.scaling
-    if scaling is None or scaling["rope_type"] != "yarn":
-        return 0
-    return int(min(float(scaling["factor"]) * float(scaling["original_max_position_embeddings"]), MAX_POSITIONS))
+    if scaling is None or "original_max_position_embeddings" not in scaling:
+        return positions
+    trained = int(scaling["original_max_position_embeddings"])
+    if scaling["rope_type"] == "yarn":
+        return max(positions, int(min(float(scaling["factor"]) * trained, MAX_POSITIONS)))
+    return min(positions, trained) if scaling["rope_type"] == "longrope" else positions
 
 
 def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) -> RopeConfig:
