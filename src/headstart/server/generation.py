@@ -21,6 +21,8 @@ from headstart.server.doors import TENANT, error_body
 from headstart.server.engine_thread import Answer, EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
 from headstart.server.replies import Reply, event, speculation, usage
+from headstart.server.responses import ResponseStream, response_head, whole_response
+from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolStream, plan_tools
 
@@ -29,7 +31,7 @@ _DEFAULT_TOKENS = 16
 
 
 class Generator:
-    """Answers completion and chat requests with one engine."""
+    """Answers completions, chats and responses with one engine."""
 
     def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
         self._engine = engine
@@ -46,6 +48,24 @@ class Generator:
         """``POST /v1/chat/completions``."""
         with _blaming(body):
             return await self._reply(await self._chat_wish(body, request), request)
+
+    async def respond(self, body: ResponsesBody, request: Request) -> Response:
+        """``POST /v1/responses``."""
+        chat = body.as_chat()
+        with _blaming(body):
+            wish = await self._chat_wish(chat, request)
+            answer = await self._engine.submit(wish.jobs)
+            (job,) = wish.jobs
+            head = response_head(body, job.sequence.params, self._settings.served_name)
+            if body.stream:
+                events = self._response_events(body, wish, answer, ResponseStream(head), request)
+                return StreamingResponse(events, media_type="text/event-stream")
+            async with self._engine.watched(answer, request):
+                async for _ in answer:
+                    pass
+            if job.sequence.finish_reason is FinishReason.ERROR:
+                return Reply(*_failure(body, job, answer))
+            return Reply(whole_response(head, wish.choice(job, 0), usage(wish.jobs, answer.drafter)))
 
     def check_model(self, name: str | None) -> None:
         """Refuse a name that is not the model's; None is any model.
@@ -121,7 +141,7 @@ class Generator:
                 pass
         for job in wish.jobs:
             if job.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(wish, job, answer))
+                return Reply(*_failure(wish.body, job, answer))
         choices = [wish.choice(job, place) for place, job in enumerate(wish.jobs)]
         reply = self._head(wish, _new_id(wish), chunk=False)
         return Reply(reply | {"choices": choices, "usage": _usage(wish, answer)} | _of_chat(wish))
@@ -140,7 +160,7 @@ class Generator:
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield event(_failure(wish, wish.jobs[place], answer)[0])
+                    yield event(_failure(wish.body, wish.jobs[place], answer)[0])
                     continue
                 if not wish.chat and not begun[place] and (wish.echo or wish.body.return_token_ids):
                     yield event(head | {"choices": [wish.chunk(place, wish.beginning(wish.jobs[place]))]})
@@ -156,6 +176,25 @@ class Generator:
                 yield event(head | {"choices": [], "usage": _usage(wish, answer)})
             yield "data: [DONE]\n\n"
 
+    async def _response_events(
+        self, body: ResponsesBody, wish: Wish, answer: Answer, stream: ResponseStream, request: Request
+    ) -> AsyncIterator[str]:
+        (job,) = wish.jobs
+        calls = None if wish.tools is None else ToolStream(wish.tools)
+        async with self._engine.watched(answer, request):
+            for shown in stream.begin():
+                yield shown
+            async for piece in answer:
+                if piece.finish_reason is FinishReason.ERROR:
+                    yield stream.fail(_failure(body, job, answer)[0])
+                    return
+                part = wish.part(job, piece, calls)
+                for shown in stream.say(part):
+                    yield shown
+                if piece.finish_reason is not None:
+                    for shown in stream.end(part, str(piece.finish_reason), usage(wish.jobs, answer.drafter)):
+                        yield shown
+
     def _head(self, wish: Wish, reply_id: str, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if wish.chat else "text_completion"
         return {"id": reply_id, "object": kind, "created": int(time.time()), "model": self._settings.served_name}
@@ -165,13 +204,13 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
-def _failure(wish: Wish, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
+def _failure(body: Generation, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
     """The error body for a sample that failed, and the status if the reply has not begun."""
     message = str(job.sequence.error)
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
     if job.sequence.refused:
-        return error_body(message, "invalid_request_error", wish.body.own_name(job.sequence.error_field)), 400
+        return error_body(message, "invalid_request_error", body.own_name(job.sequence.error_field)), 400
     return error_body(message, "server_error", code="generation_failed"), 500
 
 

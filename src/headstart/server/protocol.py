@@ -30,7 +30,7 @@ _Choices = Annotated[list[Annotated[str, Field(json_schema_extra={"minLength": 1
 _TokenId = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 
 
-def _one_of(forms: str) -> WrapValidator:
+def one_of(forms: str) -> WrapValidator:
     """Name all allowed forms when a value has none of them, instead of complaining about the first one."""
 
     def check(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -109,7 +109,7 @@ class Prediction(Body):
     """A text that the output is expected to resemble."""
 
     type: Literal["content"]
-    content: Annotated[str | list[TextPart], _one_of("a text or a list of text parts")]
+    content: Annotated[str | list[TextPart], one_of("a text or a list of text parts")]
 
     @property
     def text(self) -> str:
@@ -132,7 +132,7 @@ class Generation(Body):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    stop: Annotated[str | list[str] | None, _one_of("a text or a list of texts")] = None
+    stop: Annotated[str | list[str] | None, one_of("a text or a list of texts")] = None
     stop_token_ids: list[int] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -309,7 +309,7 @@ class CompletionBody(Generation):
 
     prompt: Annotated[
         str | list[int] | list[str] | list[list[int]],
-        _one_of("a text, a list of token ids, or a list of either"),
+        one_of("a text, a list of token ids, or a list of either"),
     ]
     echo: bool | None = None
     add_special_tokens: bool | None = None
@@ -332,7 +332,7 @@ class ChatBody(Templated, Generation):
     top_logprobs: int | None = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"] | NamedTool | AllowedTools | None,
-        _one_of("none, auto, required or an object that names a function or the allowed_tools"),
+        one_of("none, auto, required or an object that names a function or the allowed_tools"),
     ] = None
     parallel_tool_calls: bool | None = None
 

@@ -18,6 +18,7 @@ from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
 from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from headstart.server.replies import Reply
+from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
 
 
@@ -99,6 +100,23 @@ async def completions(body: CompletionBody, request: Request, here: Here) -> Res
 async def chat_completions(body: ChatBody, request: Request, here: Here) -> Response:
     """Answer a conversation through the model's own chat template."""
     return await here.generator.chat(body, request)
+
+
+@router.post(
+    "/v1/responses",
+    response_model=None,
+    tags=["generation"],
+    responses=_answers(
+        schemas.ResponseReply,
+        "The response; with `stream`, server-sent events named by their `type`, ended by `response.completed`, "
+        "`response.incomplete` or `response.failed`.",
+        *_GENERATION,
+        stream=True,
+    ),
+)
+async def responses(body: ResponsesBody, request: Request, here: Here) -> Response:
+    """Answer a conversation given as items; nothing is kept for a later request."""
+    return await here.generator.respond(body, request)
 
 
 @router.post(

@@ -140,6 +140,65 @@ class ChatReply(BaseModel):
     prompt_logprobs: PromptLogprobs | None = None
 
 
+class OutputText(BaseModel):
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[ChosenLogprob]
+
+
+class OutputMessage(BaseModel):
+    type: Literal["message"]
+    id: str
+    status: Literal["completed", "incomplete"]
+    role: Literal["assistant"]
+    content: list[OutputText]
+
+
+class OutputCall(BaseModel):
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    arguments: str = Field(description="JSON text.")
+    status: Literal["completed", "incomplete"]
+
+
+class InputTokensDetails(BaseModel):
+    cached_tokens: int
+    cache_write_tokens: int = Field(description="Always 0: nothing is paid for.")
+
+
+class OutputTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
+class ResponseUsage(BaseModel):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+    speculation: SpeculationCounts
+
+
+class IncompleteDetails(BaseModel):
+    reason: Literal["max_output_tokens", "abort"]
+
+
+class ResponseReply(BaseModel):
+    """What the request asked for is repeated beside these."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete"]
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[OutputMessage | OutputCall]
+    usage: ResponseUsage
+
+
 class ServedModel(BaseModel):
     id: str
     object: Literal["model"]
