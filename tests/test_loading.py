@@ -29,13 +29,22 @@ def stored_in(bits: float, head_bits: float) -> DecoderWeights:
 
 @pytest.mark.parametrize(
     ("bits", "head_bits", "in_blocks"),
-    [(5.0, 8.5, True), (4.5, 6.5625, True), (5.0, 16.0, False), (5.5, 8.5, False), (8.5, 8.5, False), (16, 16, False)],
-    ids=["Q4_1 + Q8_0", "Q4_K + Q6_K", "Q4_1 + F16", "Q5_0", "Q8_0", "BF16"],
+    [
+        (5.0, 8.5, "int4"),
+        (4.5, 6.5625, "int4"),
+        (5.0, 16.0, None),
+        (5.5, 8.5, None),
+        (8.5, 8.5, "blocks"),
+        (8.5, 16.0, None),
+        (16, 16, None),
+    ],
+    ids=["Q4_1 + Q8_0", "Q4_K + Q6_K", "Q4_1 + F16", "Q5_0", "Q8_0", "Q8_0 + F16", "BF16"],
 )
-def test_files_of_four_bits_are_computed_as_they_are(bits: float, head_bits: float, in_blocks: bool) -> None:
+def test_files_in_blocks_are_computed_as_they_are(bits: float, head_bits: float, in_blocks: str | None) -> None:
     library = load_library()
     if library is None:
         pytest.skip("no native path on this machine")
     backend = create_backend(small_config(), stored_in(bits, head_bits))
-    wanted = "int4" if in_blocks and not library.has_matrix_unit else "bf16"
+    can = not library.has_matrix_unit and (in_blocks == "int4" or library.multiplies_bytes)
+    wanted = in_blocks if in_blocks and can else "bf16"
     assert backend.name == f"native-{library.isa}-{wanted}"

@@ -19,8 +19,9 @@ from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.native import backend as native
+from headstart.native.library import Library
 from headstart.native.loader import load_library
-from headstart.native.packing import mostly_in_four_bits
+from headstart.native.packing import EIGHT_BIT_BLOCKS, mostly_in_eight_bits, mostly_in_four_bits
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
@@ -29,8 +30,8 @@ class Precision(StrEnum):
     """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
 
     AUTO = "auto"
-    """Where the native pass runs: int4 for a file of 4-bit blocks, whose weights it keeps, if there is no matrix unit;
-    otherwise bf16. Else fp32."""
+    """Where the native pass runs: int4 for a file of 4-bit blocks and blocks for one of 8-bit ones, whose weights they
+    keep, if there is no matrix unit (and for blocks a dot product of bytes); otherwise bf16. Else fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"
@@ -42,6 +43,9 @@ class Precision(StrEnum):
     for what else a mostly 4-bit file holds in more; 16-bit activations; native pass only."""
     INT4_FAST = "int4-fast"
     """The same weights, 8-bit activations with a unit for every 32 but in the output head; native pass only."""
+    BLOCKS = "blocks"
+    """Each matrix in blocks of 4 bits or 8, as a GGUF keeps it: Q4_0, Q4_1, Q5_0 and Q8_0 to the bit, others rounded to
+    8 bits; 16-bit activations; native pass only."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,10 +59,9 @@ _BYTES = {precision: 2.0 for precision in Precision} | {
     Precision.INT8_FAST: 1.0,
     Precision.INT4: 0.625,
     Precision.INT4_FAST: 0.625,
+    Precision.BLOCKS: 0.625,
 }
 """Of a weight; least, where some are kept in more."""
-_EIGHT_BIT_BLOCKS = 8.5
-"""Bits that a weight takes at most in a file's blocks of 8 bits, units included."""
 _TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
 
@@ -119,7 +122,7 @@ def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Prec
     reason = native.supports(config)
     library = load_library() if reason is None else None
     if library is not None:
-        chosen = _native_default(weights, library.has_matrix_unit) if precision is Precision.AUTO else precision
+        chosen = _native_default(weights, library) if precision is Precision.AUTO else precision
         return native.NativeBackend(config, weights, cast(native.Precision, chosen.value))
     chosen = Precision.FP32 if precision is Precision.AUTO else precision
     if chosen not in _TORCH_DTYPES:
@@ -153,11 +156,16 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
         )
 
 
-def _native_default(weights: DecoderWeights, has_matrix_unit: bool) -> Precision:
-    """int4 is nearer than bf16 to a model that was published in 4-bit blocks, and takes half the time for a row; the
-    matrix unit has no part in it (docs/decisions/0033)."""
-    in_blocks = mostly_in_four_bits(weights.layers) and weights.head.stored_bits <= _EIGHT_BIT_BLOCKS
-    return Precision.INT4 if in_blocks and not has_matrix_unit else Precision.BF16
+def _native_default(weights: DecoderWeights, library: Library) -> Precision:
+    """A model that was published in blocks is nearer to itself in them than in bf16, and a row takes half to four
+    fifths of the time; the matrix unit has no part in it, and rows of 8-bit blocks are dear without a dot product of
+    bytes (docs/decisions/0033)."""
+    if library.has_matrix_unit or weights.head.stored_bits > EIGHT_BIT_BLOCKS:
+        return Precision.BF16
+    if mostly_in_four_bits(weights.layers):
+        return Precision.INT4
+    keeps_eight = library.multiplies_bytes and mostly_in_eight_bits(weights.layers)
+    return Precision.BLOCKS if keeps_eight else Precision.BF16
 
 
 def parse_precision(precision: Precision | str) -> Precision:

@@ -52,7 +52,7 @@ def test_what_this_machine_cannot_compute_is_left_out_unless_named(invoke, monke
     monkeypatch.setattr("headstart.loading.load_library", lambda: None)
     written = json.loads(invoke("--json").stdout)
     assert [row["precision"] for row in written["precisions"]] == ["bf16"]
-    assert set(written["skipped"]) == {"int8", "int8-fast", "int4", "int4-fast"}
+    assert set(written["skipped"]) == {"int8", "int8-fast", "int4", "int4-fast", "blocks"}
     assert "needs the native pass" in str(invoke("--precisions", "int8").exception)
 
 

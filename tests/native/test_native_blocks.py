@@ -272,6 +272,33 @@ def test_what_a_file_of_four_bits_holds_in_more_gets_eight() -> None:
     assert level_bits(random_weights(small_config()).layers).tolist() == [[4, 4, 4, 4]] * 2
 
 
+def test_blocks_have_the_bits_that_the_file_has() -> None:
+    four = layers_on_grids(random_weights(small_config())).layers[0]
+    assert level_bits([four], as_stored=True).tolist() == [[4, 4, 4, 4]]
+    parts = zip(LINEARS, (4.5, 8.5, 5.5, 3.4375), strict=True)
+    mixed = replace(four, **{name: replace(getattr(four, name), stored_bits=bits) for name, bits in parts})
+    assert level_bits([mixed, four], as_stored=True).tolist() == [[4, 8, 8, 8], [4, 4, 4, 4]]
+    assert level_bits(random_weights(small_config()).layers, as_stored=True).tolist() == [[8, 8, 8, 8]] * 2
+
+
+@pytest.mark.parametrize("isa", isa_params())
+def test_a_file_of_eight_bits_is_the_float_model_with_its_weights(isa: str) -> None:
+    config = small_config()
+    tokens = random_tokens(54, vocab=config.vocab_size)
+    weights = random_weights(config)
+    layers = [
+        replace(layer, **{name: in_eight_bits(getattr(layer, name)) for name in LINEARS}) for layer in weights.layers
+    ]
+    weights = replace(weights, layers=tuple(layers))
+    expected, _ = logits_and_taps(TorchBackend(config, weights), tokens)
+
+    def error(precision: Precision) -> float:
+        return mean_error(logits_and_taps(NativeBackend(config, weights, precision, 1, isa), tokens)[0], expected)
+
+    assert error("blocks") < 0.01 * float(expected.std())
+    assert error("blocks") < 0.3 * error("int4")  # rounded to 4 bits
+
+
 @pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("name", LINEARS)
 def test_a_model_may_have_matrices_of_both_kinds(name: str, isa: str) -> None:

@@ -33,6 +33,7 @@ class PrecisionChoice(StrEnum):
     INT8_FAST = "int8-fast"
     INT4 = "int4"
     INT4_FAST = "int4-fast"
+    BLOCKS = "blocks"
 
 
 class NumericsChoice(StrEnum):
@@ -58,8 +59,8 @@ Revision = Annotated[
 Precision = Annotated[
     PrecisionChoice,
     typer.Option(
-        help="Number format to compute in. auto: bf16 where the native pass runs (int4 for a GGUF of 4-bit blocks, "
-        "unless there is a matrix unit), else fp32.",
+        help="Number format to compute in. auto: bf16 where the native pass runs (int4 for a GGUF of 4-bit blocks "
+        "and blocks for one of 8-bit ones, unless there is a matrix unit), else fp32.",
         rich_help_panel=MODEL,
     ),
 ]

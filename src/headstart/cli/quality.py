@@ -28,8 +28,8 @@ def quality(
     precisions: Annotated[
         str,
         typer.Option(
-            help="Precisions to judge, separated by commas, of fp32, bf16, int8, int8-fast, int4, int4-fast. Left out: "
-            "all that run here.",
+            help="Precisions to judge, separated by commas, of fp32, bf16, int8, int8-fast, int4, int4-fast, blocks. "
+            "Left out: all that run here.",
             rich_help_panel=options.MODEL,
             metavar="A,B,...",
         ),

@@ -37,13 +37,17 @@ from headstart.sampling import kernels
 
 logger = logging.getLogger(__name__)
 
-Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast"]
+Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast", "blocks"]
 """Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks (8-bit
 ones in a model's output head, see also ``packing.level_bits``) with 16-bit activations; with 8-bit ones but for that
-head."""
+head; int4's arithmetic with each matrix in blocks of as many bits as its file keeps it in, 4 or up to 8."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-"""By their numbers in the library."""
+
+
+def library_number(precision: Precision) -> int:
+    """What the library calls a precision; bits of blocks are told apart from it."""
+    return PRECISIONS.index("int4" if precision == "blocks" else precision)
 
 
 def supports(config: ModelConfig) -> str | None:
@@ -112,7 +116,7 @@ class NativeBackend:
         kernels.use(NativeRows(library))
         self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         name = config.name or config.family
-        shape, bits = _shape(config, precision, self.threads), level_bits(weights.layers)
+        shape, bits = _shape(config, precision, self.threads), level_bits(weights.layers, precision == "blocks")
         self.handle = create_model(self, library, shape, f"{name} as {precision}", bits)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
@@ -237,7 +241,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         head_dim=config.head_dim,
         mlp=config.mlp_size,
         layers=config.num_layers,
-        precision=PRECISIONS.index(precision),
+        precision=library_number(precision),
         threads=threads,
         norm=get_args(NormKind).index(config.norm),
         activation=get_args(Activation).index(config.activation),

@@ -18,7 +18,7 @@ from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRows, Kit
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import PRECISIONS, Precision
+from headstart.native.backend import Precision, library_number
 from headstart.native.draft_cache import NativeDraftCache, PagePool
 from headstart.native.growth import NativeGrowth
 from headstart.native.library import Library, Pass, Shape
@@ -227,7 +227,7 @@ class NativeLinear:
         bias = None if weights.bias is None else as_float32(weights.bias)
         self._outputs, self._inputs = weight.shape
         handle = library.linear_create(
-            PRECISIONS.index(precision),
+            library_number(precision),
             threads,
             self._outputs,
             self._inputs,
@@ -304,7 +304,7 @@ def _shape(config: EagleConfig, tokens: int, precision: Precision, threads: int)
         head_dim=config.head_dim,
         mlp=config.mlp_size,
         layers=config.num_layers,
-        precision=PRECISIONS.index(precision),
+        precision=library_number(precision),
         threads=threads,
         gated=True,
         entry=entry,

@@ -221,6 +221,11 @@ class Library:
         """Whether it multiplies whole tiles at once."""
         return self.isa.startswith("amx")
 
+    @property
+    def multiplies_bytes(self) -> bool:
+        """Whether it has a dot product of 8-bit numbers."""
+        return self.isa != "avx2"
+
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> ctypes._CFuncPtr: ...  # type: ignore[name-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 
 _FOUR_BIT_BLOCKS = 5.0
 """Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
+EIGHT_BIT_BLOCKS = 8.5
+"""Likewise, of 8 bits."""
 
 
 def as_int32(values: IntArray) -> IntArray:
@@ -55,17 +57,33 @@ def as_matrix(weight: Tensor) -> Tensor:
 
 def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
     """Whether the file that they come from keeps most of their weights in blocks of 4 bits."""
+    return _mostly(layers, lambda bits: bits <= _FOUR_BIT_BLOCKS)
+
+
+def mostly_in_eight_bits(layers: Sequence[LayerWeights]) -> bool:
+    """Whether it keeps most of them in blocks of 8 bits (Q8_0), whose every weight is kept here, and all in blocks."""
+    all_bits = [getattr(layer, name).stored_bits for layer in layers for name in LINEARS]
+    return max(all_bits) <= EIGHT_BIT_BLOCKS and _mostly(layers, lambda bits: bits >= 8)
+
+
+def _mostly(layers: Sequence[LayerWeights], holds: Callable[[float], bool]) -> bool:
+    """Whether something holds of what most weights take in the file."""
     matrices: list[LinearWeights] = [getattr(layer, name) for layer in layers for name in LINEARS]
     sizes = [each.weight.numel() for each in matrices]
-    in_four = [size for size, each in zip(sizes, matrices, strict=True) if each.stored_bits <= _FOUR_BIT_BLOCKS]
-    return 2 * sum(in_four) > sum(sizes)
+    of_those = [size for size, each in zip(sizes, matrices, strict=True) if holds(each.stored_bits)]
+    return 2 * sum(of_those) > sum(sizes)
 
 
-def level_bits(layers: Sequence[LayerWeights]) -> NDArray[np.uint8]:
+def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArray[np.uint8]:
     """uint8 [layer, matrix] how many bits levels get where weights are in blocks: 4, or 8 for what a file keeps in more
     than 4 of which it keeps most weights in 4 (Q4_K_M, say). Of other files, 4 bits are what was asked for.
+
+    ``as_stored``: 4 for what the file keeps in blocks of 4 bits and 8 for everything else. (In fewer bits, blocks are
+    shorter: no grid of sixteen levels holds two of them.)
     """
     stored = np.array([[getattr(layer, name).stored_bits for name in LINEARS] for layer in layers])
+    if as_stored:
+        return np.where((stored >= 4) & (stored <= _FOUR_BIT_BLOCKS), 4, 8).astype(np.uint8)
     return np.where((stored > _FOUR_BIT_BLOCKS) & mostly_in_four_bits(layers), 8, 4).astype(np.uint8)
 
 
