@@ -23,11 +23,15 @@ ARCHITECTURES = {
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "phi3": gguf.MODEL_ARCH.PHI3,
+    "granite": gguf.MODEL_ARCH.GRANITE,
+    "granitemoehybrid": gguf.MODEL_ARCH.GRANITE,
     "gemma2": gguf.MODEL_ARCH.GEMMA2,
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "gpt2": gguf.MODEL_ARCH.GPT2,
     "gpt_neox": gguf.MODEL_ARCH.GPTNEOX,
 }
+_LLAMAS = ("llama", "mistral", "smollm3", "granite", "granitemoehybrid")
+"""What the converter treats as it does Llama."""
 
 
 def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None = None) -> Path:
@@ -36,7 +40,7 @@ def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None =
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     _metadata(writer, config)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _split(model.state_dict()).items():
         if name == "lm_head.weight":
             if config.tie_word_embeddings:
                 continue
@@ -56,6 +60,18 @@ def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None =
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With the names of a dense MLP in place of Granite 4's shared expert."""
+    split = {}
+    for name, tensor in tensors.items():
+        if "shared_mlp.input_linear" in name:
+            for part, half in zip(("gate", "up"), tensor.chunk(2), strict=True):
+                split[name.replace("shared_mlp.input_linear", f"mlp.{part}_proj")] = half
+        else:
+            split[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = tensor
+    return split
 
 
 def tensors_for(model: PreTrainedModel, source: TensorSource) -> dict[str, Tensor]:
@@ -87,14 +103,24 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_feed_forward_length(config.n_inner)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(getattr(config, "shared_intermediate_size", config.intermediate_size))
     if kind == "gpt_neox":
         head_dim = config.hidden_size // config.num_attention_heads
         writer.add_rope_dimension_count(int(config.rope_parameters["partial_rotary_factor"] * head_dim))
         writer.add_parallel_residual(config.use_parallel_residual)
         writer.add_layer_norm_eps(config.layer_norm_eps)
         return
-    writer.add_head_count_kv(config.num_key_value_heads)
+    if kind == "granitemoehybrid":
+        writer.add_head_count_kv([config.num_key_value_heads] * config.num_hidden_layers)
+        writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
+    if kind.startswith("granite"):
+        if config.attention_multiplier != 6**-0.5:  # what it is where the file does not say
+            writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters
     rope = rope.get("full_attention", rope)
@@ -117,7 +143,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
             stretched = math.log(config.max_position_embeddings / trained)
             writer.add_rope_scaling_orig_ctx_len(trained)
             writer.add_rope_scaling_attn_factors(math.sqrt(1 + stretched / math.log(trained)))
-    if kind in ("llama", "mistral", "smollm3"):
+    if kind in _LLAMAS:
         writer.add_vocab_size(config.vocab_size)
     head_dim = getattr(config, "head_dim", None)
     if head_dim is not None:
@@ -132,7 +158,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
 
 def _converted(name: str, tensor: Tensor, config: Any) -> Tensor:
     kind = config.model_type
-    if kind in ("llama", "mistral", "smollm3") and ("q_proj" in name or "k_proj" in name):
+    if kind in _LLAMAS and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         halves = tensor.reshape(heads, 2, -1, *tensor.shape[1:])
         return torch.stack((halves[:, 0], halves[:, 1]), dim=2).reshape(tensor.shape)

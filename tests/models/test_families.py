@@ -99,6 +99,13 @@ def test_the_text_of_a_model_that_sees_is_read_by_what_its_file_says_and_the_res
         config_from_hf({"model_type": "gemma3"})
 
 
+def test_granite4_files_name_their_layers_as_they_were_released() -> None:
+    assert read("granite4", layer_types=["attention"] * 4) == read("granite4")
+    assert read("granite4").mlp_size == 44
+    assert {layer.rope for layer in read("granite4").layers} == {0}
+    assert {layer.rope for layer in read("granite4", position_embedding_type="nope").layers} == {None}
+
+
 def test_yarn_reaches_as_far_as_it_stretches() -> None:
     config = read("qwen3-yarn")
     (rope,) = config.ropes
@@ -199,9 +206,9 @@ def test_end_tokens_may_be_one_or_several() -> None:
 
 
 def test_an_unknown_architecture_lists_the_known_ones() -> None:
-    with pytest.raises(CheckpointError, match=r"model_type 'mamba'.*gemma2, .*gpt_neox, llama, .*smollm3"):
+    with pytest.raises(CheckpointError, match=r"model_type 'mamba'.*gemma2, .*gpt_neox, .*llama, .*smollm3"):
         config_from_hf({"model_type": "mamba"})
-    with pytest.raises(CheckpointError, match=r"general.architecture 'mamba'.*gemma2, .*gptneox, llama, .*smollm3"):
+    with pytest.raises(CheckpointError, match=r"general.architecture 'mamba'.*gemma2, .*gptneox, .*llama, .*smollm3"):
         config_from_gguf({"general.architecture": "mamba"})
 
 
@@ -236,6 +243,10 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("gemma2", {"layer_types": ["linear_attention"] * 4}, "full_attention or sliding_attention"),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
+        ("granite4", {"num_local_experts": 4}, "mixture of experts"),
+        ("granite4", {"layer_types": ["attention", "mamba"] * 2}, "layers that are not attention"),
+        ("granite4", {"layer_types": None}, "layer_types is None, but must be 4 entries"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
         ("gpt-neox", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "rotates 0 dimensions"),
@@ -246,7 +257,7 @@ def test_what_is_impossible_or_not_supported_is_refused(family: str, changes: di
         read(family, **changes)
 
 
-@pytest.mark.parametrize("family", ["llama3", "qwen2", "smollm3", "gemma2", "gemma3", "gpt2", "gpt-neox"])
+@pytest.mark.parametrize("family", ["llama3", "qwen2", "smollm3", "granite4", "gemma2", "gemma3", "gpt2", "gpt-neox"])
 def test_whatever_an_entry_holds_is_read_or_refused(family: str) -> None:
     odd = [None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "x", "", [], [None], {}, {"rope_type": 3}, [[1]]]
     original = described(family)

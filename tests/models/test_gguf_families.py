@@ -36,6 +36,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", {}),
     "phi3-longrope": ("phi3-longrope", {}),
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0]}),
+    "granite": ("granite", {}),
+    "granite-tied": ("granite", {"tie_word_embeddings": True}),
+    "granite-own-scale": ("granite", {"attention_multiplier": 6**-0.5}),
+    "granite4": ("granite4", {}),
+    "granite4-unrotated": ("granite4-unrotated", {}),
     "gemma2": ("gemma2", SMALL_HEADS),
     "gemma3": ("gemma3", SMALL_HEADS | {"layer_types": None, "num_hidden_layers": 7}),
     "gemma3-linear": (

@@ -52,6 +52,18 @@ EYES = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num
     "image_size": 28,
     "patch_size": 14,
 }
+GRANITE = {
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.3,
+    "logits_scaling": 0.7,
+    "rms_norm_eps": 1e-2,
+}
+"""An epsilon that shows."""
+GRANITE4 = {"shared_intermediate_size": 44, "num_local_experts": 0, "layer_types": ["full_attention"] * 4} | {
+    "position_embedding_type": "rope",
+    "mamba_n_heads": 2,
+}
 NEOX = {k: v for k, v in SIZES.items() if k != "num_key_value_heads"} | {"hidden_size": 48}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -75,6 +87,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Phi3",
         {**PHI, "tie_word_embeddings": True, "rope_parameters": LONGROPE, "original_max_position_embeddings": 256},
     ),
+    "granite": ("Granite", {**SIZES, **GRANITE}),
+    "granite-tied-biased": (
+        "Granite",
+        {**SIZES, **GRANITE, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "granite4": ("GraniteMoeHybrid", {**SIZES, **GRANITE, **GRANITE4}),
+    "granite4-unrotated": ("GraniteMoeHybrid", {**SIZES, **GRANITE, **GRANITE4, "position_embedding_type": None}),
     "gemma2": ("Gemma2", {**SIZES, **GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma3": ("Gemma3Text", {**SIZES, **GEMMA}),
     "gemma3-seeing": ("Gemma3", {"text_config": {**SIZES, **GEMMA}, "vision_config": EYES}),

@@ -78,6 +78,8 @@ class ModelConfig:
     """Factor on q.k; None means 1/sqrt(head_dim)."""
     attention_softcap: float | None = None
     logit_softcap: float | None = None
+    logit_divisor: float = 1.0
+    """Put into the final norm's weight when a checkpoint is read, so that no decoder sees it (Granite)."""
     embedding_scale: float = 1.0
     tied_head: bool = True
     bos_token_id: int | None = None

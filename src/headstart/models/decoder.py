@@ -134,8 +134,6 @@ class Decoder:
         ]
         self.final_norm = Norm(config, weights.final_norm, device)
         self.head = Linear(weights.head, dtype, device)
-        # Rounded like the embedding itself, as Gemma was trained with.
-        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()
 
     @property
     def nbytes(self) -> int:
@@ -150,8 +148,8 @@ class Decoder:
         ``inputs``: rows, and what they read in place of their token's embedding [given, hidden].
         """
         hidden = F.embedding(tokens, self.embedding)
-        if self._embedding_scale != 1.0:
-            hidden = hidden * self._embedding_scale
+        if self.config.embedding_scale != 1.0:
+            hidden = hidden * self.config.embedding_scale
         if inputs is not None:
             hidden = hidden.index_copy(0, *inputs)
         if self.positions is not None:

@@ -8,12 +8,18 @@ from typing import Any
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
-from headstart.models.families import gemma, gpt, llama, phi
+from headstart.models.families import gemma, gpt, granite, llama, phi
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.rope import reach
 
-FAMILIES: tuple[Family, ...] = (*llama.FAMILIES, *phi.FAMILIES, *gemma.FAMILIES, *gpt.FAMILIES)
+FAMILIES: tuple[Family, ...] = (
+    *llama.FAMILIES,
+    *phi.FAMILIES,
+    *granite.FAMILIES,
+    *gemma.FAMILIES,
+    *gpt.FAMILIES,
+)
 
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}

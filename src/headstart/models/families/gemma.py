@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
@@ -37,7 +38,8 @@ def _gemma(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
         layers=tuple(LayerConfig(window) for window in windows),
         norm_offset=1.0,
         post_norms=True,
-        embedding_scale=config.hidden_size**0.5,
+        # Rounded like the embedding itself, as the models were trained with.
+        embedding_scale=torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item(),
     )
 
 

@@ -270,12 +270,12 @@ GGUF_LAYOUT = TensorLayout(
     layer=GGUF_LAYER,
     rope_factors="rope_freqs.weight",
 )
-_GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": _halves, "k": _halves})
+GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": _halves, "k": _halves})
 
 FAMILIES = (
-    Family("llama", "llama", "llama", _llama, _llama_gguf, HF_LAYOUT, _GGUF_INTERLEAVED),
-    Family("mistral", "mistral", "llama", _mistral, _llama_gguf, HF_LAYOUT, _GGUF_INTERLEAVED),
+    Family("llama", "llama", "llama", _llama, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
+    Family("mistral", "mistral", "llama", _mistral, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
     Family("qwen2", "qwen2", "qwen2", _qwen2, _qwen2_gguf, HF_LAYOUT, GGUF_LAYOUT),
     Family("qwen3", "qwen3", "qwen3", _qwen3, _qwen3_gguf, HF_LAYOUT, GGUF_LAYOUT),
-    Family("smollm3", "smollm3", "smollm3", _smollm3, _smollm3_gguf, HF_LAYOUT, _GGUF_INTERLEAVED),
+    Family("smollm3", "smollm3", "smollm3", _smollm3, _smollm3_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
 )

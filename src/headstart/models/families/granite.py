@@ -1,0 +1,116 @@
+"""Granite 2 to 4, where every layer is attention and a dense MLP: Llama's layers with four factors.
+
+Sources: the configuration and modelling files of transformers (models/granite, granitemoehybrid); for GGUF llama.cpp's
+converter, which calls both "granite" and interleaves the rotary halves of q and k.
+
+A layer adds its output times a factor. As an RMS norm does not see the scale of its input, the same is computed with
+the whole stream divided by that factor: the embedding's factor and the norms' epsilon change, no layer does. Taps, too,
+are transformers' hidden states divided by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.families.base import Family
+from headstart.models.families.fields import Fields
+from headstart.models.families.llama import GGUF_INTERLEAVED, HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf
+
+
+def _scaled(
+    config: ModelConfig, embedding: float, residual: float, attention: float | None, logits: float
+) -> ModelConfig:
+    return replace(
+        config,
+        embedding_scale=embedding / residual,
+        norm_eps=config.norm_eps / residual**2,
+        attention_scale=attention,
+        logit_divisor=logits,
+    )
+
+
+def _scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    return replace(
+        _scaled(
+            base_from_hf(fields, family, tied=False),
+            embedding=fields.number("embedding_multiplier", 1.0),
+            residual=fields.number("residual_multiplier", 1.0),
+            attention=fields.number("attention_multiplier", 1.0),
+            logits=fields.number("logits_scaling", 1.0),
+        ),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _granite(fields: Fields) -> ModelConfig:
+    return replace(_scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
+
+
+def _granite4(fields: Fields) -> ModelConfig:
+    if fields.integer("num_local_experts", 8, minimum=0) > 0:
+        raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
+    config = _scaled_from_hf(fields, "granite4")
+    kinds = fields.get("layer_types")
+    # Released files say "attention", transformers writes "full_attention"; absent means Mamba.
+    if not isinstance(kinds, list) or len(kinds) != config.num_layers:
+        raise fields.bad("layer_types", kinds, f"{config.num_layers} entries")
+    if any(kind not in ("attention", "full_attention") for kind in kinds):
+        raise CheckpointError(
+            f"{fields.source} has layers that are not attention (Mamba), which is not supported; use a Granite 4 model "
+            "without 'h' in its name."
+        )
+    rotates = fields.text("position_embedding_type", "nope") == "rope"
+    return replace(
+        config,
+        mlp_size=fields.integer("shared_intermediate_size", 1024),
+        layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers,
+    )
+
+
+def _granite_gguf(fields: Fields) -> ModelConfig:
+    key_value_heads = fields.get("attention.head_count_kv")
+    if isinstance(key_value_heads, list) and len(set(key_value_heads)) == 1:
+        # Granite 4's files say it layer by layer.
+        one_for_all = {fields.prefix + "attention.head_count_kv": key_value_heads[0]}
+        fields = Fields({**fields.entries, **one_for_all}, fields.source, fields.prefix)
+    config = base_from_gguf(fields, "granite")
+    rotates = fields.flag("rope.scaling.finetuned", True)
+    return _scaled(
+        replace(config, layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers),
+        embedding=fields.number("embedding_scale", 1.0),
+        residual=fields.number("residual_scale", 1.0),
+        attention=fields.optional_number("attention.scale"),
+        logits=fields.number("logit_scale", 1.0),
+    )
+
+
+def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
+    return weight / config.logit_divisor
+
+
+_HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": _divided})
+_GGUF_LAYOUT = replace(GGUF_INTERLEAVED, convert={**GGUF_INTERLEAVED.convert, "final_norm": _divided})
+_FUSED_MLP = {
+    **{role: name for role, name in HF_LAYER.items() if role != "gate"},
+    "up": "layers.{i}.shared_mlp.input_linear",
+    "down": "layers.{i}.shared_mlp.output_linear",
+}
+
+FAMILIES = (
+    Family("granite", "granite", "granite", _granite, _granite_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+    Family(
+        "granite4",
+        "granitemoehybrid",
+        "granite",
+        _granite4,
+        _granite_gguf,
+        replace(_HF_LAYOUT, layer=_FUSED_MLP),
+        _GGUF_LAYOUT,
+    ),
+)
