@@ -17,9 +17,10 @@ from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as EngineSequence
 from headstart.errors import RequestError
+from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import TokenHistory, Transforms
+from headstart.sampling.transforms import Transforms
 from headstart.verification.base import VerifyRule
 from headstart.verification.cases import draft_chain, draft_guesses, draft_tree, random_model
 from headstart.verification.oracle import Branches, EnumeratedNoise, Propose, Tokens, enumerate_runs

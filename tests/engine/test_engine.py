@@ -13,9 +13,10 @@ from headstart.engine import round as round_module
 from headstart.engine.outputs import FinishReason, TokenOrigin
 from headstart.engine.schedule import Limits
 from headstart.errors import RequestError
+from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import TokenHistory, Transforms
+from headstart.sampling.transforms import Transforms
 from toys import LogitsOf, ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence
 
 VOCAB = 12

@@ -14,10 +14,11 @@ from headstart.errors import LogitsError, RequestError
 from headstart.native.loader import load_library
 from headstart.native.sampling import NativeRows
 from headstart.sampling import kernels
+from headstart.sampling.history import TokenHistory
 from headstart.sampling.kernels import NoiseKey
 from headstart.sampling.noise import SequenceNoise, Stream, philox4x32_array
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import TokenHistory, Transforms
+from headstart.sampling.transforms import Transforms
 
 ALL_ISAS = isa_params(("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2"))
 NOISE = NoiseKey((5, 2**32 - 1), (7, 3, 1 << 28))

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headstart.errors import RequestError
+from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import TokenHistory, Transforms, logprobs
+from headstart.sampling.transforms import Transforms, logprobs
 
 V = 40
 
@@ -233,27 +234,6 @@ def test_penalties_see_the_path_but_no_sibling():
     assert sibling == [4, 4, 4, 4, 4, 0, 4, 2, 0.5, 4]
     assert transforms.processed_logits(logits, history.along()).tolist() == at_root
     assert logits.tolist() == [4.0] * 10
-
-
-@given(
-    prompt=st.lists(st.integers(0, 15), max_size=10),
-    output=st.lists(st.integers(0, 15), max_size=150),
-    path=st.lists(st.integers(0, 15), max_size=5),
-)
-@settings(max_examples=60, deadline=None, derandomize=True)
-def test_a_path_counts_like_committed_tokens(prompt, output, path):
-    grown = TokenHistory(prompt)
-    for token in output:
-        grown.append(token)
-    overlaid = grown.along(path)
-    whole = TokenHistory(prompt, output + path).along()
-    assert overlaid.output_length == whole.output_length == len(output) + len(path)
-    for history in (overlaid, whole):
-        ids, counts = history.counts()
-        assert len(set(ids.tolist())) == len(ids)
-        assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {
-            token: (output + path).count(token) for token in {*prompt, *output, *path}
-        }
 
 
 def test_min_tokens_counts_the_path_and_holds_back_every_end():

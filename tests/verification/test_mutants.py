@@ -22,9 +22,9 @@ from law_checks import (
 )
 
 from headstart.draft_tree import ROOT, DraftTree
+from headstart.sampling.history import PathHistory, TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import PathHistory, TokenHistory
 from headstart.verification import algebra, tree, verify
 from headstart.verification.base import Verdict, VerifyRule
 from headstart.verification.block import judge_block

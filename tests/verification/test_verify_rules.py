@@ -12,9 +12,10 @@ from law_checks import PROMPT, committed_model, path_model, random_logits
 
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.errors import ConfigError
+from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import TokenHistory, Transforms
+from headstart.sampling.transforms import Transforms
 from headstart.verification.base import Verdict, VerifyRule
 from headstart.verification.cases import (
     constant_model,

@@ -9,7 +9,8 @@ from headstart.draft_tree import DraftTree
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.sequence import Sequence
 from headstart.runner import SpanOutput
-from headstart.sampling.transforms import PathHistory, checked_best, logprobs
+from headstart.sampling.history import PathHistory
+from headstart.sampling.transforms import checked_best, logprobs
 
 
 class TargetLaw:

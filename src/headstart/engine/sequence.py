@@ -9,9 +9,10 @@ from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
+from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import TokenHistory, Transforms
+from headstart.sampling.transforms import Transforms
 
 
 class GrowingText(Protocol):

@@ -18,8 +18,9 @@ from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
 from headstart.errors import ConfigError, RequestError
+from headstart.sampling.history import PathHistory, TokenHistory
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import PathHistory, TokenHistory, Transforms
+from headstart.sampling.transforms import Transforms
 from headstart.verification.base import VerifyRule
 
 
