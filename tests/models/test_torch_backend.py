@@ -195,14 +195,13 @@ def test_taps_are_the_layers_inputs(case: Case) -> None:
     taps = (0, 2, layers, FINAL_TAP)
     output = case.backend.forward(make_pass([Rows(tokens, 0, range(3))], taps=taps, logit_rows=[9]), storage)
     assert output.hidden.taps == taps
-    # Granite's factors are a matter of scale, which its family puts elsewhere.
-    stream = 1 / getattr(case.model.config, "residual_multiplier", 1.0)
-    final = hidden[-1][0] / getattr(case.model.config, "logits_scaling", 1.0)
-    assert_close(torch.from_numpy(output.hidden[0]), hidden[0][0] * stream)
-    assert_close(torch.from_numpy(output.hidden[2]), hidden[2][0] * stream)
+    final = hidden[-1][0] / getattr(case.model.config, "logits_scaling", 1.0)  # a part of Granite's final norm here
+    assert_close(torch.from_numpy(output.hidden[0]), hidden[0][0])
+    assert_close(torch.from_numpy(output.hidden[2]), hidden[2][0])
     assert_close(torch.from_numpy(output.hidden[FINAL_TAP]), final)
     assert output.hidden[layers].shape == (10, case.config.hidden_size)
-    assert_close(case.backend.decoder.final_norm(torch.from_numpy(output.hidden[layers])), final)
+    stream = torch.from_numpy(output.hidden[layers]) / case.config.tap_scale
+    assert_close(case.backend.decoder.final_norm(stream), final)
     assert_close(output.logits, reference_logits(case.model, tokens)[9:])
 
 

@@ -64,7 +64,7 @@ SHAPES: dict[str, ModelConfig] = {
     "parallel residual": small_config(norm="layer", parallel_residual=True, gated_mlp=False, activation="gelu_tanh"),
     "post norms and soft caps": small_config(
         post_norms=True, norm_offset=1.0, activation="gelu_tanh", attention_softcap=2.0, logit_softcap=3.0,
-        attention_scale=0.3, embedding_scale=0.7,
+        attention_scale=0.3, embedding_scale=0.7, tap_scale=0.22,
     ),
 }  # fmt: skip
 

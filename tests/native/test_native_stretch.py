@@ -262,7 +262,7 @@ def test_those_who_watch_a_drafter_see_every_round(
     run_all(engine, [sequence])
     costs = watching.profile(drafter).seconds[1]
     assert len(watching.timed[1]) == sequence.stats.rounds
-    assert costs.other > 0
+    assert costs.other + costs.other_step > 0  # which of them it was is a matter of measured times
     assert costs.at_once
     if drafter in ("suffix", "eagle3"):
         assert {levels for levels, _ in watching.timed[1]} - {0, 1}  # and now and then a single level alone

@@ -81,6 +81,8 @@ class ModelConfig:
     logit_divisor: float = 1.0
     """Put into the final norm's weight when a checkpoint is read, so that no decoder sees it (Granite)."""
     embedding_scale: float = 1.0
+    tap_scale: float = 1.0
+    """Taps of layers show the residual stream times this."""
     tied_head: bool = True
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

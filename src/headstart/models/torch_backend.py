@@ -114,10 +114,10 @@ class TorchBackend:
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(layers):
             if index in batch.taps:
-                taps[index] = hidden
+                taps[index] = hidden * config.tap_scale
             hidden = layer(hidden, storage.data[index], plan, rotations)
         if depth in batch.taps:
-            taps[depth] = hidden
+            taps[depth] = hidden * config.tap_scale
         rows = self._tensor(batch.logit_rows)
         if FINAL_TAP in batch.taps:
             taps[FINAL_TAP] = decoder.final_norm(hidden)

@@ -253,6 +253,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         attention_softcap=config.attention_softcap or 0.0,
         logit_softcap=config.logit_softcap or 0.0,
         embedding_scale=config.embedding_scale,
+        tap_scale=config.tap_scale,
     )
 
 

@@ -313,4 +313,5 @@ def _shape(config: EagleConfig, tokens: int, precision: Precision, threads: int)
         norm_eps=config.norm_eps,
         attention_scale=config.head_dim**-0.5,
         embedding_scale=1.0,
+        tap_scale=1.0,
     )

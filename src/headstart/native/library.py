@@ -15,7 +15,7 @@ class Shape(Structure):
         *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
         *((name, c_int32) for name in ("entry", "features", "tokens")),
         *((name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")),
-        ("embedding_scale", c_float),
+        *((name, c_float) for name in ("embedding_scale", "tap_scale")),
     )
 
 

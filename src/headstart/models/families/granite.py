@@ -4,8 +4,8 @@ Sources: the configuration and modelling files of transformers (models/granite, 
 converter, which calls both "granite" and interleaves the rotary halves of q and k.
 
 A layer adds its output times a factor. As an RMS norm does not see the scale of its input, the same is computed with
-the whole stream divided by that factor: the embedding's factor and the norms' epsilon change, no layer does. Taps, too,
-are transformers' hidden states divided by it.
+the whole stream divided by that factor: the embedding's factor and the norms' epsilon change, no layer does. Taps show
+it multiplied again, so that heads of others' making read what they were trained on.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def _scaled(
     return replace(
         config,
         embedding_scale=embedding / residual,
+        tap_scale=residual,
         norm_eps=config.norm_eps / residual**2,
         attention_scale=attention,
         logit_divisor=logits,

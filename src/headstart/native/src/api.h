@@ -10,7 +10,8 @@ struct HeadstartShape {
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
   int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
-  float norm_eps, attention_scale, attention_softcap, logit_softcap, embedding_scale;  // soft caps: 0 for none
+  float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
+  float embedding_scale, tap_scale;  // the latter: of layers, not of what comes after the final norm
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their

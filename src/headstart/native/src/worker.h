@@ -313,7 +313,7 @@ class PassRunner::Worker {
   void copy_taps(int layer) {
     for (int i = 0; i < pass_.taps; ++i)
       if (pass_.tap_layers[i] == layer)
-        my_rows(rows_, [&](int row) { copy_tap(i, row, x(row)); });
+        my_rows(rows_, [&](int row) { copy_tap(i, row, x(row), m_.shape.tap_scale); });
   }
   void copy_final_taps() {
     for (int i = 0; i < pass_.taps; ++i)
@@ -321,12 +321,13 @@ class PassRunner::Worker {
         my_rows(rows_, [&](int row) {
           float *scratch = p_.row_[thread_];
           norm_row(m_.final_norm, x(row), scratch);
-          copy_tap(i, row, scratch);
+          copy_tap(i, row, scratch, 1.f);
         });
   }
-  void copy_tap(int tap, int row, const float *from) {
+  void copy_tap(int tap, int row, const float *from, float scale) {
     const size_t size = m_.shape.hidden;
-    std::memcpy(pass_.tap_rows[tap] + (p_.first_ + row) * size, from, size * sizeof(float));
+    float *to = pass_.tap_rows[tap] + (p_.first_ + row) * size;
+    for (size_t k = 0; k < size; ++k) to[k] = from[k] * scale;
   }
 
   PassRunner &p_;
