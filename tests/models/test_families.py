@@ -99,6 +99,11 @@ def test_the_text_of_a_model_that_sees_is_read_by_what_its_file_says_and_the_res
         config_from_hf({"model_type": "gemma3"})
 
 
+def test_gemmas_embedding_is_scaled_by_a_number_of_its_own_format() -> None:
+    """As transformers does in bf16, in which the models were trained: sqrt(640) is 25.298."""
+    assert read("gemma3", hidden_size=640).embedding_scale == 25.25
+
+
 def test_granite4_files_name_their_layers_as_they_were_released() -> None:
     assert read("granite4", layer_types=["attention"] * 4) == read("granite4")
     assert read("granite4").mlp_size == 44

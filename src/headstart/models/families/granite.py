@@ -18,7 +18,14 @@ from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
-from headstart.models.families.llama import GGUF_INTERLEAVED, HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf
+from headstart.models.families.llama import (
+    GGUF_INTERLEAVED,
+    HF_LAYER,
+    HF_LAYOUT,
+    base_from_gguf,
+    base_from_hf,
+    refuse_experts,
+)
 
 
 def _scaled(
@@ -54,8 +61,7 @@ def _granite(fields: Fields) -> ModelConfig:
 
 
 def _granite4(fields: Fields) -> ModelConfig:
-    if fields.integer("num_local_experts", 8, minimum=0) > 0:
-        raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
+    refuse_experts(fields, "num_local_experts", 8)
     config = _scaled_from_hf(fields, "granite4")
     kinds = fields.get("layer_types")
     # Released files say "attention", transformers writes "full_attention"; absent means Mamba.

@@ -41,6 +41,12 @@ def activation(fields: Fields, key: str, default: str) -> Activation:
     return ACTIVATIONS[name]
 
 
+def refuse_experts(fields: Fields, key: str, default: int) -> None:
+    """Stop where the entry says that there are any; ``default``: their number where it is absent."""
+    if fields.integer(key, default, minimum=0) > 0:
+        raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
+
+
 def windows_from_hf(fields: Fields, num_layers: int, window: int | None, sliding: list[bool]) -> list[int | None]:
     """[layer] sliding window. ``layer_types`` decides where it is given, else the family's rule ``sliding``."""
     kinds = fields.get("layer_types")
@@ -151,8 +157,7 @@ def base_from_gguf(
 ) -> ModelConfig:
     """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; ``rope``: as in
     ``base_from_hf``."""
-    if fields.integer("expert_count", 0, minimum=0) > 0:
-        raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
+    refuse_experts(fields, "expert_count", 0)
     hidden = fields.integer("embedding_length")
     heads = fields.integer("attention.head_count")
     head_dim = fields.integer("attention.key_length", hidden // heads)
