@@ -8,7 +8,8 @@ plain decoding's.
 
 All texts of a batch begin together, prompts are included, and the last one to end is waited for: with a drafter they
 end at different times, and the batch thins out. With ``--keep-full 3`` a turn has three times as many texts, the next
-begins where one ends, as in a server's queue, and rounds count in which all places decode.
+begins where one ends, as in a server's queue, and rounds count in which all places decode. The first text of each place
+is cut short, each at another length: else all of plain decoding's texts, and only its, would end in the same round.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ def main() -> None:
     model = load_model(wanted.model, wanted.precision)
     encoded = [encode_turns(model, prompt.turns[:1], []) for prompt in choose(read_prompts(wanted.prompts), None)]
     encoded = [tokens for tokens in encoded if len(tokens) <= wanted.longest_prompt]
-    params = SamplingParams(temperature=0, max_tokens=wanted.max_tokens, ignore_eos=True)
     listed = contenders(wanted.drafters)
     results = []
     print(f"| batch | {' | '.join(each.name for each in listed[1:])} | plain tokens/s |")
@@ -62,10 +62,17 @@ def main() -> None:
         different: dict[str, int] = defaultdict(int)
         for turn in range(wanted.repeats + 1):
             prompts = list(islice(source, batch * (wanted.keep_full or 1)))
+            lengths = [wanted.max_tokens] * len(prompts)
+            if wanted.keep_full:
+                lengths[:batch] = [max(1, wanted.max_tokens * place // batch) for place in range(1, batch + 1)]
+            asked = [
+                (tokens, SamplingParams(temperature=0, max_tokens=length, ignore_eos=True))
+                for tokens, length in zip(prompts, lengths, strict=True)
+            ]
             names = list(engines)
             said = {}
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                sequences = [bench.sequence(tokens, params) for tokens in prompts]
+                sequences = [bench.sequence(tokens, params) for tokens, params in asked]
                 if wanted.keep_full:
                     with closing(bench.full_rounds(engines[name], sequences, batch)) as rounds:
                         tokens, seconds = (sum(column) for column in list(zip(*rounds, strict=True))[1:])
