@@ -28,7 +28,7 @@ from headstart.training.optimiser import OptimiserName
 from headstart.training.packs import Pack
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import TargetStates
-from headstart.training.trainer import StepReport, Trainer, TrainSettings, learning_rate, steps_within
+from headstart.training.trainer import StepReport, Trainer, TrainSettings, learning_rate
 
 VOCAB = 259
 SETTINGS = TrainSettings(steps=6, batch=4, micro_batch=2, evaluate_every=3, save_every=2, lr=2e-3)
@@ -186,13 +186,33 @@ def test_minutes_bound_the_steps(tmp_path: Path) -> None:
     assert trainer(tmp_path, eagle(), settings, minutes=5.0).run().step == progress.step
 
 
-@pytest.mark.parametrize(
-    ("seconds", "unread", "steps"),
-    # A step takes 2 seconds, 3 more on text that is read for the first time.
-    [(0, 4, 0), (20, 4, 4), (19, 4, 3), (30, 4, 9), (30, 0, 15), (30, None, 6)],
-)
-def test_minutes_allow_for_a_first_reading(seconds: float, unread: int | None, steps: int) -> None:
-    assert steps_within(seconds, 2.0, 3.0, unread) == steps
+class Clock:
+    """Stands still but where it is told to go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("headstart.training.trainer.time.perf_counter", lambda: self.now)
+
+
+@pytest.mark.parametrize(("later", "steps"), [(1.0, 60), (1.05, 60), (2.0, 35), (0.5, 100)])
+def test_steps_are_planned_anew_when_the_pace_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: float, steps: int
+) -> None:
+    """A minute of steps that take a second each, and from the tenth on as long as ``later`` says."""
+    clock = Clock(monkeypatch)
+    settings = TrainSettings(steps=100, batch=4, evaluate_every=1000, save_every=10)
+    training = trainer(tmp_path, eagle(), settings, minutes=1.0)
+    step = training._step
+
+    def timed() -> float:
+        loss = step()
+        clock.now += 1.0 if training.progress.step < 10 else later
+        return loss
+
+    monkeypatch.setattr(training, "_step", timed)
+    progress = training.run()
+    assert abs(progress.step - steps) <= 3  # a plan may miss by a tenth
+    assert progress.seconds <= 66.0
 
 
 @pytest.mark.parametrize(

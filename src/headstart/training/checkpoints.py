@@ -28,7 +28,7 @@ class Progress:
     total_steps: int = 0
     """Steps that the learning rate is planned for."""
     paced: bool = False
-    """Whether they were fitted to a budget of minutes."""
+    """Whether they were fitted to a budget of minutes. They still change if the pace does."""
     seconds: float = 0.0
     """Spent, over all runs."""
     best: float = 0.0

@@ -19,11 +19,12 @@ from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_check
 from headstart.training.distributed import Team
 from headstart.training.objective import HeldOut, Objective, trainable
 from headstart.training.optimiser import Optimiser, OptimiserName
+from headstart.training.pace import Pace
 from headstart.training.packs import Pack
 from headstart.training.states import TargetStates
 
-_TIMED_STEPS = 5
-"""Steps, after the first, that are timed to see how many fit into the minutes."""
+_TOLERANCE = 0.1
+"""Part of all steps by which a plan may miss its budget."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class StepReport:
 class Trainer:
     """Trains a head and keeps the best one in ``out``, by acceptance: loss keeps falling after acceptance has peaked.
 
-    Everything follows from the settings and the step, so a training that was killed continues bit for bit.
+    Everything follows from the settings and the step, so a training that was killed continues bit for bit; with a
+    budget, unless the machine has become so much slower or faster that the steps are planned anew.
 
     Args:
         objective: the head and its losses.
@@ -87,7 +89,7 @@ class Trainer:
         out: directory of the head and of its checkpoint.
         record: what else to keep about the head (target, data).
         identity: what else must be the same for a checkpoint to be continued, as JSON values.
-        minutes: budget; the learning rate is planned to end with it.
+        minutes: budget, of at most the settings' steps; the learning rate is planned to end with it.
         team: this process among others.
     """
 
@@ -121,20 +123,18 @@ class Trainer:
         self._optimiser = Optimiser(objective.head, settings.optimiser, settings.lr, settings.weight_decay)
         self._mean = RunningMean(objective.head, settings.average)
         per_epoch = max(len(packs) // settings.batch, 1)
-        planned = math.ceil(settings.epochs * per_epoch) if settings.steps is None else settings.steps
+        self._most_steps = math.ceil(settings.epochs * per_epoch) if settings.steps is None else settings.steps
         self._identity = {**asdict(settings), **(identity or {}), "packs": len(packs), "processes": self._team.size}
         self.progress = load_checkpoint(
             out / CHECKPOINT_FILE, objective.head, self._optimiser, self._mean, self._identity
-        ) or Progress(total_steps=planned)
+        ) or Progress(total_steps=self._most_steps)
 
     def run(self, on_step: Callable[[StepReport], None] | None = None) -> Progress:
         """Train to the end; the leader calls ``on_step`` after every step."""
         progress, settings = self.progress, self._settings
-        since, timed = 0, 0.0
         keeps = self._states.keeps([*self._packs, *self._held_out])
-        computing = 0.0
+        pace, warm = Pace(), False
         recent: list[float] = []
-        measuring = 0.0
         if progress.step == 0:
             # Before any head is written: a checkpoint marks the directory as this training's.
             self._save_checkpoint()
@@ -142,23 +142,20 @@ class Trainer:
             self._evaluate()
             measuring = time.perf_counter() - began
             progress.seconds += measuring
-            measuring -= self._states.computing_seconds if keeps else 0
+            # What held-out text took to be read is spent once, if its states are kept.
+            pace.measuring = (measuring - (self._states.computing_seconds if keeps else 0)) / settings.evaluate_every
         while progress.step < progress.total_steps:
-            began = time.perf_counter()
+            began, computed = time.perf_counter(), self._states.computing_seconds
             recent.append(self._step())
             progress.step += 1
             self._mean.count(progress.step)
-            since += 1
-            if since > 1:
-                timed += time.perf_counter() - began
-            else:
-                computing = self._states.computing_seconds
+            if warm:
+                pace.add(time.perf_counter() - began, self._states.computing_seconds - computed)
+            warm = True
             # Before it is asked whether this step is the last: the plan may make it so.
-            if self._minutes is not None and not progress.paced and since == 1 + _TIMED_STEPS:
-                computing = (self._states.computing_seconds - computing) / _TIMED_STEPS
-                step = timed / _TIMED_STEPS - computing + measuring / settings.evaluate_every
+            if self._minutes is not None and pace.known and self._plan_is_due():
                 unread = max(len(self._packs) // settings.batch - progress.step, 0) if keeps else None
-                self._plan(self._minutes, step, computing, unread)
+                self._plan(pace.fitting(self._minutes * 60 - progress.seconds, unread))
             last = progress.step == progress.total_steps
             if last or progress.step % settings.evaluate_every == 0:
                 progress.losses.append((progress.step, sum(recent) / len(recent)))
@@ -231,14 +228,17 @@ class Trainer:
             with self._mean.in_place():
                 self._objective.save(self._out, known)
 
-    def _plan(self, minutes: float, step: float, computing: float, unread: int | None) -> None:
-        """Fix the number of steps by the pace so far (``steps_within``). It goes into the checkpoint, so a later run
-        keeps to it."""
+    def _plan_is_due(self) -> bool:
+        """As early as possible, and with every checkpoint: other work may take the machine, or leave it."""
+        return not self.progress.paced or self.progress.step % self._settings.save_every == 0
+
+    def _plan(self, fitting: int) -> None:
+        """Go on for so many steps, but no more than planned without a budget, and as planned before if that is nearly
+        right. The plan is part of the checkpoint."""
         progress = self.progress
-        fitting = steps_within(max(minutes * 60 - progress.seconds, 0.0), step, computing, unread)
-        progress.total_steps = max(
-            min(progress.total_steps, progress.step + int(self._team.agree(fitting))), progress.step
-        )
+        fitting, planned = int(self._team.agree(fitting)), progress.total_steps - progress.step
+        if not progress.paced or abs(fitting - planned) > _TOLERANCE * progress.total_steps:
+            progress.total_steps = max(min(self._most_steps, progress.step + fitting), progress.step)
         progress.paced = True
 
     def _save(self) -> None:
@@ -256,20 +256,6 @@ class Trainer:
         if self._settings.precision == "fp32":
             return nullcontext()
         return torch.autocast(self._parameters[0].device.type, torch.bfloat16)
-
-
-def steps_within(seconds: float, step: float, computing: float, unread: int | None) -> int:
-    """Steps that fit into ``seconds``.
-
-    Args:
-        step: seconds of a step on text whose target states are kept.
-        computing: further seconds where they are not.
-        unread: coming steps on text that has not been read yet; None: states are computed every time.
-    """
-    fitting = seconds / (step + computing)
-    if unread is not None and fitting > unread:
-        fitting = (seconds - unread * computing) / step
-    return int(fitting)
 
 
 def learning_rate(step: int, total: int, warm_up: float, final: float) -> float:
