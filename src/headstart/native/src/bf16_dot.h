@@ -165,3 +165,55 @@ static void multiply_linear_dot(const PackedLinear &linear, int pair, const char
     }
   }
 }
+
+// The same of few rows, for which unpacked weights stay in registers. Sums wait for each other, six cycles each time:
+// one pair of columns has too few of them to keep the units at work meanwhile, two have enough.
+template <int kRows>
+static inline void multiply_two_rows(TiledRows a, TwelveBitTiles (&pairs)[2], int count, float *out) {
+  __m512 sum[2][kRows][2];
+#pragma GCC unroll 2
+  for (int p = 0; p < 2; ++p)
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sum[p][r][0] = sum[p][r][1] = _mm512_setzero_ps();
+  for (int tile = 0; tile < count; ++tile) {
+    const TiledRows x = a.tile(tile);
+    for (int group = 0; group < kTileGroups; ++group) {
+      __m512i weights[2][4];
+#pragma GCC unroll 2
+      for (int p = 0; p < 2; ++p) pairs[p].next_group(weights[p]);
+#pragma GCC unroll 2
+      for (int step = 0; step < kGroupSteps; step += 2)
+#pragma GCC unroll 4
+        for (int r = 0; r < kRows; ++r) {
+          int32_t two;
+          std::memcpy(&two, x.row(r) + group * kGroupSteps + step, 4);
+          const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
+#pragma GCC unroll 2
+          for (int p = 0; p < 2; ++p) {
+            sum[p][r][0] = _mm512_dpbf16_ps(sum[p][r][0], both, (__m512bh)weights[p][step]);
+            sum[p][r][1] = _mm512_dpbf16_ps(sum[p][r][1], both, (__m512bh)weights[p][step + 1]);
+          }
+        }
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < 2; ++p)
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      float *const to = out + (p * kRowBlock + r) * kColumns;
+      _mm512_storeu_ps(to, sum[p][r][0]);
+      _mm512_storeu_ps(to + 16, sum[p][r][1]);
+    }
+}
+
+static void multiply_two_dot(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int rows,
+                             ReadAhead &ahead, float *out) {
+  const auto tiles = [&](int which) {
+    const Prefetch ask = ahead.next_of_two(weights, linear.pair_bytes, packed_steps(linear), which);
+    return packed_tiles(linear, pair + which, weights + which * linear.pair_bytes, ask);
+  };
+  TwelveBitTiles both[2] = {tiles(0), tiles(1)};
+  with_row_count<kFewRows>(rows, [&](auto known) {
+    multiply_two_rows<known.value>(rows_from(a, 0), both, linear.padded_inputs / 32, out);
+  });
+}

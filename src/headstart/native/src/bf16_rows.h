@@ -6,12 +6,17 @@ static void store_row_bf16(const Activations &to, int row, const float *x, int p
   for (int k = 0; k < padded_inputs; k += 16) store_activation(ElementKind::bf16, to, row, k, load(x + k));
 }
 
+static inline int packed_steps(const PackedLinear &linear) { return static_cast<int>(linear.pair_bytes / kPackedBytes); }
+
 // The tiles of a pair as they come out of their packing.
-static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
-  const int steps = static_cast<int>(linear.pair_bytes / kPackedBytes);
-  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
+static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, Prefetch ask) {
   const PairCode &code = linear.codes[pair];
   return {code, &linear.listed[code.first_listed], weights, ask};
+}
+static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
+  const int steps = packed_steps(linear);
+  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
+  return packed_tiles(linear, pair, weights, ask);
 }
 
 static void unpack_linear(const PackedLinear &linear, int pair, const char *weights, ReadAhead &ahead, char *to) {

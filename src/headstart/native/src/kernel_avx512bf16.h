@@ -16,7 +16,8 @@ template <class Cell> struct QueryElement { using type = Cell; };
 static inline LinearKernel own_linear_kernel(Precision precision) {
   switch (precision) {
     case Precision::bf16:
-      return {ElementKind::bf16, store_row_bf16, multiply_linear_dot, unpack_linear, multiply_linear_unpacked};
+      return {ElementKind::bf16,        store_row_bf16,           multiply_linear_dot, unpack_linear,
+              multiply_linear_unpacked, multiply_two_dot};
     case Precision::int8: return {ElementKind::int8, store_row_int8<2, kOffset>, multiply_linear_vnni<2, 0>};
     case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kOffset>, multiply_linear_vnni<1, 0>};
     default: return {};

@@ -68,9 +68,13 @@ struct LinearKernel {
   // Where weights are stored packed: writes a pair as `multiply_unpacked`, which does the same as `multiply`, reads it.
   void (*unpack)(const PackedLinear &linear, int pair, const char *weights, ReadAhead &ahead, char *to) = nullptr;
   decltype(multiply) multiply_unpacked = nullptr;
+  // Where that is faster: two pairs, one behind the other, for up to `kFewRows` rows; to out[2][kRowBlock][32].
+  void (*multiply_two)(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int rows,
+                       ReadAhead &ahead, float *out) = nullptr;
 };
 
 constexpr int kRowBlock = 32;  // most rows of one `multiply`
+constexpr int kFewRows = 4;    // most rows of one `multiply_two`
 
 // Writes sixteen columns of a row of floating-point activations (8-bit ones need the whole row: `store_row`).
 static inline void store_activation(ElementKind kind, const Activations &to, int row, int column, Lanes x) {
@@ -261,7 +265,8 @@ static inline char *unpacked_pair(size_t bytes) {
 template <class Finish>
 static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
                                 int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish) {
-  alignas(64) float out[kRowBlock * kColumns];
+  constexpr int kOut = kRowBlock * kColumns;
+  alignas(64) float out[2 * kOut];
   // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
   const bool unpacks = kernel.unpack && rows > kRowBlock;
   char *const unpacked = unpacks ? unpacked_pair(kColumns * linear.padded_inputs * sizeof(Bf16)) : nullptr;
@@ -279,7 +284,16 @@ static inline void run_products(const LinearKernel &kernel, const PackedLinear &
   };
   const auto pairs_of = [&](int owner) { return linear.first_pair[owner + 1] - linear.first_pair[owner]; };
   deal.begin(thread);
-  for (int i; (i = deal.take(thread, pairs_of(thread))) >= 0;) run(thread, i, ahead);
+  const int most = kernel.multiply_two && rows <= kFewRows ? 2 : 1;
+  for (PairDeal::Run next; (next = deal.take(thread, pairs_of(thread), most)).count > 0;) {
+    if (next.count == 1) {
+      run(thread, next.first, ahead);
+      continue;
+    }
+    const int pair = linear.first_pair[thread] + next.first;
+    kernel.multiply_two(linear, pair, linear.weights[thread] + next.first * linear.pair_bytes, a, rows, ahead, out);
+    for (int which = 0; which < 2; ++which) finish(pair + which, 0, rows, out + which * kOut);
+  }
   for (int next = 1; next < deal.threads(); ++next) {
     const int other = (thread + next) % deal.threads();
     for (int i; (i = deal.take_over(thread, other, pairs_of(other))) >= 0;) {

@@ -1,6 +1,7 @@
 // Who multiplies which pairs of columns of a layer: every thread those of its own run, in the order they stand in; one
 // that is done early, for cores are not equally fast all the time, takes over pairs from the end of another's run.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -25,10 +26,14 @@ class PairDeal {
     share.taken[++share.turn & 1].store(0, std::memory_order_relaxed);
   }
 
-  // The next of a thread's own `count` pairs, -1 if there is none left.
-  int take(int thread, int count) {
-    const uint64_t before = taken(thread, thread).fetch_add(kFront, std::memory_order_relaxed);
-    return left(before, count) > 0 ? front(before) : -1;
+  struct Run {
+    int first, count;
+  };
+
+  // The next of a thread's own `count` pairs, up to `most`; less than one where none is left.
+  Run take(int thread, int count, int most) {
+    const uint64_t before = taken(thread, thread).fetch_add(most * kFront, std::memory_order_relaxed);
+    return {front(before), std::min(most, left(before, count))};
   }
   // The last one of another's.
   int take_over(int thread, int other, int count) {

@@ -22,6 +22,7 @@ static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
 
 constexpr int kLine = 128;             // bytes of weights in a step of a pair
 constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
+constexpr int kTwoBytesAhead = 4096;   // the same for each of two pairs at once
 constexpr int kNearBytes = 2048;
 constexpr int kPage = 4096;            // the processor's own prefetcher follows up to the end of such a page
 constexpr int kPageBytesAhead = 8192;  // its beginning is asked for so far ahead
@@ -47,10 +48,10 @@ class Prefetch {
     p.near_ = true;
     return p;
   }
-  // `pace` bytes a step, from `far` on.
-  static Prefetch from(const char *far, int pace) {
+  // `pace` bytes a step, from `far` on; at `turn`, `jump` bytes are left out.
+  static Prefetch from(const char *far, int pace, const char *turn = nullptr, ptrdiff_t jump = 0) {
     Prefetch p = nearby();
-    p.far_ = far, p.pace_ = pace;
+    p.far_ = far, p.pace_ = pace, p.turn_ = turn, p.jump_ = jump;
     return p;
   }
   // Only the beginning of each page is asked for, and the processor's own prefetcher brings the rest: lines that are
@@ -69,6 +70,7 @@ class Prefetch {
       _mm_prefetch(at + kPageBytesAhead + kCacheLine, kWeightHint);
     }
     if (pace_) {
+      if (far_ == turn_) far_ += jump_;
       _mm_prefetch(far_, kWeightHint);
 #pragma GCC unroll 4
       for (int line = 1; line < kLines; ++line)
@@ -87,7 +89,8 @@ class Prefetch {
   }
 
  private:
-  const char *far_ = nullptr;
+  const char *far_ = nullptr, *turn_ = nullptr;
+  ptrdiff_t jump_ = 0;
   int pace_ = 0;  // bytes a step to ask memory for
   bool near_ = false, paged_ = false;
 };
@@ -145,6 +148,26 @@ class ReadAhead {
     asked_ += pace * steps;
     return next;
   }
+  // The same for pair `which` of two that are multiplied at once: each asks for its own weights, some way ahead, and
+  // behind its end for those of the pair that comes next in its place.
+  Prefetch next_of_two(const char *both, size_t pair_bytes, int steps, int which) {
+    const char *const end = both + 2 * pair_bytes, *const own = both + which * pair_bytes;
+    const int step = static_cast<int>(pair_bytes / steps);
+    if (which == 0) at_ = both, is_beyond_ = asked_ > end;
+    if (is_beyond_) {
+      // Of what was asked for elsewhere some is used up with each pair: memory works meanwhile, but only half as much.
+      const Prefetch next = Prefetch::from(asked_, step / 2);
+      asked_ += step / 2 * steps;
+      if (which == 1) in_step_ = nullptr;
+      return next;
+    }
+    const ptrdiff_t distance = std::min<ptrdiff_t>(kTwoBytesAhead / step * step, pair_bytes);
+    if (both != in_step_)
+      for (const char *at = std::max(own, std::min(asked_, own + distance)); at < own + distance; at += kCacheLine)
+        _mm_prefetch(at, _MM_HINT_T1);
+    if (which == 1) in_step_ = end, asked_ = std::max(asked_, end);
+    return Prefetch::from(own + distance, step, own + pair_bytes, pair_bytes);
+  }
   Prefetch by_page(const void *weights, size_t pair_bytes) {
     at_ = static_cast<const char *>(weights), asked_ = std::max(asked_, at_ + pair_bytes);
     return Prefetch::of_pages();
@@ -154,6 +177,8 @@ class ReadAhead {
   static constexpr ptrdiff_t kMostAhead = 1 << 20, kFarBeyond = 116 << 10, kWellBeyond = 36 << 10;
 
   const char *at_ = nullptr, *asked_ = nullptr, *end_ = nullptr;
+  const char *in_step_ = nullptr;  // where two pairs may begin whose beginnings have been asked for
+  bool is_beyond_ = false;         // more has been asked for than the two pairs at work
 };
 
 // The same for a thread that may not ask memory (`ahead` is null), because other rows have asked already.

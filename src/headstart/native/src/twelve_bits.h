@@ -67,7 +67,7 @@ static inline PairCode pack_twelve_bits(const Bf16 *pair, int cells, uint8_t *to
 // bf16 is multiplied in less time than memory takes, so that there is time to unpack.
 constexpr bool kTwelveBits = true;
 
-// Reads the tiles of a pair one after the other.
+// Reads the tiles of a pair one after the other, into memory or group by group into registers.
 class TwelveBitTiles {
  public:
   TwelveBitTiles(const PairCode &code, const ListedWeight *listed, const char *packed, Prefetch prefetch)
@@ -82,29 +82,50 @@ class TwelveBitTiles {
 
   // The same in parts: one group after the other, then what the table does not hold.
   HEADSTART_PREFETCHES void unpack_group(Bf16 *to, int group) {
-    const __m512i low_half = _mm512_set1_epi8(15);
-    prefetch_.ask<kPackedBytes / kCacheLine>(packed_);
-    const __m512i codes = _mm512_load_si512(packed_ + 128);
-    const __m512i first = _mm512_shuffle_epi8(upper_, _mm512_and_si512(codes, low_half));
-    const __m512i second = _mm512_shuffle_epi8(upper_, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_half));
-    const __m512i lower[2] = {_mm512_load_si512(packed_), _mm512_load_si512(packed_ + 64)};
-    Bf16 *const at = to + group * kPackedCells;
-    _mm512_store_si512(at, _mm512_unpacklo_epi8(lower[0], first));
-    _mm512_store_si512(at + 32, _mm512_unpackhi_epi8(lower[0], first));
-    _mm512_store_si512(at + 64, _mm512_unpacklo_epi8(lower[1], second));
-    _mm512_store_si512(at + 96, _mm512_unpackhi_epi8(lower[1], second));
-    packed_ += kPackedBytes;
+    __m512i cells[4];
+    decode(cells);
+    store(to + group * kPackedCells, cells);
   }
   HEADSTART_PREFETCHES void correct(Bf16 *to) {
     for (; listed_->place < end_; ++listed_) to[listed_->place - (end_ - kTileCells)] = listed_->weight;
     end_ += kTileCells;
   }
 
+  // The next group whole, in registers.
+  HEADSTART_PREFETCHES void next_group(__m512i (&cells)[4]) {
+    decode(cells);
+    if (__builtin_expect(listed_->place < end_of_group_, 0)) {
+      alignas(64) Bf16 group[kPackedCells];
+      store(group, cells);
+      for (; listed_->place < end_of_group_; ++listed_)
+        group[listed_->place - (end_of_group_ - kPackedCells)] = listed_->weight;
+      for (int i = 0; i < 4; ++i) cells[i] = _mm512_load_si512(group + 32 * i);
+    }
+    end_of_group_ += kPackedCells;
+  }
+
  private:
+  // What the table says.
+  HEADSTART_PREFETCHES void decode(__m512i (&cells)[4]) {
+    const __m512i low_half = _mm512_set1_epi8(15);
+    prefetch_.ask<kPackedBytes / kCacheLine>(packed_);
+    const __m512i codes = _mm512_load_si512(packed_ + 128);
+    const __m512i first = _mm512_shuffle_epi8(upper_, _mm512_and_si512(codes, low_half));
+    const __m512i second = _mm512_shuffle_epi8(upper_, _mm512_and_si512(_mm512_srli_epi16(codes, 4), low_half));
+    const __m512i lower[2] = {_mm512_load_si512(packed_), _mm512_load_si512(packed_ + 64)};
+    cells[0] = _mm512_unpacklo_epi8(lower[0], first), cells[1] = _mm512_unpackhi_epi8(lower[0], first);
+    cells[2] = _mm512_unpacklo_epi8(lower[1], second), cells[3] = _mm512_unpackhi_epi8(lower[1], second);
+    packed_ += kPackedBytes;
+  }
+  static HEADSTART_PREFETCHES void store(Bf16 *to, const __m512i (&cells)[4]) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) _mm512_store_si512(to + 32 * i, cells[i]);
+  }
+
   const __m512i upper_;
   const ListedWeight *listed_;
   const char *packed_;
-  uint32_t end_ = kTileCells;
+  uint32_t end_ = kTileCells, end_of_group_ = kPackedCells;  // of what comes next, in the pair's cells
   Prefetch prefetch_;
 };
 
