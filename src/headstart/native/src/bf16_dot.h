@@ -127,6 +127,45 @@ static inline TiledRows rows_from(const Activations &a, int row) {
   return {reinterpret_cast<const Bf16 *>(a.row(row)), a.tile_bytes / sizeof(Bf16)};
 }
 
+// Rows against packed pairs whose weights, once unpacked, stay in registers; to out[kPairs][kRowBlock][32].
+template <int kRows, int kPairs>
+static inline void multiply_packed_rows(TiledRows a, TwelveBitTiles (&pairs)[kPairs], int count, float *out) {
+  __m512 sum[kPairs][kRows][2];
+#pragma GCC unroll 2
+  for (int p = 0; p < kPairs; ++p)
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) sum[p][r][0] = sum[p][r][1] = _mm512_setzero_ps();
+  for (int tile = 0; tile < count; ++tile) {
+    const TiledRows x = a.tile(tile);
+    for (int group = 0; group < kTileGroups; ++group) {
+      __m512i weights[kPairs][4];
+#pragma GCC unroll 2
+      for (int p = 0; p < kPairs; ++p) pairs[p].next_group(weights[p]);
+#pragma GCC unroll 2
+      for (int step = 0; step < kGroupSteps; step += 2)
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          int32_t two;
+          std::memcpy(&two, x.row(r) + group * kGroupSteps + step, 4);
+          const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
+#pragma GCC unroll 2
+          for (int p = 0; p < kPairs; ++p) {
+            sum[p][r][0] = _mm512_dpbf16_ps(sum[p][r][0], both, (__m512bh)weights[p][step]);
+            sum[p][r][1] = _mm512_dpbf16_ps(sum[p][r][1], both, (__m512bh)weights[p][step + 1]);
+          }
+        }
+    }
+  }
+#pragma GCC unroll 2
+  for (int p = 0; p < kPairs; ++p)
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      float *const to = out + (p * kRowBlock + r) * kColumns;
+      _mm512_storeu_ps(to, sum[p][r][0]);
+      _mm512_storeu_ps(to + 16, sum[p][r][1]);
+    }
+}
+
 static void multiply_linear_unpacked(const PackedLinear &linear, int, const char *weights, const Activations &a,
                                      int row, int rows, ReadAhead *, float *out) {
   const Stream<Bf16> tiles{reinterpret_cast<const Bf16 *>(weights)};
@@ -141,8 +180,8 @@ static void multiply_linear_dot(const PackedLinear &linear, int pair, const char
   const TiledRows x = rows_from(a, row);
   const int count = linear.padded_inputs / 32, blocks = ceil_div(rows, kFmaRows);
   if (blocks == 1) {
-    UnpackedTiles<1> tiles(packed_tiles(linear, pair, weights, ahead), count);
-    multiply_dot_block(rows, x, tiles, 0, count, out, kColumns, false);
+    TwelveBitTiles tiles[1] = {packed_tiles(linear, pair, weights, ahead)};
+    with_row_count<kFmaRows>(rows, [&](auto known) { multiply_packed_rows<known.value>(x, tiles, count, out); });
     return;
   }
   UnpackedTiles<kChunkTiles> tiles(packed_tiles(linear, pair, weights, ahead), count);
@@ -166,46 +205,8 @@ static void multiply_linear_dot(const PackedLinear &linear, int pair, const char
   }
 }
 
-// The same of few rows, for which unpacked weights stay in registers. Sums wait for each other, six cycles each time:
-// one pair of columns has too few of them to keep the units at work meanwhile, two have enough.
-template <int kRows>
-static inline void multiply_two_rows(TiledRows a, TwelveBitTiles (&pairs)[2], int count, float *out) {
-  __m512 sum[2][kRows][2];
-#pragma GCC unroll 2
-  for (int p = 0; p < 2; ++p)
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) sum[p][r][0] = sum[p][r][1] = _mm512_setzero_ps();
-  for (int tile = 0; tile < count; ++tile) {
-    const TiledRows x = a.tile(tile);
-    for (int group = 0; group < kTileGroups; ++group) {
-      __m512i weights[2][4];
-#pragma GCC unroll 2
-      for (int p = 0; p < 2; ++p) pairs[p].next_group(weights[p]);
-#pragma GCC unroll 2
-      for (int step = 0; step < kGroupSteps; step += 2)
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
-          int32_t two;
-          std::memcpy(&two, x.row(r) + group * kGroupSteps + step, 4);
-          const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
-#pragma GCC unroll 2
-          for (int p = 0; p < 2; ++p) {
-            sum[p][r][0] = _mm512_dpbf16_ps(sum[p][r][0], both, (__m512bh)weights[p][step]);
-            sum[p][r][1] = _mm512_dpbf16_ps(sum[p][r][1], both, (__m512bh)weights[p][step + 1]);
-          }
-        }
-    }
-  }
-#pragma GCC unroll 2
-  for (int p = 0; p < 2; ++p)
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      float *const to = out + (p * kRowBlock + r) * kColumns;
-      _mm512_storeu_ps(to, sum[p][r][0]);
-      _mm512_storeu_ps(to + 16, sum[p][r][1]);
-    }
-}
-
+// Sums wait for each other, six cycles each time: one pair of columns has too few of them, where rows are few, to keep
+// the units at work meanwhile; two have enough.
 static void multiply_two_dot(const PackedLinear &linear, int pair, const char *weights, const Activations &a, int rows,
                              ReadAhead &ahead, float *out) {
   const auto tiles = [&](int which) {
@@ -214,6 +215,6 @@ static void multiply_two_dot(const PackedLinear &linear, int pair, const char *w
   };
   TwelveBitTiles both[2] = {tiles(0), tiles(1)};
   with_row_count<kFewRows>(rows, [&](auto known) {
-    multiply_two_rows<known.value>(rows_from(a, 0), both, linear.padded_inputs / 32, out);
+    multiply_packed_rows<known.value>(rows_from(a, 0), both, linear.padded_inputs / 32, out);
   });
 }
