@@ -73,7 +73,7 @@ def test_pytorch_multiplies_bf16_whichever_is_imported_first(first: str) -> None
     assert done.stdout.strip() == "96.0"
 
 
-_ZEN5 = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\n"
+_ZEN4, _ZEN5 = (f"vendor_id\t: AuthenticAMD\ncpu family\t: {family}\n" for family in (25, 26))
 _ALL = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni"
 
 
@@ -82,7 +82,8 @@ _ALL = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni"
     [
         (_ZEN5, f"{_ALL} avx512_bf16", "avx512bf16"),
         (_ZEN5, _ALL, "avx512"),
-        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\n", f"{_ALL} avx512_bf16", "avx512"),
+        (_ZEN4, f"{_ALL} avx512_bf16", "zen4"),
+        (_ZEN4, "avx2 fma f16c", "avx2"),  # the third generation, of the same family
         ("vendor_id\t: GenuineIntel\ncpu family\t: 6\n", f"{_ALL} avx512_bf16", "avx512"),
         ("", f"{_ALL} avx512_bf16", "avx512"),
         ("", "avx2 fma f16c avx_vnni", "avxvnni"),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _TILE_LEAF = 0x1D  # of CPUID: how large the matrix unit's tiles are
-_ZEN5 = 0x1A  # the family of CPUID with which AMD's bf16 dot products became as fast as those of float
 _MOST_VARIABLE, _MOST_WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
 
 
@@ -23,11 +22,10 @@ def hides_tiles() -> bool:
     return "amx_tile" in cpu_flags() and int(_cpuinfo().get("cpuid level", _TILE_LEAF)) < _TILE_LEAF
 
 
-def dots_bf16_at_full_rate() -> bool:
-    """Whether a dot product of bf16 pairs (AVX512_BF16) takes no longer than a product of floats; processors that are
-    not known for it run it at half that rate or less (docs/decisions/0032)."""
+def amd_family() -> int:
+    """The family of CPUID, where AMD made the processor; else 0."""
     found = _cpuinfo()
-    return found.get("vendor_id") == "AuthenticAMD" and int(found.get("cpu family", 0)) >= _ZEN5
+    return int(found.get("cpu family", 0)) if found.get("vendor_id") == "AuthenticAMD" else 0
 
 
 def keep_pytorch_off_hidden_tiles() -> None:

@@ -70,6 +70,18 @@ def test_every_row_count(precision: Precision, isa: str) -> None:
         assert torch.equal(actual, expected[20 : 20 + rows]), rows
 
 
+@pytest.mark.parametrize("isa", isa_params(("zen4",)))
+@each_precision
+def test_how_memory_is_asked_changes_no_bit(precision: Precision, isa: str) -> None:
+    """Processors that compute alike agree."""
+    tokens = random_tokens(60)
+    logits = []
+    for name in (isa, "avx512bf16"):
+        backend = native(CONFIGS["grouped"], precision, name)
+        logits.append(run_chunks(backend, storage_of(backend), tokens, [1, 40, 3], SHUFFLED))
+    assert torch.equal(*logits)
+
+
 def physical_slots(logical: Iterable[int]) -> IntArray:
     return np.array([SHUFFLED[i // BLOCK] * BLOCK + i % BLOCK for i in logical], np.int32)
 

@@ -213,7 +213,7 @@ def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog
     monkeypatch.setattr("headstart.native.loader.cpu_flags", frozenset)
     with caplog.at_level(logging.WARNING):
         assert loader.load_library() is None
-    assert all(isa.name in caplog.text for isa in INSTRUCTION_SETS)
+    assert all(isa.name in caplog.text for isa in INSTRUCTION_SETS if isa.pays())
 
 
 @needs_avx2

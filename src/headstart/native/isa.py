@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headstart.processor import dots_bf16_at_full_rate
+from headstart.processor import amd_family
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512")
 _AVX512_CPU = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx2", "fma", "f16c"})
 
+# Families of AMD's processors. Both multiply bf16 pairs as fast as floats, where others take twice as long or more
+# (docs/decisions/0032); the fourth generation, whose registers are twice as wide as its units, asks memory another way.
+_ZEN4, _ZEN5 = 0x19, 0x1A
+
 INSTRUCTION_SETS = (
     InstructionSet(
         "amx",
@@ -34,7 +38,13 @@ INSTRUCTION_SETS = (
         "avx512bf16",
         ("-DHEADSTART_AVX512BF16", *_AVX512, "-mavx512bf16"),
         _AVX512_CPU | {"avx512_bf16"},
-        dots_bf16_at_full_rate,
+        lambda: amd_family() >= _ZEN5,
+    ),
+    InstructionSet(
+        "zen4",
+        ("-DHEADSTART_AVX512BF16", "-DHEADSTART_ZEN4", *_AVX512, "-mavx512bf16"),
+        _AVX512_CPU | {"avx512_bf16"},
+        lambda: amd_family() == _ZEN4,
     ),
     InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
     InstructionSet(

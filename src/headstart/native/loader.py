@@ -53,7 +53,7 @@ def load_library(name: str | None = None) -> Library | None:
     """The library for the fastest instruction set that works here, compiled if need be; None if there is none.
 
     ``name`` (or else the environment variable HEADSTART_NATIVE) names one instruction set instead: "amx",
-    "avx512bf16", "avx512", "avxvnni", "avx2", "amx-emulated"; "0" means none.
+    "avx512bf16", "zen4", "avx512", "avxvnni", "avx2", "amx-emulated"; "0" means none.
     """
     usable = usable_sets(name)
     for isa in usable:

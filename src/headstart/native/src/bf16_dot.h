@@ -6,44 +6,7 @@
 #pragma once
 #include "bf16_rows.h"
 
-constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps between two calls of `meanwhile`
-
-// Tiles that stand in memory.
-template <class Tiles, class Ask> struct StoredTiles {
-  Tiles tiles;
-  Ask prefetch;
-
-  const Bf16 *operator()(int tile) const { return tiles(tile); }
-  HEADSTART_PREFETCHES void meanwhile(const Bf16 *tile, int group) {
-    for (int half = 0; half < 2; ++half) prefetch.ask(tile + group * kPackedCells + half * kPackedCells / 2);
-  }
-};
-
-// Tiles of a packed pair. While one is multiplied the next is unpacked: it costs little where its instructions stand
-// between the products'. The last `kKept` stay for further rows.
-template <int kKept> class UnpackedTiles {
- public:
-  UnpackedTiles(const TwelveBitTiles &packed, int count) : packed_(packed), count_(count) { packed_.unpack(tiles_); }
-
-  // The tiles in order, each once.
-  const Bf16 *operator()(int tile) {
-    current_ = tile;
-    return at(tile);
-  }
-  HEADSTART_PREFETCHES void meanwhile(const Bf16 *, int group) {
-    if (current_ + 1 >= count_) return;
-    Bf16 *const to = at(current_ + 1);
-    packed_.unpack_group(to, group);
-    if (group == kTileGroups - 1) packed_.correct(to);
-  }
-  // One that has been unpacked before.
-  Bf16 *at(int tile) { return tiles_ + tile % (kKept + 1) * kTileCells; }
-
- private:
-  alignas(64) Bf16 tiles_[(kKept + 1) * kTileCells];
-  TwelveBitTiles packed_;
-  int count_, current_ = 0;
-};
+constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps that are packed together
 
 // Rows as linear layers read them, tile by tile.
 struct TiledRows {
@@ -64,20 +27,20 @@ struct StridedRows {
   const Bf16 *row(int r) const { return first + r * stride; }
 };
 
-template <int kRows, class Rows, class Source>
-static inline void multiply_dot_rows(Rows a, Source &source, int first, int count, float *c, size_t c_stride,
-                                     bool accumulate) {
+template <int kRows, class Rows, class Tiles, class Ask>
+static inline void multiply_dot_rows(Rows a, Tiles tiles, int count, float *c, size_t c_stride, bool accumulate,
+                                     Ask &prefetch) {
   __m512 sum[kRows][2];  // unrolled everywhere, or it would live in memory
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
     sum[r][0] = accumulate ? _mm512_loadu_ps(c + r * c_stride) : _mm512_setzero_ps();
     sum[r][1] = accumulate ? _mm512_loadu_ps(c + r * c_stride + 16) : _mm512_setzero_ps();
   }
-  for (int tile = first; tile < first + count; ++tile) {
-    const Bf16 *b = source(tile);
+  for (int tile = 0; tile < count; ++tile) {
+    const Bf16 *b = tiles(tile);
     const Rows x = a.tile(tile);
     for (int group = 0; group < kTileGroups; ++group) {
-      source.meanwhile(b, group);
+      for (int half = 0; half < 2; ++half) prefetch.ask(b + group * kPackedCells + half * kPackedCells / 2);
 #pragma GCC unroll 2
       for (int step = group * kGroupSteps; step < (group + 1) * kGroupSteps; step += 2) {
         const __m512bh left = (__m512bh)_mm512_load_si512(b + step * 32);
@@ -100,24 +63,16 @@ static inline void multiply_dot_rows(Rows a, Source &source, int first, int coun
   }
 }
 
-// Up to `kFmaRows` rows against tiles [first, first + count) of a source.
-template <class Rows, class Source>
-static inline void multiply_dot_block(int rows, Rows a, Source &source, int first, int count, float *c,
-                                      size_t c_stride, bool accumulate) {
-  with_row_count<kFmaRows>(rows, [&](auto known) {
-    multiply_dot_rows<known.value>(a, source, first, count, c, c_stride, accumulate);
-  });
-}
-
 // Any number of rows against tiles that stand in memory.
 template <class Rows, class Tiles, class Ask>
 static inline void multiply_dot(int rows, Rows a, Tiles tiles, int count, float *c, size_t c_stride, bool accumulate,
                                 Ask prefetch) {
-  StoredTiles<Tiles, Ask> source{tiles, prefetch};
   const int blocks = ceil_div(rows, kFmaRows);
   for (int block = 0; block < blocks; ++block) {
     const int n = group_rows(rows, kFmaRows, block);
-    multiply_dot_block(n, a, source, 0, count, c, c_stride, accumulate);
+    with_row_count<kFmaRows>(n, [&](auto known) {
+      multiply_dot_rows<known.value>(a, tiles, count, c, c_stride, accumulate, prefetch);
+    });
     a = a.from(n);
     c += n * c_stride;
   }
@@ -172,36 +127,18 @@ static void multiply_linear_unpacked(const PackedLinear &linear, int, const char
   multiply_dot(rows, rows_from(a, row), tiles, linear.padded_inputs / 32, out, kColumns, false, Prefetch::nearby());
 }
 
-// Tiles that are unpacked for the first block of rows and found in L1 by the others.
-constexpr int kChunkTiles = 6;
-
+// Each group of rows unpacks by itself: that takes less time than to keep for all what the first has unpacked.
 static void multiply_linear_dot(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                 int row, int rows, ReadAhead *ahead, float *out) {
-  const TiledRows x = rows_from(a, row);
-  const int count = linear.padded_inputs / 32, blocks = ceil_div(rows, kFmaRows);
-  if (blocks == 1) {
-    TwelveBitTiles tiles[1] = {packed_tiles(linear, pair, weights, ahead)};
-    with_row_count<kFmaRows>(rows, [&](auto known) { multiply_packed_rows<known.value>(x, tiles, count, out); });
-    return;
-  }
-  UnpackedTiles<kChunkTiles> tiles(packed_tiles(linear, pair, weights, ahead), count);
-  struct Kept {
-    UnpackedTiles<kChunkTiles> &tiles;
-    const Bf16 *operator()(int tile) { return tiles.at(tile); }
-    void meanwhile(const Bf16 *, int) {}
-  } kept{tiles};
-  for (int first = 0; first < count; first += kChunkTiles) {
-    const int n = std::min(kChunkTiles, count - first);
-    for (int block = 0, done = 0; block < blocks; ++block) {
-      const int size = group_rows(rows, kFmaRows, block);
-      const TiledRows from = x.from(done);
-      float *to = out + done * kColumns;
-      if (block == 0)
-        multiply_dot_block(size, from, tiles, first, n, to, kColumns, first > 0);
-      else
-        multiply_dot_block(size, from, kept, first, n, to, kColumns, first > 0);
-      done += size;
-    }
+  const int groups = ceil_div(rows, kFmaRows);
+  for (int group = 0, first = 0; group < groups; ++group) {
+    const int n = group_rows(rows, kFmaRows, group);
+    TwelveBitTiles tiles[1] = {packed_tiles(linear, pair, weights, ahead, group, groups)};
+    with_row_count<kFmaRows>(n, [&](auto known) {
+      multiply_packed_rows<known.value>(rows_from(a, row + first), tiles, linear.padded_inputs / 32,
+                                        out + first * kColumns);
+    });
+    first += n;
   }
 }
 

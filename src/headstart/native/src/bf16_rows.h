@@ -13,9 +13,11 @@ static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, 
   const PairCode &code = linear.codes[pair];
   return {code, &linear.listed[code.first_listed], weights, ask};
 }
-static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead) {
+// For group `group` of `groups` that rows are cut into.
+static inline TwelveBitTiles packed_tiles(const PackedLinear &linear, int pair, const char *weights, ReadAhead *ahead,
+                                          int group = 0, int groups = 1) {
   const int steps = packed_steps(linear);
-  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, 0, 1) : Prefetch::nearby();
+  const Prefetch ask = ahead ? ahead->next_block(weights, linear.pair_bytes, steps, group, groups) : Prefetch::nearby();
   return packed_tiles(linear, pair, weights, ask);
 }
 

@@ -22,18 +22,20 @@ static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
 
 constexpr int kLine = 128;             // bytes of weights in a step of a pair
 constexpr int kPrefetchBytes = 12288;  // least distance between asking memory for a weight and using it
-constexpr int kTwoBytesAhead = 4096;   // the same for each of two pairs at once
 constexpr int kNearBytes = 2048;
 constexpr int kPage = 4096;            // the processor's own prefetcher follows up to the end of such a page
 constexpr int kPageBytesAhead = 8192;  // its beginning is asked for so far ahead
 constexpr int kPagedRows = 6;          // rows from which a block of bf16 weights leaves the rest of a page to it
 
-// How weights are asked for that are used soon. A pass reads them once; on AMD's cores they can leave without a stay in
-// L3, to the good of whatever else a round reads (docs/decisions/0032).
-#if defined(HEADSTART_AVX512BF16)
+// How weights are asked for that are used soon, and how far ahead each of two pairs that are multiplied at once asks.
+// A pass reads them once; on AMD's cores since the fifth Zen generation they can go to L1 and leave without a stay in
+// L3, to the good of whatever else a round reads (docs/decisions/0032). On the fourth that takes longer.
+#if defined(HEADSTART_AVX512BF16) && !defined(HEADSTART_ZEN4)
 constexpr _mm_hint kWeightHint = _MM_HINT_NTA;
+constexpr int kTwoBytesAhead = 4096;
 #else
 constexpr _mm_hint kWeightHint = _MM_HINT_T1;
+constexpr int kTwoBytesAhead = 8192;
 #endif
 
 // What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1

@@ -76,17 +76,11 @@ class TwelveBitTiles {
 
   // The next tile, written to `to` [kTileCells].
   HEADSTART_PREFETCHES void unpack(Bf16 *to) {
-    for (int group = 0; group < kTileGroups; ++group) unpack_group(to, group);
-    correct(to);
-  }
-
-  // The same in parts: one group after the other, then what the table does not hold.
-  HEADSTART_PREFETCHES void unpack_group(Bf16 *to, int group) {
-    __m512i cells[4];
-    decode(cells);
-    store(to + group * kPackedCells, cells);
-  }
-  HEADSTART_PREFETCHES void correct(Bf16 *to) {
+    for (int group = 0; group < kTileGroups; ++group) {
+      __m512i cells[4];
+      decode(cells);
+      store(to + group * kPackedCells, cells);
+    }
     for (; listed_->place < end_; ++listed_) to[listed_->place - (end_ - kTileCells)] = listed_->weight;
     end_ += kTileCells;
   }
