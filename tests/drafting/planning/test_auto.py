@@ -194,10 +194,12 @@ class Oracle:
         self.asked = 0
         self.right = True
         self.least: list[float | None] = []
+        self.heard: set[int] = set()
 
     def begin(self, sequence) -> None: ...
 
-    def observe(self, outcomes) -> None: ...
+    def observe(self, outcomes) -> None:
+        self.heard |= {outcome.sequence.id for outcome in outcomes}
 
     def end(self, sequence_id) -> None: ...
 
@@ -352,6 +354,45 @@ def test_a_drafter_that_reads_states_is_left_out_of_large_batches(monkeypatch: p
     decode(drafter, [one, *others], PREDICTABLE, flat, 50)
     assert oracles["head"].asked == alone
     assert oracles["free"].asked > 60
+
+
+def test_where_it_does_not_pay_a_drafter_that_reads_states_follows_one_new_sequence_in_eight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drafter, oracles = with_oracles(monkeypatch, head=(1, 0.5))
+    head = oracles["head"]
+    head.needs = TargetSignals(taps=(1,))
+    head.right = False
+
+    def wave(first: int, count: int) -> tuple[set[int], list[ToySequence]]:
+        """Who of these was heard of, and those of them that go on."""
+        head.heard.clear()
+        sequences = [ToySequence(number, [1, 2, 3, 4]) for number in range(first, first + count)]
+        for sequence in sequences:
+            drafter.begin(sequence)
+        drafter.observe([read_prompt(sequence) for sequence in sequences])
+        decode(drafter, sequences, PREDICTABLE, flat, 30)
+        heard = set(head.heard)
+        for sequence in sequences[1:]:
+            drafter.end(sequence.id)
+        return heard, sequences[:1]
+
+    late = 0
+    for place in range(36):
+        heard, (left,) = wave(4 * place, 4)
+        if place == 0:
+            assert len(heard) == 4, "nothing is known yet"
+        if place >= 20:
+            late += len(heard)
+        if place < 35:
+            drafter.end(left.id)
+    assert 4 <= late <= 12, "of 64 sequences"
+    # Whether it pays alone nobody has found out yet.
+    head.heard.clear()
+    asked = head.asked
+    decode(drafter, [left], PREDICTABLE, flat, 20)
+    assert head.heard == {left.id}
+    assert head.asked > asked
 
 
 @pytest.mark.parametrize(("found", "asked"), [(True, 2), (False, 1)])

@@ -92,3 +92,14 @@ def test_what_a_guess_was_worth_among_many_is_forgotten_when_few_are_left(member
     assert not member.rests(standing, 2)
     member.judge(standing, 0.05, 2)
     assert standing.worth == pytest.approx(0.05)
+
+
+def test_a_probe_of_several_rounds_says_as_much_of_what_is_usual_as_they_do(member: Member) -> None:
+    judged(member, 0.001, 4, 100)
+    again = Member(member.drafter, 1, cost=member.cost)
+    judged(again, 0.001, 4, 100)
+    for _ in range(8):
+        member.judge(Standing(), 0.1, 4)
+    again.judge(Standing(), 0.1, 4, rounds=8)
+    assert again.usual(4).rounds == member.usual(4).rounds == 108
+    assert again.usual(4).worth == pytest.approx(member.usual(4).worth, rel=0.1)

@@ -100,6 +100,8 @@ class _Followed:
     """[member]"""
     standings: list[Standing]
     """[member]"""
+    is_read: list[bool | None]
+    """[member] whether it follows what is said; None: nothing was said yet."""
     guesses: list[tuple[int, Guesses]] = field(default_factory=list)
     """[(place of the member, its latest guesses)]; empty: no drafter was asked."""
     merged: MergedGuesses = NOTHING
@@ -185,6 +187,7 @@ class AutoDrafter:
             view,
             [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in self._members],
             [Standing() for _ in self._members],
+            [None] * len(self._members),
         )
         for member in self._members:
             member.drafter.begin(view)
@@ -201,7 +204,7 @@ class AutoDrafter:
         budgets = [DraftBudget(each.nodes, each.depth, each.prompt_rows, least) for each in budgets]
         if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
-                if self._keeps(member) and self._ask(place, member, followed, budgets):
+                if self._ask(place, member, followed, budgets):
                     wanted = max(wanted, member.drafter.needs.top_ids)
         self.needs = self._all_needs[wanted]
         trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)
@@ -211,18 +214,19 @@ class AutoDrafter:
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         start = time.perf_counter()
-        for member in self._members:
-            if self._keeps(member):
-                member.drafter.observe(outcomes)
+        for place, member in enumerate(self._members):
+            heard = [outcome for outcome in outcomes if self._reads(place, outcome.sequence.id)]
+            if heard:
+                member.drafter.observe(heard)
         if self._round.asked:
-            heard = time.perf_counter()
+            shown = time.perf_counter()
             for outcome in outcomes:
                 followed = self._followed.get(outcome.sequence.id)
                 if followed is not None and outcome.committed:
                     for place, guesses in followed.guesses:
                         guesses.judge(outcome.committed, followed.rates[place])
                     followed.guesses = []
-            self._round.own_seconds += time.perf_counter() - heard
+            self._round.own_seconds += time.perf_counter() - shown
         if outcomes and outcomes[0].pass_rows:
             if all([outcome.committed for outcome in outcomes]):
                 self._time(outcomes, start)
@@ -235,7 +239,12 @@ class AutoDrafter:
         if len(followed) < len(self._followed):
             return None
         lanes = [
-            Lane(member, [each.standings[place] for each in followed], [each.rates[place] for each in followed])
+            Lane(
+                member,
+                [each.standings[place] for each in followed],
+                [each.rates[place] for each in followed],
+                [i for i, sequence in enumerate(sequences) if self._reads(place, sequence.id)],
+            )
             for place, member in enumerate(self._members)
             if self._keeps(member)
         ]
@@ -255,8 +264,16 @@ class AutoDrafter:
                 member.drafter.end(sequence_id)
 
     def _keeps(self, member: Member) -> bool:
-        """Whether the drafter follows what is decoded. One that missed rounds of a sequence reads on after them."""
-        return len(self._followed) <= _FEW or not member.drafter.needs.taps
+        """Whether the drafter follows anything of what is decoded."""
+        return len(self._followed) <= _FEW or not member.reads_along
+
+    def _reads(self, place: int, sequence_id: int) -> bool:
+        """Whether one drafter follows a sequence. One that missed rounds of it reads on after them."""
+        followed, member = self._followed.get(sequence_id), self._members[place]
+        if followed is None or not self._keeps(member):
+            return False
+        followed.is_read[place] = reads = member.follows(followed.is_read[place], len(self._followed))
+        return reads
 
     def _ask(self, place: int, member: Member, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> bool:
         """Let one drafter guess for the sequences where it pays, and for one more if a probe is due."""
@@ -264,7 +281,7 @@ class AutoDrafter:
         new: list[int] = []
         resting: list[int] = []
         for i, each in enumerate(followed):
-            if budgets[i].nodes and budgets[i].depth:
+            if budgets[i].nodes and budgets[i].depth and self._reads(place, each.view.id):
                 standing = each.standings[place]
                 if member.rests(standing, len(followed)) or (not standing.asked and len(new) == _STRANGERS):
                     resting.append(i)

@@ -31,6 +31,9 @@ _PROBE_SHARE = 1 / 50
 head a third of the speed."""
 _ANSWER = 64
 """Rounds over which the cost of the first question, for which the prompt is read, is spread: a short answer."""
+_TRIED = 8
+"""Of so many sequences that begin where a drafter that reads along does not pay, it follows one, to see whether that
+is still right."""
 
 
 @dataclass(slots=True)
@@ -46,11 +49,11 @@ class Standing:
     asked: bool = False
     """Whether the drafter has read the sequence's prompt."""
 
-    def update(self, worth: float, weight: float, begun: int = 0) -> None:
-        """Add a round with this weight. The first few count evenly, along with ``begun`` rounds that the standing
-        started with."""
-        self.rounds += 1
-        self.worth += (worth - self.worth) * max(weight, 1 / (begun + self.rounds))
+    def update(self, worth: float, weight: float, begun: int = 0, rounds: int = 1) -> None:
+        """Add some rounds, worth so much on average, with this weight. The first few count evenly, along with ``begun``
+        rounds that the standing started with."""
+        self.rounds += rounds
+        self.worth += (worth - self.worth) * max(weight, rounds / (begun + self.rounds))
 
 
 @dataclass(eq=False)
@@ -69,6 +72,8 @@ class Member:
     """Probes so far."""
     debt: float = 0.0
     """Seconds of its last probes that are not paid for yet."""
+    _passed_over: int = 0
+    """Sequences that began where it does not pay."""
     _usual: dict[int, Standing] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,6 +95,21 @@ class Member:
         """Expected seconds to ask it about this many sequences; 0: it was never asked."""
         return self.cost.seconds(sequences) + sequences * self.first_cost.value / _ANSWER
 
+    @property
+    def reads_along(self) -> bool:
+        """Whether it is shown the target's states, which takes time for every sequence, asked about or not."""
+        return bool(self.drafter.needs.taps)
+
+    def follows(self, before: bool | None, roots: int) -> bool:
+        """Whether it reads along with a sequence, in a batch of so many: always, unless it usually does not pay in such
+        batches. Then only if it did ``before`` (None: the sequence begins), since a gap in what it has read costs
+        guesses later."""
+        if before or not self.reads_along or not self.rests(Standing(), roots):
+            return True
+        if before is None:
+            self._passed_over += 1
+        return before is None and self._passed_over % _TRIED == 0
+
     def rests(self, standing: Standing, roots: int) -> bool:
         """Whether it is asked about a sequence only as a probe, because it brings less than the sequence's share of the
         cost of asking about the whole batch."""
@@ -108,15 +128,15 @@ class Member:
             self.cost.add_probe(1, probe_seconds)
         self.debt = max(self.debt + probe_seconds - _PROBE_SHARE * round_seconds, 0.0)
 
-    def judge(self, standing: Standing, worth: float, roots: int, steady: bool = False) -> None:
-        """Learn what its guesses in a sequence's tree are worth, in seconds; ``steady``: it was asked whatever it was
-        worth before."""
+    def judge(self, standing: Standing, worth: float, roots: int, steady: bool = False, rounds: int = 1) -> None:
+        """Learn what its guesses in a sequence's trees are worth, in seconds, the mean of some ``rounds``; ``steady``:
+        it was asked whatever it was worth before."""
         worth, usual = min(worth, _MOST * self.seconds(roots) / roots), self.usual(roots)
         rested = not steady and _is_judged(standing, roots) and self.rests(standing, roots)
         if not _is_judged(standing, roots):
             standing.worth, standing.rounds, standing.size = usual.worth, 0, _size(roots)
         standing.update(worth, _PROBE if rested else _STEADY, _USUAL_ROUNDS if usual.rounds else 0)
-        usual.update(worth, _USUAL)
+        usual.update(worth, rounds * _USUAL, rounds=rounds)
         if self.rests(standing, roots) and not rested:
             self.debt = max(self.debt, self.seconds(1))
 

@@ -23,6 +23,8 @@ class Lane:
     """[sequence]."""
     rates: Sequence[GuessRates]
     """[sequence]."""
+    read: Sequence[int]
+    """Sequences that it follows."""
 
     def begin(self, sequences: Sequence[int], seconds: float) -> None:
         """The drafter is asked about these, some perhaps for the first time, and prepared for it in so many seconds."""
@@ -48,11 +50,11 @@ class _Asked:
     def of(cls, lane: Lane) -> _Asked:
         """As ``AutoDrafter`` asks in a round, but about all sequences that a drafter meets for the first time."""
         member, standings = lane.member, lane.standings
-        steadily = [i for i, each in enumerate(standings) if not member.rests(each, len(standings))]
+        steadily = [i for i in lane.read if not member.rests(standings[i], len(standings))]
         known = all([standings[i].asked for i in steadily])
         if steadily and known and member.loses([standings[i] for i in steadily], len(standings)):
             steadily = []
-        resting = [i for i in range(len(standings)) if i not in steadily]
+        resting = [i for i in lane.read if i not in steadily]
         probed = [resting[member.probes % len(resting)]] if resting and member.probe_is_due else []
         return cls(steadily, probed, bool(resting))
 
@@ -90,12 +92,11 @@ class PlannedStretch:
         if not passes.known or passes.stale(len(views), PLAIN_EVERY):
             return None
         asked = [_Asked.of(lane) for lane in lanes]
-        # One that reads along follows every sequence; any other learns later what was said.
+        # One that reads along is shown what is said; any other learns it later.
         followed = [
-            range(len(views)) if lane.member.drafter.needs.taps else whom.sequences
-            for lane, whom in zip(lanes, asked, strict=True)
+            lane.read if lane.member.reads_along else whom.sequences for lane, whom in zip(lanes, asked, strict=True)
         ]
-        if sum([bool(lane.member.drafter.needs.taps) for lane in lanes]) > 1 or not all(
+        if sum([lane.member.reads_along for lane in lanes]) > 1 or not all(
             [offers_stretches(lane.member.drafter) for lane, follows in zip(lanes, followed, strict=True) if follows]
         ):
             return None
@@ -177,4 +178,4 @@ class PlannedStretch:
                 member.rested(seconds / asked_for if probed else 0.0, self.costs.round_seconds, timed=not steadily)
         for i in asked.probed if probes else ():
             member.probes += 1
-            member.judge(standings[i], sum(probes) / len(probes), roots)
+            member.judge(standings[i], sum(probes) / len(probes), roots, rounds=len(probes))
