@@ -31,9 +31,9 @@ _PROBE_SHARE = 1 / 50
 head a third of the speed."""
 _ANSWER = 64
 """Rounds over which the cost of the first question, for which the prompt is read, is spread: a short answer."""
-_TRIED = 8
-"""Of so many sequences that begin where a drafter that reads along does not pay, it follows one, to see whether that
-is still right."""
+_MANY, _TRIED = 4, 8
+"""Sequences of a batch from which on a drafter that reads along follows one of so many that begin there, if it usually
+does not pay: enough to see whether that is still right. In smaller batches it may soon pay again, in the same text."""
 
 
 @dataclass(slots=True)
@@ -101,10 +101,12 @@ class Member:
         return bool(self.drafter.needs.taps)
 
     def follows(self, before: bool | None, roots: int) -> bool:
-        """Whether it reads along with a sequence, in a batch of so many: always, unless it usually does not pay in such
-        batches. Then only if it did ``before`` (None: the sequence begins), since a gap in what it has read costs
-        guesses later."""
-        if before or not self.reads_along or not self.rests(Standing(), roots):
+        """Whether it reads along with a sequence, in a batch of so many.
+
+        It does, unless these are many and it usually does not pay among them. Then only if it did ``before`` (None: the
+        sequence begins), since a gap in what it has read costs guesses later.
+        """
+        if before or roots < _MANY or not self.reads_along or not self.rests(Standing(), roots):
             return True
         if before is None:
             self._passed_over += 1
