@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,39 @@ def test_in_a_full_cache_fewer_rounds_run_at_once(head_directory: Path, counted:
         rounds.append(counted.rounds - before)
     assert outputs[0] == outputs[1]
     assert min(rounds) > 0
+
+
+def test_a_head_may_follow_some_of_a_batch_and_come_back_to_the_others(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decoded(drafter: str) -> list[list[int]]:
+        engine = make_engine(drafter, head_directory)
+        sequences = [
+            toy_sequence(
+                engine,
+                random_tokens(20, seed),
+                sequence_id=seed,
+                params=SamplingParams(temperature=0, max_tokens=30 + 20 * seed),
+            )
+            for seed in range(4)
+        ]
+        return run_all(engine, sequences)
+
+    turns = cycle([True, False])
+
+    def follows(member: Member, before: bool | None, roots: int) -> bool:
+        followed.append(not member.reads_along or roots < 4 or (next(turns) if before is None else before))
+        return followed[-1]
+
+    followed: list[bool] = []
+    said = decoded("none")
+    at_once = counted.rounds
+    monkeypatch.setattr(Member, "follows", follows)
+    assert decoded("auto") == said
+    assert not all(followed)
+    assert all(followed[-10:])
+    assert counted.rounds > at_once
+    assert counted.sequences == 4
 
 
 @pytest.mark.parametrize("drafter", ["eagle3", "auto"])
@@ -273,9 +307,11 @@ def test_a_resting_drafter_is_asked_again_within_a_stretch(
     judged: list[Standing] = []
     judge = Member.judge
 
-    def counting(member: Member, standing: Standing, worth: float, roots: int, steady: bool = False) -> None:
+    def counting(
+        member: Member, standing: Standing, worth: float, roots: int, steady: bool = False, rounds: int = 1
+    ) -> None:
         judged.append(standing)
-        judge(member, standing, worth, roots, steady)
+        judge(member, standing, worth, roots, steady, rounds)
 
     monkeypatch.setattr(Member, "judge", counting)
     engine = make_engine("auto", head_directory)
