@@ -204,7 +204,7 @@ class AutoDrafter:
         budgets = [DraftBudget(each.nodes, each.depth, each.prompt_rows, least) for each in budgets]
         if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
-                if self._ask(place, member, followed, budgets):
+                if self._keeps(member) and self._ask(place, member, followed, budgets):
                     wanted = max(wanted, member.drafter.needs.top_ids)
         self.needs = self._all_needs[wanted]
         trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)

@@ -39,20 +39,18 @@ static inline void multiply_dot_rows(Rows a, Tiles tiles, int count, float *c, s
   for (int tile = 0; tile < count; ++tile) {
     const Bf16 *b = tiles(tile);
     const Rows x = a.tile(tile);
-    for (int group = 0; group < kTileGroups; ++group) {
-      for (int half = 0; half < 2; ++half) prefetch.ask(b + group * kPackedCells + half * kPackedCells / 2);
 #pragma GCC unroll 2
-      for (int step = group * kGroupSteps; step < (group + 1) * kGroupSteps; step += 2) {
-        const __m512bh left = (__m512bh)_mm512_load_si512(b + step * 32);
-        const __m512bh right = (__m512bh)_mm512_load_si512(b + step * 32 + 32);
+    for (int step = 0; step < kTileInputs; step += 2) {
+      prefetch.ask(b + step * 32);
+      const __m512bh left = (__m512bh)_mm512_load_si512(b + step * 32);
+      const __m512bh right = (__m512bh)_mm512_load_si512(b + step * 32 + 32);
 #pragma GCC unroll 16
-        for (int r = 0; r < kRows; ++r) {
-          int32_t two;
-          std::memcpy(&two, x.row(r) + step, 4);
-          const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
-          sum[r][0] = _mm512_dpbf16_ps(sum[r][0], both, left);
-          sum[r][1] = _mm512_dpbf16_ps(sum[r][1], both, right);
-        }
+      for (int r = 0; r < kRows; ++r) {
+        int32_t two;
+        std::memcpy(&two, x.row(r) + step, 4);
+        const __m512bh both = (__m512bh)_mm512_set1_epi32(two);
+        sum[r][0] = _mm512_dpbf16_ps(sum[r][0], both, left);
+        sum[r][1] = _mm512_dpbf16_ps(sum[r][1], both, right);
       }
     }
   }
