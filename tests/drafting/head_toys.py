@@ -23,6 +23,7 @@ from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, Paral
 from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
 from headstart.runner import ModelRunner
+from mapped_heads import map_rows, output_rows
 from toys import ToyBackend, hashed_logits
 
 HIDDEN = 16
@@ -57,7 +58,7 @@ def shake(module: torch.nn.Module, seed: int, scale: float = 0.4) -> None:
 def random_tables(vocab_size: int) -> TargetTables:
     generator = torch.Generator().manual_seed(5)
     embedding = torch.randn(vocab_size, HIDDEN, generator=generator)
-    return TargetTables(embedding, torch.randn(vocab_size, HIDDEN, generator=generator))
+    return TargetTables(embedding, output_rows(vocab_size, HIDDEN, generator))
 
 
 def random_eagle(vocab_size: int, variant: str = "eagle3", reduced: bool = True, **changes: object) -> EagleHead:
@@ -66,6 +67,7 @@ def random_eagle(vocab_size: int, variant: str = "eagle3", reduced: bool = True,
     shake(head, 11)
     if head.config.reduced:
         head.d2t.copy_(torch.tensor(DRAFT_IDS) - torch.arange(len(DRAFT_IDS)))
+        map_rows(head, random_tables(vocab_size).head, 0.4)
     return head
 
 

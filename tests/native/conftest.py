@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stretch_cases import Counted
-from test_native_heads import random_head
+from stretch_cases import Counted, mapped_head
 
 from headstart.models.heads.saving import save_head
 
@@ -14,7 +13,7 @@ from headstart.models.heads.saving import save_head
 @pytest.fixture(scope="module")
 def head_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("head")
-    save_head(random_head(), directory)
+    save_head(mapped_head(), directory)
     return directory
 
 

@@ -6,8 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 from native_cases import native, small_config
-from test_native_heads import random_head, tables
+from test_native_heads import VOCAB, random_head, tables
 
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import Drafter, SequenceView, stretch_part
@@ -19,15 +20,32 @@ from headstart.engine.outputs import SequenceStats
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.models.config import ModelConfig
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.tables import TargetTables
 from headstart.models.stretch import Guesser, RoundRecord, StretchLimits
 from headstart.native.loader import load_library
 from headstart.native.stretch import NativeStretches
 from headstart.runner import ModelRunner
+from mapped_heads import map_rows, output_rows
 
 CONFIG = small_config(layers=small_config().layers * 3)
 ISA = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
 TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
+HIDDEN = 96
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
+
+
+def mapped_tables() -> TargetTables:
+    """The target's, with output rows that a few of them tell."""
+    rows = output_rows(VOCAB, HIDDEN, torch.Generator().manual_seed(2))
+    return TargetTables(tables(random_head()).embedding, rows * HIDDEN**-0.5)
+
+
+def mapped_head() -> EagleHead:
+    """A random head that may say tokens of the text beyond its vocabulary."""
+    head = random_head(HIDDEN)
+    map_rows(head, mapped_tables().head, 0.15)
+    return head
 
 
 def options_of(drafter: str, head: Path) -> dict[str, object]:
@@ -49,7 +67,7 @@ def make_engine(
     **limits: int,
 ) -> Engine:
     runner = ModelRunner(native(config, "bf16", ISA), cache_tokens, prefixes=PrefixIndex("toy") if prefixes else None)
-    context = DraftContext(config.vocab_size, runner, lend_tables=lambda: tables(random_head()))
+    context = DraftContext(config.vocab_size, runner, lend_tables=mapped_tables)
     return Engine(
         runner,
         create_drafter(drafter, context, **options_of(drafter, head)),

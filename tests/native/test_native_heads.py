@@ -12,6 +12,7 @@ from native_cases import isa_params, on_grids, small_config
 from torch import Tensor
 
 from headstart.errors import ConfigError
+from headstart.models.heads.context_vocabulary import context_vocabulary
 from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import DraftCache, DraftRows, HeadPass
@@ -21,6 +22,7 @@ from headstart.models.weights import LinearWeights
 from headstart.native.backend import Precision
 from headstart.native.heads import NativeEaglePass, NativeLinear, best_tokens, native_kit, supports_head
 from headstart.native.loader import load_library
+from mapped_heads import map_rows, output_rows
 
 VOCAB, DRAFT_VOCAB = 77, 45
 VARIANTS = {
@@ -330,3 +332,21 @@ def test_a_kit_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> Non
     assert native_kit() is None
     with pytest.raises(ConfigError, match="use PyTorch"):
         NativeEaglePass(random_head(), tables(random_head()))
+
+
+@needs_native
+def test_rows_of_context_tokens_do_not_depend_on_each_other() -> None:
+    """A stretch makes the rows of what it says one by one."""
+    head, rows = random_head(hidden_size=83), output_rows(VOCAB, 83, torch.Generator().manual_seed(2))
+    map_rows(head, rows)
+    vocabulary = context_vocabulary(head, TargetTables(rows, rows), VOCAB)
+    assert vocabulary is not None
+    native = NativeEaglePass(head, TargetTables(rows, rows), "bf16", 2)
+    text = [token for token in range(VOCAB) if vocabulary.lacks[token]]
+    assert len(text) > 20
+    whole, grown = native.context(vocabulary, 64), native.context(vocabulary, 64)
+    whole.read(text)
+    for end in range(1, len(text) + 1):
+        grown.read(text[:end])
+    assert torch.equal(whole.rows, grown.rows)
+    torch.testing.assert_close(whole.rows, vocabulary.rows(whole.tokens), rtol=0.01, atol=1e-3)

@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 import torch
 from native_cases import native, random_tokens, small_config
-from stretch_cases import CONFIG, DRAFTERS, ISA, Counted, CutText, guesser_of, make_engine, one_by_one, told
-from test_native_heads import random_head, tables
+from stretch_cases import (
+    CONFIG,
+    DRAFTERS,
+    ISA,
+    Counted,
+    CutText,
+    guesser_of,
+    make_engine,
+    mapped_tables,
+    one_by_one,
+    told,
+)
 
 from headstart.analysis.bench.run import RecordingDrafter
 from headstart.analysis.pass_times import PassTimer, measure_passes
@@ -354,7 +364,7 @@ def test_an_aborted_request_leaves_nothing_behind(head_directory: Path, counted:
 def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> None:
     few = {"model": str(head_directory), "precision": "bf16"}
     runner = ModelRunner(native(CONFIG, "bf16", ISA), 4096)
-    context = DraftContext(CONFIG.vocab_size, runner, lend_tables=lambda: tables(random_head()))
+    context = DraftContext(CONFIG.vocab_size, runner, lend_tables=mapped_tables)
     both = [create_drafter("eagle3", context, **few) for _ in range(2)]
     planner = create_drafter("auto", context, drafters="suffix+eagle3", model=str(head_directory))
     for member, drafter in zip(planner._members, both, strict=True):  # type: ignore[attr-defined]

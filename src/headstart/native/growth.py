@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.models.backend import IntArray
+from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.models.heads.eagle import EagleConfig
 from headstart.models.heads.head_pass import DraftRoot, GrownTree, RowScores
 from headstart.native.draft_cache import NativeDraftCache, PagePool
-from headstart.native.library import Draft, Drafted, Head, Library
+from headstart.native.library import Context, Draft, Drafted, Head, Library, Vocabulary
 from headstart.native.packing import RopeTables, address, as_int32
 
 
@@ -21,11 +22,11 @@ class NativeHeadPart:
     """A head's part in a stretch, and the memory that the library reads and writes for it."""
 
     def __init__(
-        self, isa: str, part: Head, features: NDArray[np.float32], tokens: IntArray, bounds: NDArray[np.float64]
+        self, isa: str, part: Head, features: NDArray[np.float32], bounds: NDArray[np.float64], root: DraftRoot
     ) -> None:
         self.isa = isa
         self.part = part
-        self._features, self._tokens, self._bounds = features, tokens, bounds
+        self._features, self._bounds, self._root = features, bounds, root
         part.bound = address(bounds)
 
     @property
@@ -71,7 +72,8 @@ class NativeGrowth:
         self._ropes = ropes
         self._width = width
         self._ids = as_int32(ids)
-        self._logits = torch.empty(0, config.draft_vocab_size)
+        self._vocab = config.draft_vocab_size
+        self._logits = torch.empty(0)
         self._draft = Draft(
             width=width,
             state_tap=-1 if config.norm_output else config.num_layers,
@@ -83,7 +85,7 @@ class NativeGrowth:
         self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
     ) -> list[GrownTree]:
         """See ``Growth``."""
-        self._reserve(len(roots))
+        self._reserve(len(roots), max(map(len, _contexts(roots)), default=0))
         self._draft.least, self._draft.least_of_parents = bounds
         trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
         if scores is None:
@@ -109,7 +111,10 @@ class NativeGrowth:
         asked: Sequence[bool],
     ) -> list[NativeHeadPart]:
         """See ``Growth``."""
-        self._reserve(len(roots))
+        further = [
+            root.context.reserve(more) for root, more in zip(roots, room, strict=True) if root.context is not None
+        ]
+        self._reserve(len(roots), max(further, default=0))
         draft = Draft.from_buffer_copy(self._draft)
         draft.least, draft.least_of_parents = bounds
         bound = np.array(grades, np.float64)
@@ -137,22 +142,25 @@ class NativeGrowth:
             unread=unread,
             pages=len(cache.pages),
             page_table=address(cache.pages),
+            context=_context_of(root),
             held=unread,
             room=unread + room,
             features=address(features),
             tokens=address(root.tokens),
             bounds=len(bound),
         )
-        return NativeHeadPart(self._library.isa, part, features, root.tokens, bound)
+        return NativeHeadPart(self._library.isa, part, features, bound, root)
 
-    def _reserve(self, count: int) -> None:
-        """Make room for this many sequences."""
+    def _reserve(self, count: int, further: int) -> None:
+        """Make room for drafts of this many sequences, and for the logits of so many context tokens of each."""
+        columns = self._vocab + further
         if count > len(self._drafted):
             self._drafted = (Drafted * count)()
             self._draft.drafted = self._drafted
-            self._logits = torch.empty(count * self._width, self._logits.shape[1])
+        if count * self._width * columns > len(self._logits):
+            self._logits = torch.empty(count * self._width * columns)
             self._draft.logits = self._logits.data_ptr()
-        self._draft.sequences = count
+        self._draft.sequences, self._draft.columns = count, columns
 
     def _enter(self, drafted: Drafted, root: DraftRoot) -> IntArray:
         """Tell the library of one sequence; where its tree will be written, scores as the bits of floats."""
@@ -165,6 +173,7 @@ class NativeGrowth:
         tree = np.empty((3, root.nodes), np.int32)
         drafted.cached, drafted.unread = cache.rows, len(tokens)
         drafted.depth, drafted.nodes = root.depth, root.nodes
+        drafted.context = _context_of(root)
         drafted.pages, drafted.page_table = len(cache.pages), address(cache.pages)
         drafted.tokens, drafted.features = address(tokens), address(features)
         first, size = address(tree), tree.strides[0]
@@ -173,9 +182,10 @@ class NativeGrowth:
 
     def _rescore(self, count: int, scores: RowScores, level: int) -> bool:
         """Put scores in the place of the logits that the level grows from; False where no tree goes on."""
-        first = 0
+        first, columns = 0, self._draft.columns
+        logits = self._logits[: len(self._logits) // columns * columns].view(-1, columns)
         for place in range(count):
-            rows = self._logits[first : (first := first + self._drafted[place].beams)]
+            rows = logits[first : (first := first + self._drafted[place].beams)]
             if len(rows):
                 rows.copy_(scores(place, rows, level))
         return first > 0
@@ -189,3 +199,27 @@ class NativeGrowth:
 def _cache_of(root: DraftRoot) -> NativeDraftCache:
     assert isinstance(root.cache, NativeDraftCache)
     return root.cache
+
+
+def told_of(vocabulary: ContextVocabulary) -> Vocabulary:
+    """What the library is told of a vocabulary, which the caller keeps alive."""
+    return Vocabulary(
+        vocabulary.map.shape[1],
+        vocabulary.bias,
+        address(vocabulary.lacks),
+        vocabulary.table.data_ptr(),
+        vocabulary.map.data_ptr(),
+    )
+
+
+def _context_of(root: DraftRoot) -> ctypes._Pointer[Context] | None:
+    """What the library is told of a root's context tokens; the root keeps them alive."""
+    if root.context is None:
+        return None
+    tokens, rows = root.context.buffers
+    vocabulary = ctypes.pointer(told_of(root.context.vocabulary))
+    return ctypes.pointer(Context(vocabulary, len(root.context), len(tokens), address(tokens), rows.data_ptr()))
+
+
+def _contexts(roots: Sequence[DraftRoot]) -> list[ContextTokens]:
+    return [root.context for root in roots if root.context is not None]

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from headstart.errors import ConfigError
 from headstart.models.backend import IntArray
+from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRows, Kit
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights, NormWeights
 from headstart.native.backend import Precision, library_number
 from headstart.native.draft_cache import NativeDraftCache, PagePool
-from headstart.native.growth import NativeGrowth
+from headstart.native.growth import NativeGrowth, told_of
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
 from headstart.native.packing import (
@@ -87,7 +88,8 @@ class NativeEaglePass:
         self._library = library
         embedding = (tables.embedding if head.embedding is None else head.embedding).detach().cpu()
         self._embedding = embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16).contiguous()
-        shape = _shape(config, len(embedding), precision, threads or team_size())
+        self._threads = threads or team_size()
+        shape = _shape(config, len(embedding), precision, self._threads)
         self.handle = create_model(self, library, shape, f"the head as {precision}")
         self._ropes = RopeTables(library, self.handle, [config.rope])
         with torch.inference_mode():
@@ -122,6 +124,19 @@ class NativeEaglePass:
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
         return best_tokens(self._library, logits, ranks)
+
+    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
+        """See ``HeadPass``. Rows are those that a stretch makes."""
+        told = told_of(vocabulary)
+
+        def rows_of(tokens: IntArray) -> Tensor:
+            rows = torch.empty(len(tokens), self.config.hidden_size, dtype=torch.bfloat16)
+            self._library.context_rows(
+                ctypes.byref(told), rows.shape[1], self._threads, address(tokens), len(tokens), rows.data_ptr()
+            )
+            return rows
+
+        return ContextTokens(vocabulary, most, rows_of)
 
     def growth(self, width: int, ids: IntArray) -> NativeGrowth:
         """See ``HeadPass``."""

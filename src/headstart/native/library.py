@@ -51,12 +51,33 @@ class Sampling(Structure):
     )
 
 
+class Vocabulary(Structure):
+    """``HeadstartVocabulary``."""
+
+    _fields_ = (
+        ("inputs", c_int32),
+        ("bias", c_float),
+        *((name, c_void_p) for name in ("lacks", "table", "map")),
+    )
+
+
+class Context(Structure):
+    """``HeadstartContext``."""
+
+    _fields_ = (
+        ("vocabulary", POINTER(Vocabulary)),
+        *((name, c_int32) for name in ("count", "room")),
+        *((name, c_void_p) for name in ("tokens", "rows")),
+    )
+
+
 class Drafted(Structure):
     """``HeadstartDrafted``."""
 
     _fields_ = (
         *((name, c_int32) for name in ("cached", "unread", "depth", "nodes", "pages", "found", "beams", "root")),
         ("sampling", POINTER(Sampling)),
+        ("context", POINTER(Context)),
         *((name, c_void_p) for name in ("page_table", "tokens", "features")),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_scores")),
     )
@@ -66,7 +87,7 @@ class Draft(Structure):
     """``HeadstartDraft``."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("sequences", "width", "state_tap")),
+        *((name, c_int32) for name in ("sequences", "width", "state_tap", "columns")),
         *((name, c_float) for name in ("least", "least_of_parents")),
         *((name, c_void_p) for name in ("target_ids", "logits")),
         ("drafted", POINTER(Drafted)),
@@ -91,7 +112,8 @@ class Head(Structure):
         ("draft", POINTER(Draft)),
         *((name, c_int32) for name in ("asked", "depth", "nodes", "cached", "unread", "pages")),
         ("page_table", c_void_p),
-        *((name, c_int32) for name in ("held", "room")),
+        ("context", POINTER(Context)),
+        *((name, c_int32) for name in ("learnt", "held", "room")),
         *((name, c_void_p) for name in ("features", "tokens")),
         ("bounds", c_int32),
         ("bound", c_void_p),
@@ -201,6 +223,7 @@ _SIGNATURES = {
     "linear_destroy": (None, (c_void_p,)),
     "linear_bytes": (c_int64, (c_void_p,)),
     "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),
+    "context_rows": (None, (POINTER(Vocabulary), c_int, c_int, c_void_p, c_int, c_void_p)),
     "best": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
     "read_seconds": (c_double, (c_void_p,)),
 }

@@ -28,6 +28,7 @@ from headstart.native.heads import NativeEaglePass
 from headstart.native.loader import load_library
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
+from mapped_heads import map_rows, output_rows
 from toys import ToyBackend, hashed_logits
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
@@ -54,13 +55,14 @@ def random_head(variant: str, num_layers: int = 1) -> EagleHead:
     if head.config.reduced:
         ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
         head.d2t.copy_(ids - torch.arange(DRAFT_VOCAB))
+        map_rows(head, tables().head, 0.15)
     return head
 
 
 def tables() -> TargetTables:
     generator = torch.Generator().manual_seed(2)
-    embedding, output = (torch.randn(VOCAB, HIDDEN, generator=generator) for _ in range(2))
-    return TargetTables(embedding, output * 0.3)
+    embedding = torch.randn(VOCAB, HIDDEN, generator=generator)
+    return TargetTables(embedding, output_rows(VOCAB, HIDDEN, generator) * 0.3)
 
 
 def drafters(
@@ -159,6 +161,19 @@ def test_with_the_noise_of_sampling_requests(params: SamplingParams, tmp_path: P
 def test_in_every_precision(precision: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, "eagle3", {"min_probability": 0.0, "precision": precision})
     assert assert_alike(both, [GREEDY] * 2, [DraftBudget(15, 5)] * 2)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, top_k=20)])
+def test_tokens_of_the_text_that_the_head_lacks_are_guessed(params: SamplingParams, tmp_path: Path) -> None:
+    options = {"min_probability": 0.0, "width": 8, "draft_tokens": 3, "tree_nodes": 40}
+    lacking = set(range(VOCAB)) - set(random_head("eagle3").target_ids.tolist())
+    both = drafters(tmp_path, "eagle3", options)
+    budgets = [DraftBudget(40, 3)] * 3
+    assert assert_alike(both, [params] * 3, budgets)
+    guessed = {token for tree in rounds(both[0], [params] * 3, budgets) for token in tree.tokens.tolist()}
+    assert guessed & lacking
+    without = drafters(tmp_path, "eagle3", {**options, "context_tokens": 0})[0]
+    assert not {token for tree in rounds(without, [params] * 3, budgets) for token in tree.tokens.tolist()} & lacking
 
 
 def test_tokens_that_the_target_lacks_are_not_guessed(tmp_path: Path) -> None:

@@ -85,6 +85,12 @@ class Reader:
         return cache.data[..., : cache.rows, :]
 
     @property
+    def lent(self) -> int:
+        """Bytes of what the drafter has besides what it keeps of prefixes."""
+        vocabulary = self.drafter._vocabulary
+        return self.drafter._pass.nbytes + (0 if vocabulary is None else vocabulary.nbytes)
+
+    @property
     def kept(self) -> int:
         """Bytes."""
         blocks = self.drafter._prefixes._blocks.values()
@@ -210,7 +216,7 @@ def test_memory_is_bounded(head: Path) -> None:
         reader.drafter.end(first)
         assert len(prefixes) <= 4
     assert 0.9 * prefixes.max_bytes < reader.kept <= prefixes.max_bytes  # the first block of a text has a row less
-    assert reader.drafter.nbytes == reader.drafter._pass.nbytes + prefixes.max_bytes
+    assert reader.drafter.nbytes == reader.lent + prefixes.max_bytes
     assert not reader.drafter._readings
     reader.begin(TEXT[:20])  # two blocks; room for two more
     reader.begin(TEXT[50:80], name=2)  # three, of which the first of the other text makes room for one
@@ -225,4 +231,4 @@ def test_without_cached_prefixes_nothing_is_kept(head: Path) -> None:
     reader = Reader.of(head, blocks=None)
     reader.begin(TEXT[:100])
     assert reader.kept == 0
-    assert reader.drafter.nbytes == reader.drafter._pass.nbytes
+    assert reader.drafter.nbytes == reader.lent

@@ -34,8 +34,10 @@ from headstart.drafting.head_drafters.head_trees import (
 )
 from headstart.drafting.head_drafters.read_prefixes import ReadPrefixes
 from headstart.drafting.head_drafters.reading import Features, Reading
+from headstart.drafting.options import require
 from headstart.drafting.tree_templates import rank_tree
 from headstart.models.backend import IntArray
+from headstart.models.heads.context_vocabulary import context_vocabulary
 from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPart, HeadPass
 from headstart.models.stretch import Guesser, StretchLimits, StretchPart
@@ -60,6 +62,12 @@ class EagleOptions(HeadOptions):
 class DynamicEagleOptions(ConfidenceOptions):
     draft_tokens: int = 8
     """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
+    context_tokens: int = 512
+    """Tokens of the text that its vocabulary lacks and that it may say all the same, at most; 0: none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.context_tokens >= 0, f"context_tokens is {self.context_tokens}; it must be 0 or more.")
 
 
 def _prefixes_beside(cache: PagedCache, head: HeadPass, config: EagleConfig) -> ReadPrefixes:
@@ -74,12 +82,16 @@ class HeadDrafter(ABC):
 
     variant: str
 
-    def __init__(self, context: DraftContext, options: HeadOptions) -> None:
+    def __init__(self, context: DraftContext, options: HeadOptions, context_tokens: int = 0) -> None:
         head = open_head(context, options.model, self.variant, EagleHead)
+        tables = context.require_tables()()
         self._options = options
         self._taps = head.config.taps
-        self._pass = head_pass(head, context.require_tables()(), options)
+        self._pass = head_pass(head, tables, options)
         self._target_ids = self._pass.target_ids.numpy()
+        self._context_tokens = context_tokens
+        self._vocabulary = context_vocabulary(head, tables, context.vocab_size) if context_tokens else None
+        self._eps = None if head.config.norm_output else head.config.norm_eps
         self._vocab_size = context.vocab_size
         self._readings: dict[int, Reading] = {}
         self._scope_of = context.scope_of
@@ -98,11 +110,14 @@ class HeadDrafter(ABC):
     @property
     def nbytes(self) -> int:
         """Of the head, and of what it may keep of prefixes."""
-        return self._pass.nbytes + self._prefixes.max_bytes
+        vocabulary = 0 if self._vocabulary is None else self._vocabulary.nbytes
+        return self._pass.nbytes + vocabulary + self._prefixes.max_bytes
 
     def begin(self, sequence: SequenceView) -> None:
         self.end(sequence.id)
-        self._readings[sequence.id] = Reading(self._pass.new_cache())
+        vocabulary = self._vocabulary
+        context = None if vocabulary is None else self._pass.context(vocabulary, self._context_tokens)
+        self._readings[sequence.id] = Reading(self._pass.new_cache(), context)
 
     def end(self, sequence_id: int) -> None:
         reading = self._readings.pop(sequence_id, None)
@@ -131,12 +146,19 @@ class HeadDrafter(ABC):
         ]
         if active:
             drafted = [(sequences[i], self._readings[sequences[i].id]) for i in active]
-            for _, reading in drafted:
-                reading.rewind()
+            self._prepare(drafted)
             grown = self._grow(drafted, [budgets[i] for i in active])
             for i, tree in zip(active, grown, strict=True):
                 trees[i] = tree
         return trees
+
+    @staticmethod
+    def _prepare(drafted: Sequence[tuple[SequenceView, Reading]]) -> None:
+        """Before these are drafted for."""
+        for sequence, reading in drafted:
+            reading.rewind()
+            if reading.context is not None:
+                reading.context.read(sequence.tokens)
 
     def _keep(self, drafted: Sequence[tuple[SequenceView, Reading]]) -> None:
         """Read what is known, and keep the prefixes that were filled."""
@@ -187,12 +209,14 @@ class HeadDrafter(ABC):
             [DraftRows(reading.cache, reading.num_unread) for _, reading in drafted],
         )
         true_rows = [cache.rows for cache in caches]
-        foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
+        further = self._further_ids(drafted)
+        foresight = self._foresight(drafted, further)
         trees = self.new_trees(budgets)
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
         paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
-            beams = trees.grow(*self._best(foresight.scores(logits.view(count, -1, logits.shape[-1]), level)))
+            logits = self._with_context(states, logits, drafted, further.shape[1])
+            beams = trees.grow(*self._best(foresight.scores(logits, level), further))
             if level == depth or beams is None:
                 break
             width, before = beams.tokens.shape[1], len(states) // count
@@ -210,14 +234,55 @@ class HeadDrafter(ABC):
             cache.truncate(count_true)
         return trees.trees(self._options.tree_nodes, budgets)
 
-    def _best(self, scores: Tensor) -> tuple[Scores, Ids]:
-        """Log-probabilities and target ids of each row's best tokens [sequence, beam, rank]."""
+    def _with_context(
+        self, states: Tensor, logits: Tensor, drafted: Sequence[tuple[SequenceView, Reading]], further: int
+    ) -> Tensor:
+        """Logits [sequence, beam, column] of the draft vocabulary, and ``further`` columns for tokens of the texts.
+
+        Args:
+            states: [row, hidden] that are fed back, as many rows for each sequence.
+            logits: [row, draft vocab] after them.
+        """
+        logits = logits.view(len(drafted), -1, logits.shape[-1])
+        if not further:
+            return logits
+        columns = logits.new_full((*logits.shape[:2], further), -torch.inf)
+        for own, rows, (_, reading) in zip(columns, states.chunk(len(drafted)), drafted, strict=True):
+            if reading.context is not None:
+                own[:, : len(reading.context)] = reading.context.logits(rows, self._eps)
+        return torch.cat((logits, columns), dim=-1)
+
+    @staticmethod
+    def _further_ids(drafted: Sequence[tuple[SequenceView, Reading]]) -> Ids:
+        """[sequence, column] target ids of the context tokens, 0 where a sequence has fewer than another."""
+        own = [np.empty(0, np.int32) if reading.context is None else reading.context.tokens for _, reading in drafted]
+        ids = np.zeros((len(drafted), max(map(len, own))), np.int64)
+        for row, tokens in zip(ids, own, strict=True):
+            row[: len(tokens)] = tokens
+        return ids
+
+    def _foresight(self, drafted: Sequence[tuple[SequenceView, Reading]], further: Ids) -> Foresight:
+        sequences = [sequence for sequence, _ in drafted]
+        return Foresight(sequences, self._pass.target_ids, self._vocab_size, torch.from_numpy(further))
+
+    def _best(self, scores: Tensor, further: Ids) -> tuple[Scores, Ids]:
+        """Log-probabilities and target ids of each row's best tokens [sequence, beam, rank].
+
+        Args:
+            scores: [sequence, beam, column].
+            further: ids of the columns behind the draft vocabulary.
+        """
         shape = (*scores.shape[:2], min(self.ranks, scores.shape[2]))
         log_probs, ids = self._pass.best(scores.flatten(0, 1), shape[2])
-        tokens = self._target_ids[ids]
+        tokens = self._target_ids[np.minimum(ids, len(self._target_ids) - 1)].reshape(shape)
+        behind = ids.reshape(shape) - len(self._target_ids)
+        if further.size:
+            own = np.take_along_axis(further[:, None], np.maximum(behind, 0), axis=2)
+            tokens = np.where(behind < 0, tokens, own)
         # A head may be wider than the target by padding rows.
+        log_probs = log_probs.reshape(shape)
         log_probs[tokens >= self._vocab_size] = -np.inf
-        return log_probs.reshape(shape), np.minimum(tokens, self._vocab_size - 1).reshape(shape)
+        return log_probs, np.minimum(tokens, self._vocab_size - 1)
 
 
 class EagleDrafter(HeadDrafter):
@@ -244,7 +309,7 @@ class Eagle2Drafter(HeadDrafter):
     _options: DynamicEagleOptions
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
-        super().__init__(context, options)
+        super().__init__(context, options, options.context_tokens)
         ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
         self._growth = self._pass.growth(options.width, ids)
 
@@ -259,7 +324,7 @@ class Eagle2Drafter(HeadDrafter):
         if self._growth is None:
             return super()._grow(drafted, budgets)
         roots = self._roots(drafted, budgets)
-        foresight = Foresight([sequence for sequence, _ in drafted], self._pass.target_ids, self._vocab_size)
+        foresight = self._foresight(drafted, self._further_ids(drafted))
         bounds = path_bounds(self._options.least_of(budgets))
         grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
         return [
@@ -270,12 +335,11 @@ class Eagle2Drafter(HeadDrafter):
         """See ``Drafter``."""
         if self._growth is None or not all([self._is_ready(sequence) for sequence in sequences]):
             return None
-        readings = [self._readings[sequence.id] for sequence in sequences]
-        for reading in readings:
-            reading.rewind()
+        drafted = [(sequence, self._readings[sequence.id]) for sequence in sequences]
+        self._prepare(drafted)
         budgets = [DraftBudget(each.nodes, each.depth, least=each.least) for each in limits]
         parts = self._growth.parts(
-            self._roots(list(zip(sequences, readings, strict=True)), budgets),
+            self._roots(drafted, budgets),
             path_bounds(self._options.least_of(budgets)),
             LOG_CONFIDENCE,
             [each.rows for each in limits],
@@ -284,7 +348,7 @@ class Eagle2Drafter(HeadDrafter):
         return StretchPart(
             [
                 (Guesser(part, partial(self._finish, sequence, reading, part), self._taps),)
-                for sequence, reading, part in zip(sequences, readings, parts, strict=True)
+                for (sequence, reading), part in zip(drafted, parts, strict=True)
             ]
         )
 
@@ -299,6 +363,7 @@ class Eagle2Drafter(HeadDrafter):
                 *reading.unread(sequence),
                 min(options.tree_nodes, budget.nodes),
                 min(options.draft_tokens, budget.depth),
+                reading.context,
             )
             for (sequence, reading), budget in zip(drafted, budgets, strict=True)
         ]

@@ -35,10 +35,14 @@ class Foresight:
         sequences: that are drafted for.
         ids: int64 [column] what token each column of the logits stands for.
         vocab_size: of the target; ids from there on are padding.
+        further_ids: int64 [sequence, column] of the columns behind those.
     """
 
-    def __init__(self, sequences: Sequence[SequenceView], ids: Tensor, vocab_size: int) -> None:
+    def __init__(
+        self, sequences: Sequence[SequenceView], ids: Tensor, vocab_size: int, further_ids: Tensor | None = None
+    ) -> None:
         self._sequences = sequences
+        self._further_ids = further_ids
         self._vocab_size = vocab_size
         self.sampled = not all(sequence.params.greedy for sequence in sequences)
         """Scores are not the logits themselves."""
@@ -59,7 +63,8 @@ class Foresight:
         if sequence.speculation.lossy is not None:
             return rows / params.temperature  # lossy rules do not walk: the noise decides nothing there
         position = len(sequence.tokens) + depth - 1
-        noise = sequence.noise.position_exponentials(position, self._vocab_size, self._ids)
+        ids = self._ids if self._further_ids is None else torch.cat((self._ids, self._further_ids[place]))
+        noise = sequence.noise.position_exponentials(position, self._vocab_size, ids)
         return _truncated(rows, params) - noise.log_().to(rows) * params.temperature
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headstart.drafting.base import SequenceView
 from headstart.models.backend import IntArray
+from headstart.models.heads.context_vocabulary import ContextTokens
 from headstart.models.heads.head_pass import DraftCache, HeadPart
 
 Features = NDArray[np.float32]
@@ -22,8 +23,9 @@ class Reading:
     features of the last known position stay even when it was read, so that every draft begins with a true row.
     """
 
-    def __init__(self, cache: DraftCache) -> None:
+    def __init__(self, cache: DraftCache, context: ContextTokens | None = None) -> None:
         self.cache = cache
+        self.context = context
         self.first = 0
         """Position of the first row."""
         self.known = 0

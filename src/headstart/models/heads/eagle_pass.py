@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.backend import IntArray
+from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.models.heads.eagle import EagleConfig, EagleHead, RotaryTable
 from headstart.models.heads.head_pass import DraftCache, DraftRows, best_tokens
 from headstart.models.heads.tables import TargetTables
@@ -126,6 +127,10 @@ class EaglePass:
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
+
+    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
+        """See ``HeadPass``."""
+        return ContextTokens(vocabulary, most)
 
     def growth(self, width: int, ids: IntArray) -> None:
         """Step by step."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.backend import IntArray
+from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.models.linear import Linear
 from headstart.models.weights import LinearWeights
 
@@ -72,6 +73,8 @@ class DraftRoot(NamedTuple):
     """[row, taps * target hidden] the target's states there."""
     nodes: int
     depth: int
+    context: ContextTokens | None = None
+    """Tokens that it may say beyond the head's vocabulary."""
 
 
 class GrownTree(NamedTuple):
@@ -86,7 +89,8 @@ class GrownTree(NamedTuple):
 
 
 RowScores = Callable[[int, Tensor, int], Tensor]
-"""Place of a root, float32 logits [beam, draft vocab], depth of the tokens -> scores of that shape to go by instead."""
+"""Place of a root, float32 logits [beam, column], depth of the tokens -> scores of that shape to go by instead. Columns
+are the draft vocabulary and as many context tokens as the root with most of them has, -inf where a root has none."""
 
 
 class HeadPart(Protocol):
@@ -183,6 +187,10 @@ class HeadPass(Protocol):
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
+        ...
+
+    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
+        """See ``ContextTokens``; of no text yet."""
         ...
 
     def growth(self, width: int, ids: IntArray) -> Growth | None:

@@ -50,6 +50,24 @@ struct HeadstartSampling {
   HeadstartNoise noise;       // of position 0
 };
 
+// How a head's output rows are made for tokens that its vocabulary lacks: `map` times the target's own row.
+struct HeadstartVocabulary {
+  int32_t inputs;             // elements of the target's rows
+  float bias;                 // of the logits
+  const uint8_t *lacks;       // [target's vocab] whether the head lacks a token
+  const void *table;          // [target's vocab][inputs] bf16
+  const float *map;           // [hidden][inputs]; where states that are fed back were not normed, with the weight of the
+                              // last norm in it
+};
+
+// Tokens of a sequence's text that a head may say beyond its vocabulary. Those that a stretch says come behind them.
+struct HeadstartContext {
+  const HeadstartVocabulary *vocabulary;
+  int32_t count, room;        // the room for as many
+  int32_t *tokens;            // [room] target ids
+  void *rows;                 // [room][hidden] bf16 output rows
+};
+
 // One sequence of a draft that grows.
 struct HeadstartDrafted {
   int32_t cached, unread;     // true rows in the cache, and behind them those to be read first, at least one
@@ -58,6 +76,7 @@ struct HeadstartDrafted {
   int32_t found, beams;       // out: nodes written; rows of `logits` that the next level grows from
   int32_t root;               // position of the last committed token, where there is `sampling`
   const HeadstartSampling *sampling;  // ranks tokens by the noise that they will be drawn with; null: it does not
+  const HeadstartContext *context;    // null: its text brings no tokens
   const int32_t *page_table;
   const int32_t *tokens;      // [unread]
   const float *features;      // [unread][features]
@@ -70,10 +89,12 @@ struct HeadstartDraft {
   int32_t sequences;
   int32_t width;              // nodes of a level that get children, and children of each of them
   int32_t state_tap;          // which tap is fed back
+  int32_t columns;            // of a row of logits: vocab, and as many as the sequence with most context tokens has or,
+                              // in a stretch, has room for
   float least;                // log-probability of a path; less likely nodes are left out
   float least_of_parents;     // of a path that is gone on from
   const int32_t *target_ids;  // [vocab], -1 where the target has no such token
-  float *logits;              // [sequences * width][vocab] scratch, the beams of each sequence behind one another
+  float *logits;              // [sequences * width][columns] scratch, the beams of each sequence behind one another
   HeadstartDrafted *drafted;  // [sequences]
 };
 
@@ -95,6 +116,8 @@ struct HeadstartHead {
   int32_t cached, unread;     // as in HeadstartDrafted, but at least none; out: where it stands at the end
   int32_t pages;
   const int32_t *page_table;
+  HeadstartContext *context;  // as in HeadstartDrafted
+  int32_t learnt;             // out: tokens of the stretch that went into it
   int32_t held, room;         // rows of `features`, the last of which are those unread; rows that fit. Out: held
   float *features;            // [room][features], in and out
   const int32_t *tokens;      // [unread]
@@ -238,6 +261,10 @@ void *headstart_linear_create(int precision, int threads, int outputs, int input
 void headstart_linear_destroy(void *linear);
 int64_t headstart_linear_bytes(const void *linear);
 const char *headstart_linear_run(void *linear, int rows, const float *x, float *y);
+
+// Output rows [count][hidden] bf16 of a head for tokens that it lacks.
+void headstart_context_rows(const HeadstartVocabulary *vocabulary, int hidden, int threads, const int32_t *tokens,
+                            int count, void *rows);
 
 // The `ranks` largest of each row of `logits` [rows][size], the largest first, the first of equals first: ids, and
 // log-probabilities. Missing ones have id 0 and log-probability -inf.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "best.h"
+#include "context_tokens.h"
 #include "foresight.h"
 #include "pass.h"
 
@@ -64,29 +65,34 @@ class Draft {
     const size_t size = m_.shape.hidden;
     for (int s = 0; s < draft.sequences; ++s)
       std::memmove(&states_[s * size], &states_[rows_.wanted[s] * size], size * sizeof(float));
+    widen(draft);
     return nullptr;
   }
 
   // The children of the beams, from what the last pass says after each; then the best of them are the beams.
   void grow(const HeadstartDraft &draft, int level) {
-    const int vocab = m_.shape.vocab, ranks = std::min(draft.width, vocab);
-    log_probs_.resize(ranks), ids_.resize(ranks);
+    const int vocab = m_.shape.vocab;
+    log_probs_.resize(draft.width), ids_.resize(draft.width);
     for (int s = 0; s < draft.sequences; ++s) {
       Tree &tree = trees_[s];
       const HeadstartDrafted &of = draft.drafted[s];
+      const int columns = vocab + (of.context ? of.context->count : 0), ranks = std::min(draft.width, columns);
       candidates_.clear();
       if (of.sampling && !tree.beams.empty())
-        foresight_.put(draft.logits + static_cast<size_t>(tree.first_row) * vocab, static_cast<int>(tree.beams.size()),
-                       vocab, draft.target_ids, *of.sampling, of.root + level);
+        foresight_.put(draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
+                       static_cast<int>(tree.beams.size()), draft.columns, draft.target_ids, vocab, of.context,
+                       *of.sampling, of.root + level);
       for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
         const int row = tree.first_row + beam, parent = tree.beams[beam].node;
         const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
-        best_of_row(draft.logits + static_cast<size_t>(row) * vocab, vocab, ranks, log_probs_.data(), ids_.data());
+        best_of_row(draft.logits + static_cast<size_t>(row) * draft.columns, columns, ranks, log_probs_.data(),
+                    ids_.data());
         for (int rank = 0; rank < ranks; ++rank) {
-          const int token = draft.target_ids[ids_[rank]];
           // Rounding must not lift a child above its parent; what is not a number is no guess.
           const float score = above + std::min(log_probs_[rank], 0.f);
-          if (token < 0 || !(log_probs_[rank] > kImpossible) || !(score >= draft.least)) continue;
+          if (!(log_probs_[rank] > kImpossible) || !(score >= draft.least)) continue;
+          const int id = ids_[rank], token = id < vocab ? draft.target_ids[id] : of.context->tokens[id - vocab];
+          if (token < 0) continue;
           candidates_.push_back({static_cast<int>(tree.nodes.size()), row});
           tree.nodes.push_back({token, parent, level, score});
         }
@@ -121,6 +127,26 @@ class Draft {
     return scores_[count - 1];
   }
 
+  // Logits of the tokens that the texts bring, behind those of the vocabulary.
+  void widen(const HeadstartDraft &draft) {
+    const int vocab = m_.shape.vocab, columns = draft.columns;
+    if (columns == vocab) return;
+    for (int row = static_cast<int>(rows_.wanted.size()) - 1; row >= 0; --row) {
+      float *const to = draft.logits + static_cast<size_t>(row) * columns;
+      std::memmove(to, draft.logits + static_cast<size_t>(row) * vocab, vocab * sizeof(float));
+      std::fill(to + vocab, to + columns, -INFINITY);
+    }
+    for (int s = 0; s < draft.sequences; ++s) {
+      const HeadstartContext *const context = draft.drafted[s].context;
+      const Tree &tree = trees_[s];
+      const size_t first = tree.first_row;
+      if (context && !tree.beams.empty())
+        context_logits(*context, &states_[first * m_.shape.hidden], static_cast<int>(tree.beams.size()),
+                       m_.shape.hidden, draft.state_tap == -1 ? 0.f : m_.shape.norm_eps,
+                       draft.logits + first * columns + vocab, columns);
+    }
+  }
+
   // A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
   const char *step(const KvCache &cache, const HeadstartDraft &draft, int level) {
     const size_t size = m_.shape.hidden;
@@ -139,7 +165,10 @@ class Draft {
       rows_.end_sequence(s, tree.cached);
       tree.held += static_cast<int>(tree.beams.size());
     }
-    return rows_.count() ? pass(cache, draft, level) : nullptr;
+    if (!rows_.count()) return nullptr;
+    if (const char *error = pass(cache, draft, level)) return error;
+    widen(draft);
+    return nullptr;
   }
 
   const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length) {

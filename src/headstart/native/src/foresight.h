@@ -10,12 +10,17 @@
 
 class Foresight {
  public:
-  // Puts the noise of a position on a draft's logits: of `columns`, which stand for the tokens `ids`, in `rows` rows.
-  void put(float *logits, int rows, int columns, const int32_t *ids, const HeadstartSampling &sampling, int position) {
+  // Puts the noise of a position on a draft's logits: `rows` of them, `stride` floats apart. Their first columns stand
+  // for the tokens `ids`, the others for those of `context`, which may be null.
+  void put(float *logits, int rows, int stride, const int32_t *ids, int vocab, const HeadstartContext *context,
+           const HeadstartSampling &sampling, int position) {
     HeadstartNoise noise = sampling.noise;
     noise.counter[0] = static_cast<uint32_t>(position);
     if (ids_.empty())
-      for (int i = 0; i < columns; ++i) ids_.push_back(std::max(ids[i], 0));
+      for (int i = 0; i < vocab; ++i) ids_.push_back(std::max(ids[i], 0));
+    ids_.resize(vocab);
+    if (context) ids_.insert(ids_.end(), context->tokens, context->tokens + context->count);
+    const int columns = static_cast<int>(ids_.size());
     words_.resize(columns), shift_.resize(columns);
     chosen_words(words_.data(), ids_.data(), columns, noise);
     const float temperature = static_cast<float>(sampling.temperature);
@@ -24,7 +29,7 @@ class Foresight {
 #pragma omp simd
     for (int i = 0; i < columns; ++i) shift[i] = temperature * log_of(exponential(words[i]));
     for (int row = 0; row < rows; ++row) {
-      float *const x = logits + static_cast<size_t>(row) * columns;
+      float *const x = logits + static_cast<size_t>(row) * stride;
       const float peak = peak_of(x, columns);
       if (!std::isfinite(peak)) continue;  // no guess
       const float floor = static_cast<float>(floors_of(x, columns, peak, sampling).loose);
@@ -60,7 +65,7 @@ class Foresight {
     return m + (y * m - 0.5f) * square + static_cast<float>(exponent) * 0.69314718056f;
   }
 
-  std::vector<int64_t> ids_;  // of a head's columns, which never change
+  std::vector<int64_t> ids_;  // of a head's vocabulary, which never changes, and of the last context
   std::vector<uint32_t> words_;
   std::vector<float> shift_;
 };

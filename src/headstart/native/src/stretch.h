@@ -96,8 +96,10 @@ class Stretch {
       for (HeadstartGuesser &guesser : voice.of->guessers) {
         guesser.judged = 0;
         if (guesser.suffix) guesser.suffix->learnt = 0;
-        if (const HeadstartHead *head = guesser.head)
+        if (HeadstartHead *head = guesser.head) {
           voice.waiting.assign(head->tokens, head->tokens + head->unread);
+          head->learnt = 0;
+        }
       }
     }
   }
@@ -135,13 +137,15 @@ class Stretch {
     drafted_.assign(count, {});
     for (size_t k = 0; k < count; ++k) {
       const Voice &voice = *asked_[k];
-      const HeadstartHead &head = *voice.of->guessers[i].head;
+      HeadstartHead &head = *voice.of->guessers[i].head;
       if (head.model != first.model || head.cache != first.cache) return "the heads of one drafter differ";
       HeadstartDrafted &of = drafted_[k];
       of.cached = head.cached, of.unread = head.unread;
       of.root = voice.position(), of.sampling = voice.of->sampling;
       of.depth = std::min(voice.depth, head.depth), of.nodes = std::min(voice.nodes, head.nodes);
-      of.pages = head.pages, of.page_table = head.page_table, of.tokens = voice.waiting.data();
+      learn_context(voice, head, drafting.model.shape.hidden);
+      of.context = head.context, of.pages = head.pages, of.page_table = head.page_table;
+      of.tokens = voice.waiting.data();
       of.features = head.features + (head.held - head.unread) * size;
       width = std::max(width, of.nodes), depth = std::max(depth, of.depth);
     }
@@ -162,6 +166,12 @@ class Stretch {
       grade(head, drafted_[k], voice.guesses[i]);
     }
     return nullptr;
+  }
+
+  // What was said since may be guessed again.
+  static void learn_context(const Voice &voice, HeadstartHead &head, int hidden) {
+    if (!head.context) return;
+    for (; head.learnt < voice.before; ++head.learnt) add_context(*head.context, hidden, voice.said[head.learnt]);
   }
 
   // How sure a head is of each node given its parent; the first level has classes of its own.
