@@ -12,13 +12,14 @@ from native_cases import random_tokens
 from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
 
 from headstart.analysis.watching import Watching
+from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.model_free.suffix import SuffixDrafter
 from headstart.drafting.planning import auto_members
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import Guesses, merge
+from headstart.drafting.planning.merged import Guesses, merge, relate
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.models.stretch import CutPlan, GuesserFault, StretchLimits, StretchPart
@@ -234,12 +235,14 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
             for _ in sequences
         ]
         budgets = [DraftBudget(each.nodes, each.depth) for each in limits]
-        prior = [[GuessRates(rng.uniform(0, 1, 64).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences]
+        prior = [
+            [GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences
+        ]
         nodes = sum(each.nodes for each in limits)
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
         plan = CutPlan([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
         proposed = [
-            [Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters]
+            relate([Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters])
             for view, budget in zip(views, budgets, strict=True)
         ]
         wanted, expected = trees_in_python(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import Guesses, merge
+from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, GuessRates, first_rates
+from headstart.drafting.planning.merged import Guesses, merge, relate
 
 UNJUDGED = [0.25] * 64
 
@@ -76,16 +76,52 @@ def test_children_of_one_drafter_each_share_one_parents_chance(many: list[Guesse
         assert total <= (1.0 if parent == ROOT else merged.reach[parent]) + 1e-12
 
 
-def test_a_sure_rival_makes_a_guess_less_likely_and_agreement_leaves_the_surer_estimate() -> None:
+def test_chances_of_rivals_add_up_to_no_more_than_one_and_agreement_takes_the_mean() -> None:
     def reach(*guessed: tuple[int, float]) -> list[float]:
         return merge(
             [(1 << bit, guesses([token], [ROOT]), rates(rate)) for bit, (token, rate) in enumerate(guessed)]
         ).reach
 
     assert reach((5, 0.6)) == pytest.approx([0.6])
-    assert reach((5, 0.6), (5, 0.5)) == pytest.approx([0.6])
-    assert reach((5, 0.6), (6, 0.5)) == pytest.approx([0.6, 0.2])
-    assert reach((5, 0.3), (6, 0.5)) == pytest.approx([0.15, 0.5])
+    assert reach((5, 0.6), (5, 0.5)) == pytest.approx([0.55])
+    assert reach((5, 0.5), (5, 0.6), (5, 0.1)) == pytest.approx([0.4])
+    assert reach((5, 0.6), (6, 0.3)) == pytest.approx([0.6, 0.3])
+    assert reach((5, 0.75), (6, 0.5)) == pytest.approx([0.6, 0.4])
+
+
+def test_grades_tell_what_others_say_in_a_guesss_place() -> None:
+    #      root -> 1 -> 2 -> 3 (nobody else guesses there)
+    #                -> 4 (the other guesses something else)
+    first = guesses([1, 2, 4, 3], [ROOT, 0, 0, 1], [7, 8, 9, 10])
+    second = guesses([5, 1, 2], [ROOT, ROOT, 1], [0, 1, 2])
+    assert relate([first]) == [first]
+    one, other = relate([first, second])
+    assert one.grades == [7 + AGREED, 8 + AGREED, 9 + CONTRADICTED, 10 + ALONE]
+    assert other.grades == [0 + CONTRADICTED, 1 + AGREED, 2 + AGREED]
+    assert (one.tokens, one.parents) == (first.tokens, first.parents)
+    assert relate([first, guesses([], [])])[0].grades == [7, 8, 9, 10]
+    assert len(set(relate([first, second, guesses([1], [ROOT])])[2].grades) & {AGREED}) == 1
+
+
+@given(st.lists(trees, min_size=2, max_size=3))
+def test_whoever_agrees_is_agreed_with(many: list[Guesses]) -> None:
+    said = [paths(each.tokens, each.parents) for each in many]
+    for place, (own, related) in enumerate(zip(many, relate(many), strict=True)):
+        others = {path for other, those in enumerate(said) if other != place for path in those}
+        parents = {path[:-1] for path in others}
+        for path, grade, with_others in zip(said[place], own.grades, related.grades, strict=True):
+            wanted = AGREED if path in others else CONTRADICTED if path[:-1] in parents else ALONE
+            assert with_others == grade + wanted
+
+
+def test_guesses_are_judged_with_what_others_said() -> None:
+    learned = first_rates(None, 100.0)  # type: ignore[arg-type]
+    before = list(learned.rates)
+    one, _ = relate([guesses([1, 2], [ROOT, 0], [3, 3]), guesses([1], [ROOT], [0])])
+    one.judge([1, 9], learned)
+    assert learned.rates[3 + AGREED] > before[3 + AGREED]
+    assert learned.rates[3 + ALONE] < before[3 + ALONE]
+    assert learned.rates[3 + CONTRADICTED] == before[3 + CONTRADICTED]
 
 
 def test_every_node_knows_who_guessed_it() -> None:

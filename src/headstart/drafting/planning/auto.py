@@ -30,7 +30,7 @@ from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
 from headstart.drafting.planning.coupled_sequence import CoupledSequence
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge
+from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge, relate
 from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
@@ -324,6 +324,8 @@ class AutoDrafter:
         """Trees of as many nodes as pay, the likeliest of all sequences."""
         ranked: list[tuple[float, int, int]] = []
         for i, each in enumerate(followed):
+            related = relate([guesses for _, guesses in each.guesses])
+            each.guesses = [(place, guesses) for (place, _), guesses in zip(each.guesses, related, strict=True)]
             each.merged = merged = merge(
                 [(self._members[place].bit, guesses, each.rates[place]) for place, guesses in each.guesses]
             )

@@ -1,4 +1,4 @@
-"""How often guesses hold, by the drafter's own classes of confidence."""
+"""How often guesses hold, by the drafter's own classes of confidence and by what other drafters say in their place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.base import Drafter
 
+ALONE, AGREED, CONTRADICTED = 0, MAX_GRADES, 2 * MAX_GRADES
+"""Added to a guess's grade: no other drafter guesses a token after the same ones; one guesses the same; others only."""
 _FIRST_RATE = 0.25
 """Of any guess before one was judged, where the drafter says nothing else."""
 _MEASURED_WEIGHT, _UNKNOWN_WEIGHT = 8.0, 1.0
@@ -16,7 +18,8 @@ _MEASURED_WEIGHT, _UNKNOWN_WEIGHT = 8.0, 1.0
 class GuessRates:
     """How often a drafter's guesses were accepted, given that those above them were, by grade.
 
-    A guess counts only where its parent was on the target's path: acceptance is censored beyond the first rejection.
+    Grades are the drafter's own, with ``ALONE``, ``AGREED`` or ``CONTRADICTED`` added. A guess counts only where its
+    parent was on the target's path: acceptance is censored beyond the first rejection.
 
     Args:
         prior: where the rates start from: those of all sequences, for one sequence; or rates by grade.
@@ -50,8 +53,8 @@ class GuessRates:
 
 
 def first_rates(drafter: Drafter, memory: float) -> GuessRates:
-    """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, which a few
-    trials outweigh."""
+    """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, whatever others
+    say. A few trials outweigh them."""
     known = list(getattr(drafter, "grade_rates", ()))
     weight = _MEASURED_WEIGHT if known else _UNKNOWN_WEIGHT
-    return GuessRates(known + [_FIRST_RATE] * (MAX_GRADES - len(known)), weight, memory)
+    return GuessRates((known + [_FIRST_RATE] * (MAX_GRADES - len(known))) * 3, weight, memory)

@@ -16,7 +16,7 @@ import numpy as np
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.grades import grades_of
-from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, GuessRates
 
 _MOST_CERTAIN = 0.995
 
@@ -95,48 +95,69 @@ class MergedGuesses:
 NOTHING = MergedGuesses([], [], [], [])
 
 
+def relate(proposals: Sequence[Guesses]) -> list[Guesses]:
+    """The drafters' guesses for one sequence, with what the others say in their place in the grades.
+
+    Drafters that read the same text are right together: where the one that copies and the head agree, nine of ten
+    guesses hold, and of those that it makes against the head one of eight (docs/experiments.md).
+    """
+    tree = _Overlaid([(1 << place, guesses) for place, guesses in enumerate(proposals)])
+    heard: dict[int, int] = {}
+    """Who guesses anything after a node."""
+    for parent, owners in zip(tree.parents, tree.owners, strict=True):
+        heard[parent] = heard.get(parent, 0) | owners
+    related = []
+    for place, (guesses, nodes) in enumerate(zip(proposals, tree.places, strict=True)):
+        own, grades = 1 << place, []
+        for grade, node in zip(guesses.grades, nodes, strict=True):
+            contradicted = heard[tree.parents[node]] != own
+            grades.append(grade + (AGREED if tree.owners[node] != own else CONTRADICTED if contradicted else ALONE))
+        related.append(Guesses(guesses.tokens, guesses.parents, grades))
+    return related
+
+
 def merge(proposals: Sequence[tuple[int, Guesses, GuessRates]]) -> MergedGuesses:
     """Put the guesses of several drafters (their bits, guesses and rates) in one prefix tree and estimate the reach
     of each.
 
-    Where drafters agree on a token, the surer one's estimate stands: they mostly agree because they read the same
-    text, so that their errors come together. Where they differ, the likelier guess is taken at its word, and what the
-    other drafter holds against it is scaled to the rest: the chances of one parent's children must not add up to more
-    than 1.
+    Where drafters agree on a token, it gets the mean of their estimates. Where they differ, each is taken at its word,
+    unless the chances of one parent's children add up to more than 1: then they are scaled down to that.
     """
-    proposals = [proposal for proposal in proposals if proposal[1].tokens]
-    if not proposals:
-        return NOTHING
-    if len(proposals) == 1:
-        ((bit, guesses, rates),) = proposals
-        chances = [rates.rates[grade] for grade in guesses.grades]
-        return MergedGuesses(guesses.tokens, guesses.parents, [bit] * len(chances), _reach(guesses.parents, chances))
-    tokens: list[int] = []
-    parents: list[int] = []
-    chances = []
-    owners: list[int] = []
-    nodes: dict[tuple[int, int], int] = {}
-    children: dict[int, list[int]] = {}
-    for bit, guesses, rates in proposals:
-        rate = rates.rates
-        place: list[int] = []
-        for token, parent, grade in zip(guesses.tokens, guesses.parents, guesses.grades, strict=True):
-            above = ROOT if parent == ROOT else place[parent]
-            node = nodes.setdefault((above, token), len(tokens))
-            if node == len(tokens):
-                tokens.append(token)
-                parents.append(above)
-                chances.append(rate[grade])
-                owners.append(bit)
-                children.setdefault(above, []).append(node)
-            else:
-                chances[node] = max(chances[node], rate[grade])
-                owners[node] |= bit
-            place.append(node)
-    for siblings in children.values():
-        if len(siblings) > 1:
-            _share(siblings, chances, owners)
-    return MergedGuesses(tokens, parents, owners, _reach(parents, chances))
+    tree = _Overlaid([(bit, guesses) for bit, guesses, _ in proposals])
+    chances = [0.0] * len(tree.tokens)
+    for (_, guesses, rates), nodes in zip(proposals, tree.places, strict=True):
+        for grade, node in zip(guesses.grades, nodes, strict=True):
+            chances[node] += rates.rates[grade] / tree.owners[node].bit_count()
+    totals: dict[int, float] = {}
+    for parent, chance in zip(tree.parents, chances, strict=True):
+        totals[parent] = totals.get(parent, 0.0) + chance
+    chances = [chance / max(1.0, totals[parent]) for parent, chance in zip(tree.parents, chances, strict=True)]
+    return MergedGuesses(tree.tokens, tree.parents, tree.owners, _reach(tree.parents, chances))
+
+
+class _Overlaid:
+    """Guesses of several drafters, with a bit for each, in one prefix tree."""
+
+    def __init__(self, proposals: Sequence[tuple[int, Guesses]]) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.owners: list[int] = []
+        """[node] who guessed it: a bit for each drafter."""
+        self.places: list[list[int]] = []
+        """[proposal][guess] its node."""
+        nodes: dict[tuple[int, int], int] = {}
+        for bit, guesses in proposals:
+            place: list[int] = []
+            for token, parent in zip(guesses.tokens, guesses.parents, strict=True):
+                above = ROOT if parent == ROOT else place[parent]
+                node = nodes.setdefault((above, token), len(self.tokens))
+                if node == len(self.tokens):
+                    self.tokens.append(token)
+                    self.parents.append(above)
+                    self.owners.append(0)
+                self.owners[node] |= bit
+                place.append(node)
+            self.places.append(place)
 
 
 def _reach(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
@@ -146,13 +167,3 @@ def _reach(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
         certain = min(chance, _MOST_CERTAIN)
         reach.append(certain if parent == ROOT else certain * reach[parent])
     return reach
-
-
-def _share(siblings: list[int], chances: list[float], owners: Sequence[int]) -> None:
-    """Scale the chances of one parent's children down to what surer rivals leave."""
-    siblings.sort(key=chances.__getitem__, reverse=True)
-    for place in range(1, len(siblings)):
-        node = siblings[place]
-        claimed = sum([chances[other] for other in siblings[:place] if not owners[other] & owners[node]])
-        if claimed:
-            chances[node] *= max(0.0, 1.0 - claimed)

@@ -33,6 +33,7 @@ struct HeadstartPass {
   float *logits;              // [wanted][vocab]
   int32_t *best_ids;  // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
+  int32_t logit_stride;       // floats from one row of `logits` to the next; 0: vocab
 };
 
 // The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
@@ -129,9 +130,9 @@ struct HeadstartHead {
 struct HeadstartGuesser {
   HeadstartSuffix *suffix;
   HeadstartHead *head;
-  const double *rates;        // [grade] how often its guesses hold
+  const double *rates;        // [grade, with what the other says in its place] how often its guesses hold
   int32_t judged, room;       // out: guesses that were judged; how many fit
-  int32_t *judgements;        // out, [room]: 2 * grade, and 1 where the guess held
+  int32_t *judgements;        // out, [room]: 2 * grade, and 1 where the guess held; under a plan grades as in `rates`
 };
 
 // What decides how many guesses are verified.

@@ -65,7 +65,7 @@ class Draft {
     const size_t size = m_.shape.hidden;
     for (int s = 0; s < draft.sequences; ++s)
       std::memmove(&states_[s * size], &states_[rows_.wanted[s] * size], size * sizeof(float));
-    widen(draft);
+    add_context(draft);
     return nullptr;
   }
 
@@ -128,22 +128,20 @@ class Draft {
   }
 
   // Logits of the tokens that the texts bring, behind those of the vocabulary.
-  void widen(const HeadstartDraft &draft) {
+  void add_context(const HeadstartDraft &draft) {
     const int vocab = m_.shape.vocab, columns = draft.columns;
     if (columns == vocab) return;
-    for (int row = static_cast<int>(rows_.wanted.size()) - 1; row >= 0; --row) {
-      float *const to = draft.logits + static_cast<size_t>(row) * columns;
-      std::memmove(to, draft.logits + static_cast<size_t>(row) * vocab, vocab * sizeof(float));
-      std::fill(to + vocab, to + columns, -INFINITY);
-    }
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartContext *const context = draft.drafted[s].context;
       const Tree &tree = trees_[s];
-      const size_t first = tree.first_row;
-      if (context && !tree.beams.empty())
-        context_logits(*context, &states_[first * m_.shape.hidden], static_cast<int>(tree.beams.size()),
-                       m_.shape.hidden, draft.state_tap == -1 ? 0.f : m_.shape.norm_eps,
-                       draft.logits + first * columns + vocab, columns);
+      const size_t first = tree.first_row, rows = tree.beams.size();
+      float *const to = draft.logits + first * columns + vocab;
+      const int count = context ? context->count : 0;
+      for (size_t row = 0; row < rows; ++row)
+        std::fill(to + row * columns + count, to + (row + 1) * columns - vocab, -INFINITY);
+      if (count && rows)
+        context_logits(*context, &states_[first * m_.shape.hidden], static_cast<int>(rows), m_.shape.hidden,
+                       draft.state_tap == -1 ? 0.f : m_.shape.norm_eps, to, columns);
     }
   }
 
@@ -167,7 +165,7 @@ class Draft {
     }
     if (!rows_.count()) return nullptr;
     if (const char *error = pass(cache, draft, level)) return error;
-    widen(draft);
+    add_context(draft);
     return nullptr;
   }
 
@@ -190,7 +188,7 @@ class Draft {
     pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;
     pass.inputs = inputs_.data(), pass.true_features = path_length == 0;
     pass.path_length = path_length, pass.paths = path_length ? rows_.paths.data() : nullptr;
-    pass.logits = draft.logits, pass.tap_rows = &states;
+    pass.logits = draft.logits, pass.logit_stride = draft.columns, pass.tap_rows = &states;
     return runner_.run(cache, pass);
   }
 

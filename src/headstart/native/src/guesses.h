@@ -6,6 +6,9 @@
 
 constexpr int kRoot = -1;  // the parent of what comes first
 constexpr int kGuessers = 2;
+// Added to grades (drafting/planning/guess_rates.py): the other drafter guesses the same token after the same ones, or
+// others only.
+constexpr int kAgreed = 64, kContradicted = 128;
 
 struct Guesses {
   std::vector<int32_t> tokens, parents, grades;  // [node]

@@ -95,6 +95,7 @@ class OutputHead {
     std::vector<BestLogit> &best = best_[thread];
     best.assign(best_rows_.count, {});
     const int size = m_.shape.vocab;
+    const size_t stride = pass_->logit_stride ? pass_->logit_stride : size;
     const float cap = m_.shape.logit_softcap;
     const auto take = [&](int pair, int row, int count, const float *out) {
       const int column = pair * kColumns, columns = std::min(kColumns, size - column);
@@ -107,8 +108,7 @@ class OutputHead {
         if (const int place = places[row + r]; place >= 0)
           best[place].take_columns(capped, column, columns);
         else
-          std::memcpy(pass_->logits + static_cast<size_t>(logits_.first - 1 - place) * size + column, capped,
-                      columns * sizeof(float));
+          std::memcpy(pass_->logits + (logits_.first - 1 - place) * stride + column, capped, columns * sizeof(float));
       }
     };
     run_linear(m_.head_kernel, m_.head, input, rows, thread, ahead, deal, take);

@@ -190,7 +190,7 @@ class Stretch {
   void choose(HeadstartRound &round) {
     if (s_->plan) {
       weighing_.clear();
-      for (const Voice &voice : voices_) weighing_.add(voice.of->guessers, voice.guesses, voice.nodes);
+      for (Voice &voice : voices_) weighing_.add(voice.of->guessers, voice.guesses, voice.nodes);
       weighing_.cut(*s_->plan, round);
     }
     for (size_t i = 0; i < voices_.size(); ++i) {

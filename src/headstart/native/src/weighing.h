@@ -10,32 +10,38 @@
 // The guesses of all drafters for one sequence in one tree, each with its chance to be reached.
 class Merged {
  public:
-  // Equal paths are one node, with the surer drafter's chance.
-  void merge(const HeadstartGuesser *guessers, const Guesses (&all)[kGuessers]) {
-    tree_.clear(), chances_.clear(), owners_.clear(), nodes_.clear();
-    children_.clear(), children_.resize(1);  // [parent + 1]
+  // Equal paths are one node, with the mean of the drafters' chances. What they say of each other goes into the grades.
+  void merge(const HeadstartGuesser *guessers, Guesses (&all)[kGuessers]) {
+    tree_.clear(), owners_.clear(), nodes_.clear();
+    children_.clear(), children_.resize(1), heard_.assign(1, 0);  // [parent + 1]
     for (int i = 0; i < kGuessers; ++i) {
       const Guesses &guesses = all[i];
-      place_.clear();
+      std::vector<int> &place = places_[i];
+      place.clear();
       for (int k = 0; k < guesses.size(); ++k) {
-        const int parent = guesses.parents[k] == kRoot ? kRoot : place_[guesses.parents[k]];
-        const double chance = guessers[i].rates[guesses.grades[k]];
+        const int parent = guesses.parents[k] == kRoot ? kRoot : place[guesses.parents[k]];
         const int64_t path = static_cast<int64_t>(parent + 1) << 32 | static_cast<uint32_t>(guesses.tokens[k]);
         const auto [at, is_new] = nodes_.try_emplace(path, tree_.size());
-        const int node = at->second;
         if (is_new) {
           tree_.add(guesses.tokens[k], parent, 0);
-          chances_.push_back(chance), owners_.push_back(1 << i);
+          owners_.push_back(0), heard_.push_back(0);
           children_.emplace_back();
-          children_[parent + 1].push_back(node);
-        } else {
-          chances_[node] = std::max(chances_[node], chance);
-          owners_[node] |= 1 << i;
+          children_[parent + 1].push_back(at->second);
         }
-        place_.push_back(node);
+        owners_[at->second] |= 1 << i, heard_[parent + 1] |= 1 << i;
+        place.push_back(at->second);
       }
     }
-    for (std::vector<int> &siblings : children_) share(siblings);
+    chances_.assign(tree_.size(), 0.0);
+    for (int i = 0; i < kGuessers; ++i)
+      for (int k = 0; k < all[i].size(); ++k) {
+        const int node = places_[i][k], own = 1 << i;
+        const bool agreed = owners_[node] != own;
+        int32_t &grade = all[i].grades[k];
+        grade += agreed ? kAgreed : heard_[tree_.parents[node] + 1] != own ? kContradicted : 0;
+        chances_[node] += guessers[i].rates[grade] / (agreed ? kGuessers : 1);
+      }
+    for (const std::vector<int> &siblings : children_) scale(siblings);
     reach_.clear();
     for (int node = 0; node < tree_.size(); ++node) {
       const double certain = std::min(chances_[node], kMostCertain);
@@ -70,20 +76,17 @@ class Merged {
  private:
   static constexpr double kMostCertain = 0.995;
 
-  // The chances of one parent's children are scaled down to what surer rivals leave.
-  void share(std::vector<int> &siblings) {
-    std::stable_sort(siblings.begin(), siblings.end(), [&](int a, int b) { return chances_[a] > chances_[b]; });
-    for (size_t i = 1; i < siblings.size(); ++i) {
-      double claimed = 0.0;
-      for (size_t k = 0; k < i; ++k)
-        if (!(owners_[siblings[k]] & owners_[siblings[i]])) claimed += chances_[siblings[k]];
-      if (claimed != 0.0) chances_[siblings[i]] *= std::max(0.0, 1.0 - claimed);
-    }
+  // The chances of one parent's children do not add up to more than 1.
+  void scale(const std::vector<int> &siblings) {
+    double total = 0.0;
+    for (const int node : siblings) total += chances_[node];
+    if (total > 1.0)
+      for (const int node : siblings) chances_[node] /= total;
   }
 
   Guesses tree_;
   std::vector<double> chances_, reach_;  // [node]
-  std::vector<int> owners_, ranked_, place_;
+  std::vector<int> owners_, heard_, ranked_, place_, places_[kGuessers];
   std::vector<std::vector<int>> children_;
   std::unordered_map<int64_t, int> nodes_;  // by parent and token
 };
@@ -94,7 +97,7 @@ class Weighing {
   void clear() { count_ = 0, ranked_.clear(); }
 
   // One more sequence's guesses, of which `most` may be verified.
-  void add(const HeadstartGuesser *guessers, const Guesses (&guesses)[kGuessers], int most) {
+  void add(const HeadstartGuesser *guessers, Guesses (&guesses)[kGuessers], int most) {
     if (count_ == static_cast<int>(merged_.size())) merged_.emplace_back();
     Merged &merged = merged_[count_];
     merged.merge(guessers, guesses);
