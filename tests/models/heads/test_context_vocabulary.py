@@ -108,3 +108,9 @@ def test_room_is_made_behind_what_is_known() -> None:
     assert torch.equal(tokens.rows, rows)
     held, space = tokens.buffers
     assert len(held) == len(space) == 9
+
+
+def test_a_table_of_the_targets_own_is_not_counted_twice() -> None:
+    tied, head = ROWS.bfloat16(), mapped_head()
+    with_own = ContextVocabulary(head, TargetTables(torch.zeros_like(tied), tied), VOCAB)
+    assert with_own.nbytes - ContextVocabulary(head, TargetTables(tied, tied), VOCAB).nbytes == tied.nbytes

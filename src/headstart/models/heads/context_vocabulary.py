@@ -44,6 +44,7 @@ class ContextVocabulary:
     def __init__(self, head: EagleHead, tables: TargetTables, vocab_size: int) -> None:
         self.table = tables.head.detach().cpu().bfloat16().contiguous()
         """bfloat16 [vocab, target hidden] output rows of the target."""
+        self._tied = self.table.data_ptr() == tables.embedding.data_ptr()
         ids = head.target_ids.cpu()
         known = ids < len(self.table)
         ids, rows = ids[known], head.lm_head.weight.detach().cpu().float()[known]
@@ -64,8 +65,8 @@ class ContextVocabulary:
 
     @property
     def nbytes(self) -> int:
-        """Of what it holds besides the target's tables."""
-        return self.lacks.nbytes + self.map.nbytes
+        """Of what it holds besides the target's embedding."""
+        return self.lacks.nbytes + self.map.nbytes + (0 if self._tied else self.table.nbytes)
 
     @torch.inference_mode()
     def rows(self, tokens: IntArray) -> Tensor:
