@@ -102,8 +102,7 @@ def relate(proposals: Sequence[Guesses]) -> list[Guesses]:
     guesses hold, and of those that it makes against the head one of eight (docs/experiments.md).
     """
     tree = _Overlaid([(1 << place, guesses) for place, guesses in enumerate(proposals)])
-    heard: dict[int, int] = {}
-    """Who guesses anything after a node."""
+    heard: dict[int, int] = {}  # node -> who guesses anything after it
     for parent, owners in zip(tree.parents, tree.owners, strict=True):
         heard[parent] = heard.get(parent, 0) | owners
     related = []
