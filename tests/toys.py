@@ -18,6 +18,7 @@ from headstart.drafting.registry import create_drafter
 from headstart.engine import sequence as engine_sequence
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
+from headstart.engine.stretch import SHOWN_SECONDS
 from headstart.models.backend import PassBatch, PassOutput, TapStates
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.runner import ModelRunner
@@ -184,11 +185,14 @@ def toy_engine(
     return Engine(runner, drafter, limits or Limits(max_context=backend.config.max_positions))
 
 
-def run_all(engine: Engine, sequences: Sequence[engine_sequence.Sequence]) -> list[list[int]]:
-    """Decode to the end, the engine's invariants checked after every pass; the outputs in order."""
+def run_all(
+    engine: Engine, sequences: Sequence[engine_sequence.Sequence], seconds: float = SHOWN_SECONDS
+) -> list[list[int]]:
+    """Decode to the end, rounds of so many seconds at once, and the engine's invariants are checked after each; the
+    outputs in order."""
     for sequence in sequences:
         engine.add(sequence)
     while not engine.idle:
-        engine.step()
+        engine.step(seconds)
         engine.check()
     return [sequence.output for sequence in sequences]

@@ -20,6 +20,7 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
+from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
@@ -382,7 +383,7 @@ class LLM:
             with self._lock:
                 finished = all(job.sequence.finished for job in jobs)
                 if not finished:
-                    self.engine.step()
+                    self.engine.step(SHOWN_SECONDS if wanted else UNSEEN_SECONDS)
                 pieces = [piece for job in jobs if wanted and (piece := job.next_piece()) is not None]
             yield pieces
 

@@ -30,7 +30,6 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.registry import create_drafter
-from headstart.engine import stretch
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
@@ -77,13 +76,18 @@ def test_fewer_rounds_run_at_once_where_they_may_be_for_nothing(
     most: int,
     head_directory: Path,
     counted: Counted,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stretch, "MOST_SECONDS", 60.0)
     engine = make_engine("none", head_directory)
     params = SamplingParams(temperature=0, max_tokens=60, stop=stop)
-    run_all(engine, [toy_sequence(engine, [7 + i], sequence_id=i, params=params) for i in range(1 + others)])
+    sequences = [toy_sequence(engine, [7 + i], sequence_id=i, params=params) for i in range(1 + others)]
+    run_all(engine, sequences, seconds=60.0)
     assert counted.most_rounds == most
+
+
+def test_where_tokens_are_shown_rounds_end_sooner(head_directory: Path, counted: Counted) -> None:
+    engine = make_engine("none", head_directory)
+    run_all(engine, [toy_sequence(engine, [7], params=SamplingParams(temperature=0, max_tokens=60))], seconds=0.0)
+    assert counted.most_rounds <= 1
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

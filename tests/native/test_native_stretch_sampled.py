@@ -12,7 +12,6 @@ from stretch_cases import DRAFTERS, Counted, make_engine, one_by_one, told
 
 from headstart import LLM
 from headstart.drafting.base import SpeculationParams
-from headstart.engine import stretch
 from headstart.engine.outputs import FinishReason
 from headstart.engine.stretch import AFTER_NONE
 from headstart.loading import load_model
@@ -211,7 +210,7 @@ def test_draws_from_a_large_vocabulary_are_the_same(counted: Counted, monkeypatc
         {"temperature": 1.5, "min_p": 0.02},
         {"temperature": 3.0, "top_p": 0.99},
     ]
-    monkeypatch.setattr(stretch, "MOST_SECONDS", 60.0)  # however slow the machine is
+    monkeypatch.setattr("headstart.llm.UNSEEN_SECONDS", 60.0)  # however slow the machine is
     model = load_model("smollm2")
     questions = ("Why is the sky blue?", "Write a haiku about rain.")
     said = []

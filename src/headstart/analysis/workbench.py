@@ -21,6 +21,7 @@ from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.engine.sequence import StopRules
+from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context
 from headstart.loading import Model
@@ -218,7 +219,7 @@ class Workbench:
                     engine.add(running[-1])
                 full, before = all(each.num_output for each in running), sum(each.num_output for each in running)
                 rounds, start = running[0].stats.rounds, time.perf_counter()
-                engine.step()
+                engine.step(UNSEEN_SECONDS)
                 if full:
                     seconds, said = time.perf_counter() - start, sum(each.num_output for each in running) - before
                     yield running[0].stats.rounds - rounds, said, seconds
@@ -237,7 +238,7 @@ class Workbench:
             for sequence in sequences:
                 engine.add(sequence)
             while not engine.idle:
-                engine.step()
+                engine.step(UNSEEN_SECONDS)
         finally:
             for sequence in sequences:
                 engine.abort(sequence)

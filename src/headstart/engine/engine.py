@@ -12,7 +12,7 @@ from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
 from headstart.engine.schedule import Limits, Plan, make_plan, unread
 from headstart.engine.sequence import Sequence
-from headstart.engine.stretch import run_stretch
+from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.errors import CacheError, RequestError
 from headstart.runner import ModelRunner
 
@@ -73,8 +73,11 @@ class Engine:
         sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, context - prompt))
         self.waiting.append(sequence)
 
-    def step(self) -> list[Sequence]:
+    def step(self, seconds: float = SHOWN_SECONDS) -> list[Sequence]:
         """One pass; or a few rounds of all sequences, where they can be run at once.
+
+        Args:
+            seconds: after which no further round is begun; meanwhile nobody is admitted, aborted or shown tokens.
 
         Returns:
             The sequences that took part; those that finished have left the engine. Empty when idle.
@@ -83,7 +86,7 @@ class Engine:
         plan = self._plan()
         if plan is None:
             return self._leave()
-        if not self._run_stretch(plan):
+        if not self._run_stretch(plan, seconds):
             decode_round(self.runner, self.drafters, plan)
         took_part = [sequence for sequence, _ in (*plan.reading, *plan.decoding)]
         for sequence in took_part:
@@ -156,14 +159,14 @@ class Engine:
             self.waiting.appendleft(youngest)
         return None
 
-    def _run_stretch(self, plan: Plan) -> bool:
+    def _run_stretch(self, plan: Plan, seconds: float) -> bool:
         """Whether the plan's sequences, where they are all that run, decoded some rounds at once."""
         may_enter = self.waiting and len(self.running) < self.limits.max_sequences
         if plan.reading or len(plan.decoding) < len(self.running) or may_enter:
             return False
         if not all([sequence.num_output for sequence in self.running]):  # a first token is waited for
             return False
-        return run_stretch(self.runner, self.drafters, plan.decoding, self.limits.max_context)
+        return run_stretch(self.runner, self.drafters, plan.decoding, self.limits.max_context, seconds)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.

@@ -17,22 +17,29 @@ MOST_ROUNDS = 16
 AMONG_OTHERS = 8
 """Most rounds of several sequences, which the first to end ends for all, and where text may end a sequence: rounds
 behind its end were for nothing."""
-MOST_SECONDS = 0.05
-"""Meanwhile nobody is admitted, aborted or shown tokens. Where a single round takes so long, what an interpreter adds
-to it hardly counts."""
+SHOWN_SECONDS = 0.05
+"""After which no further round is begun at once where tokens are shown as they come. Where a single round takes so
+long, what an interpreter adds to it hardly counts."""
+UNSEEN_SECONDS = 0.25
+"""The same where whole texts are waited for."""
 AFTER_NONE = 16
 """Tokens for which rounds go one by one after a stretch in which the first or second could not be decided: a very flat
 law may leave many more undecided, and each costs a pass."""
 
 
 def run_stretch(
-    runner: ModelRunner, drafters: DrafterPool, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int
+    runner: ModelRunner,
+    drafters: DrafterPool,
+    decoding: Seq[tuple[Sequence, DraftBudget]],
+    max_context: int,
+    seconds: float,
 ) -> bool:
     """Decode some rounds of sequences whose prompts are in the cache, as ``decode_round`` would one by one.
 
     Args:
         decoding: the sequences, each with its budget of the first round.
         max_context: prompt and output tokens of a sequence.
+        seconds: after which no further round is begun.
 
     Returns:
         Whether any round was run; where not, ``decode_round`` has to.
@@ -40,7 +47,7 @@ def run_stretch(
     sequences = [sequence for sequence, _ in decoding]
     if not runner.runs_stretches or not all([_may_run(drafters, sequence) for sequence in sequences]):
         return False
-    limits = _limits(runner, decoding, max_context)
+    limits = _limits(runner, decoding, max_context, seconds)
     part = drafters.stretch(sequences, limits) if limits else None
     if part is None:
         return False
@@ -71,13 +78,15 @@ def _may_run(drafters: DrafterPool, sequence: Sequence) -> bool:
     return (transforms.only_best or transforms.only_drawn) and says_enough(drafters, sequence)
 
 
-def _limits(runner: ModelRunner, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int) -> list[StretchLimits]:
+def _limits(
+    runner: ModelRunner, decoding: Seq[tuple[Sequence, DraftBudget]], max_context: int, seconds: float
+) -> list[StretchLimits]:
     """Of each sequence; none where the cache has no room for more than a round."""
     cache = runner.cache
     alone = len(decoding) == 1 and not decoding[0][0].params.stop
     rounds = MOST_ROUNDS if alone else AMONG_OTHERS
     while rounds > 1:
-        limits = [_limits_of(sequence, budget, rounds, max_context) for sequence, budget in decoding]
+        limits = [_limits_of(sequence, budget, rounds, max_context, seconds) for sequence, budget in decoding]
         needed = sum([cache.blocks_needed(each.id, its.rows) for (each, _), its in zip(decoding, limits, strict=True)])
         if needed <= cache.allocator.num_free:
             return limits
@@ -85,11 +94,11 @@ def _limits(runner: ModelRunner, decoding: Seq[tuple[Sequence, DraftBudget]], ma
     return []
 
 
-def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context: int) -> StretchLimits:
+def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context: int, seconds: float) -> StretchLimits:
     room, stops = max_context - len(sequence.tokens), sequence.stops
     return StretchLimits(
         rounds=rounds,
-        seconds=MOST_SECONDS,
+        seconds=seconds,
         tokens=min(stops.max_tokens - sequence.num_output, room),
         room=room,
         end_tokens=stops.end_tokens | stops.stop_tokens,

@@ -84,6 +84,13 @@ class Prefetch {
       for (int line = 0; line < kLines; ++line) _mm_prefetch(at + kNearBytes + line * kCacheLine, _MM_HINT_T0);
   }
 
+  // The same for line `kIndex` of a step of `kLines`, called for each of them in turn; not where pages are asked for.
+  template <int kIndex, int kLines> HEADSTART_PREFETCHES void ask_line(const void *step) {
+    if (pace_ > kIndex * kCacheLine) _mm_prefetch(far_ + kIndex * kCacheLine, kWeightHint);
+    if (kIndex == kLines - 1) far_ += pace_;
+    _mm_prefetch(static_cast<const char *>(step) + kNearBytes + kIndex * kCacheLine, _MM_HINT_T0);
+  }
+
   // The same for a quarter of the 16 steps of a pair tile: what is asked for stands between other instructions.
   HEADSTART_PREFETCHES void ask_quarter(const void *tile, int quarter) {
     const char *at = static_cast<const char *>(tile);
