@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from head_toys import HIDDEN, head_context, head_drafter, random_eagle, state_af
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
+from headstart.drafting.head_drafters import head_source
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter, HeadDrafter
+from headstart.drafting.head_drafters.head_source import ConfidenceOptions
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.backend import TapStates
@@ -304,13 +307,22 @@ def test_a_draft_ends_where_nothing_is_likely(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
-    """Where no option does: 0.1 without a planner."""
-    asked = DraftBudget(nodes=9, depth=3, least=0.02)
-    fixed = {least: len(draft_of(new_drafter(min_probability=least), BUDGET)) for least in (0.0, 0.02, 0.1)}
-    assert fixed[0.1] < fixed[0.02]
+    """Where no option does; without a planner it is the same for all."""
+    asked, usual = DraftBudget(nodes=9, depth=3, least=0.3), ConfidenceOptions().least_of([BUDGET])
+    fixed = {least: len(draft_of(new_drafter(min_probability=least), BUDGET)) for least in (0.0, 0.3, usual)}
+    assert fixed[0.3] < fixed[usual]
     free = new_drafter(min_probability=None)
-    assert [len(draft_of(free, budget)) for budget in (asked, BUDGET, asked)] == [fixed[0.02], fixed[0.1], fixed[0.02]]
+    drafted = [len(draft_of(free, budget)) for budget in (asked, BUDGET, asked)]
+    assert drafted == [fixed[0.3], fixed[usual], fixed[0.3]]
     assert len(draft_of(new_drafter(min_probability=0.0), asked)) == fixed[0.0]
+
+
+@pytest.mark.parametrize(("unit", "least"), [(True, 0.03), (False, 0.1)])
+def test_paths_may_be_less_likely_where_rows_are_cheap(
+    unit: bool, least: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_source, "load_library", lambda: SimpleNamespace(has_matrix_unit=unit))
+    assert ConfidenceOptions().least_of([BUDGET]) == least
 
 
 def draft_of(drafter: HeadDrafter, budget: DraftBudget) -> DraftTree:

@@ -133,9 +133,9 @@ def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
         drafter = head_drafter("medusa", VOCAB, {"width": 8, "tree_nodes": 99, **options})
         return paths_of(drafter.propose([begin(drafter, PROMPT)], [DraftBudget(99, 3, least=least)])[0])
 
-    assert paths(None) == paths(None, min_probability=0.1)
-    assert paths(0.03) == paths(None, min_probability=0.03) != paths(None)
-    assert paths(0.03, min_probability=0.1) == paths(None)
+    assert paths(None) == paths(None, min_probability=MedusaOptions().least_of([BUDGET]))
+    assert paths(0.2) == paths(None, min_probability=0.2) != paths(None)
+    assert paths(0.2, min_probability=0.01) == paths(None, min_probability=0.01)
 
 
 def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:

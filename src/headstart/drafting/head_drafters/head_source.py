@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -71,8 +72,9 @@ class HeadOptions:
         return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
 
 
-_LEAST = 0.1
-"""Probability of a path that is worth its row where rows cost a twentieth of a plain step."""
+_LEAST, _LEAST_IN_TILES = 0.1, 0.03
+"""Probability of a path that is worth its row where rows cost a twentieth of a plain step; and where a matrix unit
+takes sixteen for one."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class ConfidenceOptions(HeadOptions):
     min_probability: float | None = None
     """A guess is left out where the head holds its path for less likely than this, and gets no children where it holds
     it for less likely than this to the power of 2/3: rows and steps cost more than such guesses bring. 0 keeps all;
-    None: what the planner finds worth a row, without a planner 0.1 (less is worth trying where rows are cheap)."""
+    None: what the planner finds worth a row; without a planner 0.1, on a matrix unit 0.03."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,7 +98,12 @@ class ConfidenceOptions(HeadOptions):
         """The least probability of a path in a round with these budgets."""
         if self.min_probability is not None:
             return self.min_probability
-        return min([budget.least for budget in budgets if budget.least is not None], default=_LEAST)
+        return min([budget.least for budget in budgets if budget.least is not None], default=self._least)
+
+    @cached_property
+    def _least(self) -> float:
+        library = load_library()
+        return _LEAST_IN_TILES if library is not None and library.has_matrix_unit else _LEAST
 
     def new_trees(self, budgets: Sequence[DraftBudget]) -> ConfidenceTrees:
         """Trees that have not grown yet, one for each budget."""

@@ -32,12 +32,9 @@ static inline Lanes round(Lanes a) {
   return {_mm256_round_ps(a.lo, mode), _mm256_round_ps(a.hi, mode)};
 }
 
-static inline __m256 times_power_of_two8(__m256 x, __m256 n) {
-  const __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
-  return _mm256_mul_ps(x, _mm256_castsi256_ps(exponent));
-}
-static inline Lanes times_power_of_two(Lanes x, Lanes n) {
-  return {times_power_of_two8(x.lo, n.lo), times_power_of_two8(x.hi, n.hi)};
+static inline Lanes power_of_two(Lanes a) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.lo), 23)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.hi), 23))};
 }
 
 static inline __m256 select_range8(__m256 a, int begin, int end, __m256 other) {

@@ -26,10 +26,9 @@ static inline Lanes round(Lanes a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 
-// x * 2^n for integral n in [-126, 127]; n is a float.
-static inline Lanes times_power_of_two(Lanes x, Lanes n) {
-  const __m512i exponent = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
-  return {_mm512_mul_ps(x.v, _mm512_castsi512_ps(exponent))};
+// 2^n, where the lowest eight bits of a float hold n + 127.
+static inline Lanes power_of_two(Lanes a) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))};
 }
 
 // Lanes [begin, end) of `a`, `other` elsewhere. Bounds may lie outside 0..16.

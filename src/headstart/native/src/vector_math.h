@@ -6,8 +6,10 @@
 // below 2e-7. Arguments are clamped to where the result is a normal number; x as the second operand of max and min
 // lets a NaN through.
 static inline Lanes exp(Lanes x) {
-  x = min(splat(88.f), max(splat(-87.f), x));
-  const Lanes n = round(x * splat(1.44269504f));
+  x = min(splat(87.f), max(splat(-87.f), x));
+  // At 1.5 * 2^23 a float has no room for fractions: the sum is rounded to an integer, and its lowest bits hold it.
+  constexpr float kIntegers = 12582912.f + 127.f;
+  const Lanes shifted = fma(x, splat(1.44269504f), splat(kIntegers)), n = shifted - splat(kIntegers);
   Lanes f = fma(n, splat(-0.693359375f), x);
   f = fma(n, splat(2.12194440e-4f), f);
   Lanes p = splat(1.9875691500e-4f);
@@ -17,7 +19,7 @@ static inline Lanes exp(Lanes x) {
   p = fma(p, f, splat(1.6666665459e-1f));
   p = fma(p, f, splat(5.0000001201e-1f));
   p = fma(p, f * f, f + splat(1.f));
-  return times_power_of_two(p, n);
+  return p * power_of_two(shifted);
 }
 
 static inline Lanes sigmoid(Lanes x) { return splat(1.f) / (splat(1.f) + exp(splat(0.f) - x)); }
