@@ -134,8 +134,8 @@ def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
         return paths_of(drafter.propose([begin(drafter, PROMPT)], [DraftBudget(99, 3, least=least)])[0])
 
     assert paths(None) == paths(None, min_probability=MedusaOptions().least_of([BUDGET]))
-    assert paths(0.2) == paths(None, min_probability=0.2) != paths(None)
-    assert paths(0.2, min_probability=0.01) == paths(None, min_probability=0.01)
+    assert paths(1e-6) == paths(None, min_probability=1e-6) != paths(None)
+    assert paths(1e-6, min_probability=0.1) == paths(None, min_probability=0.1)
 
 
 def paths_of(tree: DraftTree) -> list[tuple[int, ...]]:
