@@ -18,6 +18,7 @@ import torch
 
 import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
+from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import CheckpointError
 from headstart.loading import Model, load_model
 from headstart.request import StreamPiece
@@ -98,6 +99,26 @@ def test_threads_may_share_a_model(llm: LLM) -> None:
             assert together == list(streamed) == alone
     assert llm.engine.idle
     llm.engine.check()
+
+
+def test_rounds_run_longer_where_nobody_is_shown_tokens(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else either: a text that is streamed meanwhile keeps its pace."""
+    engine, asked = llm.engine, list[float]()
+    step = engine.step
+    monkeypatch.setattr(engine, "step", lambda seconds: asked.append(seconds) or step(seconds))
+    for _ in llm.stream(PROMPTS[0], GREEDY):
+        pass
+    llm.generate(PROMPTS, GREEDY, on_commit=lambda piece: None)
+    assert set(asked) == {SHOWN_SECONDS}
+    asked.clear()
+    llm.generate(PROMPTS, GREEDY)
+    assert set(asked) == {UNSEEN_SECONDS}
+    asked.clear()
+    streamed = llm.stream(PROMPTS[0], replace(GREEDY, max_tokens=60, ignore_eos=True))
+    next(streamed)
+    llm.generate(PROMPTS[1], GREEDY)
+    streamed.close()
+    assert set(asked) == {SHOWN_SECONDS}
 
 
 def test_chats_go_through_the_template(llm: LLM) -> None:

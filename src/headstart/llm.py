@@ -376,14 +376,17 @@ class LLM:
     def _rounds(self, jobs: Sequence[Job], wanted: bool) -> Iterator[list[StreamPiece]]:
         """Run the engine until these samples have finished, and yield their new pieces after each pass.
 
-        Passes that other calls run count, too. If ``wanted`` is False, no pieces are made.
+        Passes that other calls run count, too. If ``wanted`` is False, no pieces are made, and rounds are run at
+        once for longer while no other call's samples take part.
         """
-        finished = False
+        finished, own = False, {id(job.sequence) for job in jobs}
         while not finished:
             with self._lock:
                 finished = all(job.sequence.finished for job in jobs)
                 if not finished:
-                    self.engine.step(SHOWN_SECONDS if wanted else UNSEEN_SECONDS)
+                    engine = self.engine
+                    alone = all(id(sequence) in own for sequence in (*engine.running, *engine.waiting))
+                    engine.step(UNSEEN_SECONDS if alone and not wanted else SHOWN_SECONDS)
                 pieces = [piece for job in jobs if wanted and (piece := job.next_piece()) is not None]
             yield pieces
 

@@ -23,7 +23,7 @@ from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
 from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
 from headstart.models.heads.tables import TargetTables
 from headstart.native.backend import Precision
-from headstart.native.heads import NativeEaglePass, fastest_precision, native_kit, supports_head
+from headstart.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
 from headstart.native.loader import load_library
 
 HeadKind = TypeVar("HeadKind", bound=Head)
@@ -42,7 +42,7 @@ class HeadOptions:
     """Nodes of a draft at most (with the root one tile of 16 rows)."""
     precision: Literal["auto", "fp32", "bf16", "int8", "int8-fast", "int4", "int4-fast"] = "auto"
     """Of the head's matrices, whatever the target's; auto: what the native pass reads fastest (guesses need not be
-    exact: int4-fast, with a matrix unit int8-fast), else bf16 where the processor multiplies it, else fp32."""
+    exact: int4-fast), else bf16 where the processor multiplies it, else fp32."""
 
     def __post_init__(self) -> None:
         for name in ("draft_tokens", "tree_nodes"):
@@ -55,7 +55,7 @@ class HeadOptions:
 
     @property
     def native_precision(self) -> Precision:
-        return fastest_precision() if self.precision == "auto" else self.precision
+        return FASTEST_PRECISION if self.precision == "auto" else self.precision
 
     @property
     def dtype(self) -> torch.dtype:

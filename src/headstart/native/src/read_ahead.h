@@ -84,7 +84,7 @@ class Prefetch {
       for (int line = 0; line < kLines; ++line) _mm_prefetch(at + kNearBytes + line * kCacheLine, _MM_HINT_T0);
   }
 
-  // The same for line `kIndex` of a step of `kLines`, called for each of them in turn; not where pages are asked for.
+  // The same for line `kIndex` of a step of `kLines`, called for each of them in turn; of a single pair, and from memory.
   template <int kIndex, int kLines> HEADSTART_PREFETCHES void ask_line(const void *step) {
     if (pace_ > kIndex * kCacheLine) _mm_prefetch(far_ + kIndex * kCacheLine, kWeightHint);
     if (kIndex == kLines - 1) far_ += pace_;

@@ -26,7 +26,7 @@ static inline Lanes round(Lanes a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 
-// 2^n, where the lowest eight bits of a float hold n + 127.
+// 2^n, where the lowest nine bits of a float hold n + 127; n in [-126, 127].
 static inline Lanes power_of_two(Lanes a) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 23))};
 }
