@@ -290,6 +290,48 @@ def test_taps_and_few_logits_are_the_same_rows(isa: str) -> None:
             assert np.array_equal(out.hidden[tap][0], whole.hidden[tap][position])
 
 
+ASKED_OF = {
+    "nobody": [],
+    "the last of each": [299, 319, 379],
+    "some, on both sides of a panel's border": [0, 3, 4, 5, 254, 255, 256, 300, 310, 320, 333, 378],
+    "the last panel's": [*range(256, 380)],
+}
+"""Logits that are wanted of a pass of three sequences: a long prompt, a tree, a chunk."""
+
+
+@each_isa
+@each_precision
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("wanted", ASKED_OF.values(), ids=ASKED_OF.keys())
+def test_rows_that_nobody_asks_of_end_early(wanted: list[int], parallel: bool, precision: Precision, isa: str) -> None:
+    """The last layer computes but their keys and values; whatever is asked for, then or later, stays the same."""
+    config = small_config(parallel_residual=parallel, layers=(LayerConfig(window=21), LayerConfig()))
+    tables = [SHUFFLED[:20], SHUFFLED[20:25], SHUFFLED[25:40]]
+    tree, lengths = random_tree(20, seed=3), (300, 20, 60)
+    tokens = [random_tokens(count, seed=count) for count in lengths]
+    parts = [
+        Rows(tokens[0], 0, tables[0]),
+        Rows(tokens[1], 40, tables[1], tree),
+        Rows(tokens[2], 30, tables[2]),
+    ]
+    earlier = make_pass(Rows(random_tokens(40), 0, tables[1]), Rows(random_tokens(30), 0, tables[2]), logit_rows=[])
+    said: list[Tensor] = []
+    for rows, threads in ((None, 1), (wanted, 1), (wanted, 3)):
+        backend = native(config, precision, isa, threads)
+        storage = storage_of(backend)
+        backend.forward(earlier, storage)
+        out = backend.forward(make_pass(*parts, logit_rows=rows), storage)
+        behind = make_pass(
+            *(Rows([7], cached, table) for cached, table in zip((300, 41, 90), tables, strict=True)),
+            best_rows=np.array([1], np.int32), logit_rows=[0, 2],
+        )  # fmt: skip
+        later = backend.forward(behind, storage)
+        logits = out.logits[wanted] if rows is None else out.logits
+        said.append(torch.cat((logits, later.logits, torch.from_numpy(later.best)[:, None].expand(1, 77))))
+    assert torch.equal(said[0], said[1])
+    assert torch.equal(said[0], said[2])
+
+
 VECTORS = [isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)]
 
 

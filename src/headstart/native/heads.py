@@ -145,7 +145,7 @@ class NativeEaglePass:
     def _run(
         self, tokens: IntArray, inputs: Tensor, parts: Sequence[DraftRows], wanted: IntArray, true: bool
     ) -> tuple[Tensor, Tensor]:
-        """States of all rows, logits of those ``wanted``."""
+        """States and logits of the rows ``wanted``; the states stand at their rows."""
         config, rows = self.config, len(tokens)
         width = config.target_hidden_size * len(config.taps) if true else config.hidden_size
         if inputs.shape != (rows, width):
@@ -182,6 +182,7 @@ class NativeEaglePass:
             paths=None if paths is None else address(paths),
             logits=logits.data_ptr(),
             tap_rows=(ctypes.c_void_p * 1)(states.data_ptr()),
+            lean=True,
         )
         error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))
         if error is not None:

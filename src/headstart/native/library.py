@@ -30,7 +30,7 @@ class Pass(Structure):
         *((name, c_int32) for name in ("true_features", "path_length")),
         *((name, c_void_p) for name in ("paths", "logits", "best_ids")),
         ("tap_rows", POINTER(c_void_p)),
-        ("logit_stride", c_int32),
+        *((name, c_int32) for name in ("logit_stride", "lean")),
     )
 
 

@@ -34,6 +34,8 @@ struct HeadstartPass {
   int32_t *best_ids;  // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
   float *const *tap_rows;     // [taps] pointers to [rows][hidden]
   int32_t logit_stride;       // floats from one row of `logits` to the next; 0: vocab
+  // Taps behind the last layer are wanted of logit_rows and best_rows alone, those of other rows are not written.
+  int32_t lean;
 };
 
 // The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.

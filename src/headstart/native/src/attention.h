@@ -77,7 +77,8 @@ struct AttentionLayer {
   const float *queries;      // as the product left them; row r of the pass at (r - first_row) * query_stride
   size_t query_stride;
   int first_row;
-  Activations out;           // row r of the pass at r - first_row, column head * head_dim
+  Activations out;           // column head * head_dim
+  const int32_t *places;     // [row r of the pass - first_row] its row of `out`
   ElementKind out_kind;
   ReadAhead &ahead;
 };
@@ -339,7 +340,7 @@ template <class Cell> class AttentionTile {
     const int d = layer_.head_dim;
     for (int entry = 0; entry < entries_; ++entry) {
       const Lanes share = splat(1.f / s_.total[entry]);
-      const int row = row_of(entry) - layer_.first_row, column = (item_.first_head + entry % item_.heads) * d;
+      const int row = layer_.places[row_of(entry) - layer_.first_row], column = (item_.first_head + entry % item_.heads) * d;
       for (int k = 0; k < d; k += 16)
         store_activation(layer_.out_kind, layer_.out, row, column + k, load(s_.sum + entry * d + k) * share);
     }

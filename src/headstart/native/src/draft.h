@@ -61,6 +61,7 @@ class Draft {
       tree.cached = of.cached + of.unread, tree.held = 0, tree.first_row = s;
       tree.nodes.clear(), tree.paths.clear(), tree.beams.assign(1, {-1, s});
     }
+    // Of the true rows it is the last one's state that the draft begins with.
     if (const char *error = pass(cache, draft, 0)) return error;
     const size_t size = m_.shape.hidden;
     for (int s = 0; s < draft.sequences; ++s)
@@ -188,7 +189,7 @@ class Draft {
     pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;
     pass.inputs = inputs_.data(), pass.true_features = path_length == 0;
     pass.path_length = path_length, pass.paths = path_length ? rows_.paths.data() : nullptr;
-    pass.logits = draft.logits, pass.logit_stride = draft.columns, pass.tap_rows = &states;
+    pass.logits = draft.logits, pass.logit_stride = draft.columns, pass.tap_rows = &states, pass.lean = true;
     return runner_.run(cache, pass);
   }
 

@@ -260,11 +260,16 @@ static inline char *unpacked_pair(size_t bytes) {
   return kept.data();
 }
 
+// The first pairs of a layer are wanted of the rows from `row` on, a multiple of kRowBlock; others may be left out.
+struct WantedFrom {
+  int pairs = 0, row = 0;
+};
+
 // The products of a layer that thread t computes, without bias: `finish(pair, row, rows, out)` gets each block of 32
 // columns.
 template <class Finish>
 static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                                int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish) {
+                                int thread, ReadAhead &ahead, PairDeal &deal, WantedFrom wanted, Finish &&finish) {
   constexpr int kOut = kRowBlock * kColumns;
   alignas(64) float out[2 * kOut];
   // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
@@ -274,11 +279,13 @@ static inline void run_products(const LinearKernel &kernel, const PackedLinear &
   const auto run = [&](int owner, int index, ReadAhead &reading) {
     const char *weights = linear.weights[owner] + index * linear.pair_bytes;
     const int pair = linear.first_pair[owner] + index;
+    const int first = pair < wanted.pairs ? wanted.row : 0;
+    if (first >= rows) return;
     if (unpacks) kernel.unpack(linear, pair, weights, reading, unpacked), weights = unpacked;
-    for (int row = 0; row < rows; row += kRowBlock) {
+    for (int row = first; row < rows; row += kRowBlock) {
       const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
-      multiply(linear, pair, weights, a, row, n, row == 0 && !unpacks ? &reading : nullptr, out);
-      if (row == 0) reading.ask(n);  // memory works while the products are finished
+      multiply(linear, pair, weights, a, row, n, row == first && !unpacks ? &reading : nullptr, out);
+      if (row == first) reading.ask(n);  // memory works while the products are finished
       finish(pair, row, n, out);
     }
   };
@@ -313,8 +320,8 @@ static inline void add_bias(const PackedLinear &linear, int pair, int rows, floa
 // The same with bias: the part of a layer that thread t computes.
 template <class Finish>
 static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish) {
-  run_products(kernel, linear, a, rows, thread, ahead, deal, [&](int pair, int row, int n, float *out) {
+                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish, WantedFrom wanted = {}) {
+  run_products(kernel, linear, a, rows, thread, ahead, deal, wanted, [&](int pair, int row, int n, float *out) {
     add_bias(linear, pair, n, out);
     finish(pair, row, n, static_cast<const float *>(out));
   });

@@ -3,8 +3,12 @@
 // The team runs the same sequence of phases; every phase is cut by columns, rows or heads, and a barrier ends it where
 // the next one reads what other threads wrote. How the work is cut never changes the arithmetic of a row.
 #pragma once
+#include <array>
+#include <numeric>
+
 #include "attention.h"
 #include "decoder.h"
+#include "finished_rows.h"
 #include "output_head.h"
 
 class PassRunner {
@@ -24,6 +28,7 @@ class PassRunner {
       row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
+    std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
 
   // Null on success, else what is wrong with the pass; then nothing has been written.
@@ -40,7 +45,27 @@ class PassRunner {
     return packed_rows(m_.precision, m_.kernel.element, memory_, rows, m_.widest());
   }
 
-  bool are_chunks() const { return parts_.front().chunk >= 0; }
+  // What attention computes for some rows of the panel, dealt to the threads.
+  struct AttentionWork {
+    std::vector<AttentionItem> items;
+    std::vector<AttentionPart> parts;
+
+    bool are_chunks() const { return parts.front().chunk >= 0; }
+  };
+
+  // The work of the panel's rows [from, to) for each of the runs of rows that `each` calls its argument with.
+  template <class Each> void share_out(AttentionWork &work, Each &&each) {
+    work.items.clear();
+    each([&](int from, int to) {
+      plan_.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
+    });
+    Plan::deal(work.items, plan_.positions(), m_.shape.threads, work.parts);
+    if (work.are_chunks() && work.parts.size() > part_capacity_) {
+      part_capacity_ = work.parts.size();
+      part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+    }
+  }
+
   size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
 
   template <class Cell> AttentionScratch<Cell> &scratch(int thread) {
@@ -55,8 +80,9 @@ class PassRunner {
   const KvCache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
   int first_ = 0, rows_ = 0;  // of the panel
-  std::vector<AttentionItem> items_;
-  std::vector<AttentionPart> parts_;
+  AttentionWork work_, last_work_;  // of all rows; of those that the last layer finishes, where these are others
+  FinishedRows finished_;
+  std::array<int32_t, kPanelRows> all_rows_;  // 0, 1, ...
   AlignedBuffer part_memory_;  // [part][part_size] floats
   size_t part_capacity_ = 0;
   Barrier barrier_;
@@ -85,15 +111,18 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     else
       scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
   }
-  head_->begin_pass(pass);
+  head_->begin_pass(pass), finished_.begin_pass(pass);
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
     rows_ = std::min(kPanelRows, pass.rows - first_);
-    plan_.cut(first_, first_ + rows_, m_.shape.heads, m_.shape.kv_heads, items_);
-    Plan::deal(items_, plan_.positions(), threads, parts_);
-    if (are_chunks() && parts_.size() > part_capacity_) {
-      part_capacity_ = parts_.size();
-      part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
-    }
+    finished_.begin_panel(first_, rows_);
+    if (pass.layers > 1 || finished_.are_all()) share_out(work_, [&](auto &&add) { add(0, rows_); });
+    if (!finished_.are_all() && finished_.count())
+      share_out(last_work_, [&](auto &&add) {
+        for (int i = 0, next; i < finished_.count(); i = next) {
+          for (next = i + 1; next < finished_.count() && finished_.row(next) == finished_.row(next - 1) + 1;) ++next;
+          add(finished_.row(i), finished_.row(next - 1) + 1);
+        }
+      });
     head_->begin_panel(first_, rows_);
     barrier_.reset(threads);
     deal_.reset(threads);

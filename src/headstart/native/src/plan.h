@@ -89,9 +89,8 @@ class Plan {
     return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
   }
 
-  // The work of the rows [begin, end), by kv head.
+  // Adds the work of the rows [begin, end), by kv head.
   void cut(int begin, int end, int heads, int kv_heads, std::vector<AttentionItem> &items) const {
-    items.clear();
     const int group = heads / kv_heads;
     const int item_heads = group < kTileEntries ? group : kTileEntries;
     const int item_rows = kTileEntries / item_heads;

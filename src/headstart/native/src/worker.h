@@ -13,7 +13,8 @@ class PassRunner::Worker {
         pass_(*runner.pass_),
         thread_(thread),
         threads_(m_.shape.threads),
-        rows_(runner.rows_) {}
+        rows_(runner.rows_),
+        panel_rows_(runner.all_rows_.data()) {}
 
   void run() {
     const HugeBuffer &stream = m_.streams[thread_];
@@ -31,7 +32,8 @@ class PassRunner::Worker {
     copy_taps(pass_.layers);
     copy_final_taps();
     p_.head_->run(
-        thread_, ahead_, p_.deal_, [this](int row, float *out) { norm_row(m_.final_norm, x(row), out); },
+        thread_, ahead_, p_.deal_,
+        [this](int row, float *out) { norm_row(m_.final_norm, x(p_.finished_.places()[row]), out); },
         [this] { barrier(); });
   }
 
@@ -178,33 +180,56 @@ class PassRunner::Worker {
                 [&](int row, float *) { return reinterpret_cast<const float *>(rows.row(row)); });
   }
 
-  template <class Finish> void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish) {
-    run_linear(m_.kernel, layer, input, rows, thread_, ahead_, p_.deal_, finish);
+  template <class Finish>
+  void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish, WantedFrom wanted = {}) {
+    run_linear(m_.kernel, layer, input, rows, thread_, ahead_, p_.deal_, finish, wanted);
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
     const Activations input = pack_attention_input(layer, index);
+    const bool narrows = index == pass_.layers - 1 && !p_.finished_.are_all();
     Activations mlp_input;
-    if (m_.shape.parallel_residual)
-      mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
-    linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_));
+    const auto pack_beside = [&] {
+      if (m_.shape.parallel_residual)
+        mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
+    };
+    if (!narrows) pack_beside();
+    linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
+           narrows ? queries_of_finished() : WantedFrom{});
     barrier();
-    if (m_.precision == Precision::fp32) {
+    if (m_.precision == Precision::fp32)
       store_keys_and_values<float>(layer, index);
-      barrier();
-      attend<float>(layer, index);
-    } else {
+    else
       store_keys_and_values<Bf16>(layer, index);
-      barrier();
-      attend<Bf16>(layer, index);
-    }
     barrier();
+    if (narrows && !narrow()) return;
+    if (m_.precision == Precision::fp32)
+      attend<float>(layer, index, narrows);
+    else
+      attend<Bf16>(layer, index, narrows);
+    barrier();
+    if (narrows) pack_beside();
     add_branch(layer.linears[kOutput], pack_quantised(p_.attended_, m_.attention), layer.norms[kAttentionPostNorm]);
     if (!m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
     run_up(layer.linears[kUp], mlp_input);
     barrier();
     add_branch(layer.linears[kDown], pack_quantised(p_.middle_, m_.mlp), layer.norms[kMlpPostNorm]);
+  }
+
+  // Nobody reads the queries of other rows.
+  WantedFrom queries_of_finished() const {
+    const int first = p_.finished_.count() ? p_.finished_.row(0) : round_up(rows_, kRowBlock);
+    return {m_.shape.heads * m_.shape.head_dim / kColumns, first / kRowBlock * kRowBlock};
+  }
+
+  // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
+  // x behind the next barrier.
+  bool narrow() {
+    rows_ = p_.finished_.count(), panel_rows_ = p_.finished_.rows();
+    if (thread_ == 0)
+      for (int i = 0; i < rows_; ++i) std::memmove(x(i), x(p_.finished_.row(i)), m_.hidden * sizeof(float));
+    return rows_ > 0;
   }
 
   // x += linear(input), normed first where the model has a post norm.
@@ -277,35 +302,37 @@ class PassRunner::Worker {
     write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
-  template <class Cell> void attend(const DecoderLayer &layer, int index) {
+  template <class Cell> void attend(const DecoderLayer &layer, int index, bool narrowed) {
+    const AttentionWork &work = narrowed ? p_.last_work_ : p_.work_;
     const AttentionLayer attention{*p_.cache_,        p_.plan_,
                                    p_.plan_.positions(), index,
                                    layer.window,      m_.shape.head_dim,
                                    m_.shape.attention_scale, m_.shape.attention_softcap,
                                    rotation(layer, kQueryNorm), p_.qkv_,
                                    p_.qkv_stride_,    p_.first_,
-                                   p_.attended_,      m_.middle_kind(),
-                                   ahead_};
+                                   p_.attended_,
+                                   narrowed ? p_.finished_.places() : p_.all_rows_.data(),
+                                   m_.middle_kind(),  ahead_};
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
-    const int parts = static_cast<int>(p_.parts_.size());
+    const int parts = static_cast<int>(work.parts.size());
     const size_t size = p_.part_size();
     for (int n = 0; n < parts; ++n) {
       const int i = Plan::goes_backwards(thread_) ? parts - 1 - n : n;
-      const AttentionPart &part = p_.parts_[i];
+      const AttentionPart &part = work.parts[i];
       if (part.thread != thread_) continue;
-      AttentionTile<Cell> tile(attention, p_.items_[part.item], part.ask, scratch);
+      AttentionTile<Cell> tile(attention, work.items[part.item], part.ask, scratch);
       if (part.chunk < 0)
         tile.run();
       else
         tile.run_part(part.chunk, p_.part_memory_.as<float>() + i * size);
     }
-    if (!p_.are_chunks()) return;
+    if (!work.are_chunks()) return;
     barrier();
     for (int i = 0; i < parts;) {
-      const int item = p_.parts_[i].item, first = i;
-      while (i < parts && p_.parts_[i].item == item) ++i;
+      const int item = work.parts[i].item, first = i;
+      while (i < parts && work.parts[i].item == item) ++i;
       if (item % threads_ == thread_)
-        AttentionTile<Cell>(attention, p_.items_[item], -1, scratch)
+        AttentionTile<Cell>(attention, work.items[item], -1, scratch)
             .merge_parts(p_.part_memory_.as<float>() + first * size, i - first);
     }
   }
@@ -326,14 +353,16 @@ class PassRunner::Worker {
   }
   void copy_tap(int tap, int row, const float *from, float scale) {
     const size_t size = m_.shape.hidden;
-    float *to = pass_.tap_rows[tap] + (p_.first_ + row) * size;
+    float *to = pass_.tap_rows[tap] + (p_.first_ + panel_rows_[row]) * size;
     for (size_t k = 0; k < size; ++k) to[k] = from[k] * scale;
   }
 
   PassRunner &p_;
   Decoder &m_;
   const HeadstartPass &pass_;
-  const int thread_, threads_, rows_;
+  const int thread_, threads_;
+  int rows_;                   // that are at work
+  const int32_t *panel_rows_;  // [row] its place in the panel
   int phase_ = 0;
   ReadAhead ahead_;
 };
