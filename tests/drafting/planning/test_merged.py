@@ -64,6 +64,19 @@ def test_the_merged_tree_holds_every_path_once_and_its_best_nodes_are_a_tree(man
     assert sum(merged.reach[node] for node in best) == pytest.approx(sum(sorted(merged.reach, reverse=True)[:count]))
 
 
+def test_the_likeliest_path_comes_first_row_by_row() -> None:
+    """Its rows need not move in the cache when they are accepted."""
+    learned = rates(0.9, 0.5, 0.1)
+    unlikely, likely = (
+        guesses([7, 8, 9], [ROOT, 0, 1], [2, 0, 0]),
+        guesses([1, 2, 3, 4], [ROOT, ROOT, 1, 2], [1, 0, 0, 0]),
+    )
+    merged = merge([(1, unlikely, learned), (2, likely, learned)])
+    tree = merged.tree(merged.ranked(7))
+    assert tree.tokens.tolist() == [2, 3, 4, 1, 7, 8, 9]
+    assert tree.parents.tolist() == [ROOT, 0, 1, ROOT, ROOT, 4, 5]
+
+
 @given(st.lists(trees, min_size=1, max_size=3))
 def test_children_of_one_drafter_each_share_one_parents_chance(many: list[Guesses]) -> None:
     """With one guess a parent from every drafter, chances of siblings never add up to more than 1."""

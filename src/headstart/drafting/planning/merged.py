@@ -80,10 +80,21 @@ class MergedGuesses:
         return sorted(range(len(reach)), key=reach.__getitem__, reverse=True)[:count]
 
     def tree(self, nodes: Sequence[int]) -> DraftTree:
-        """These nodes, which hold all parents of theirs, as a draft."""
+        """These nodes, the likeliest first, which hold all parents of theirs, as a draft.
+
+        Depth first: rows of the likeliest path stand where they stay once they are accepted.
+        """
         if not nodes:
             return DraftTree.empty()
-        kept = sorted(nodes)
+        children: dict[int, list[int]] = {}
+        for node in nodes:
+            children.setdefault(self.parents[node], []).append(node)
+        kept: list[int] = []
+        waiting = children[ROOT][::-1]
+        while waiting:
+            node = waiting.pop()
+            kept.append(node)
+            waiting += children.get(node, [])[::-1]
         place = {ROOT: ROOT} | {node: i for i, node in enumerate(kept)}
         tokens, parents = self.tokens, self.parents
         return DraftTree(

@@ -58,15 +58,25 @@ class Merged {
     return ranked_;
   }
 
-  // These nodes, which hold all parents of theirs, without grades.
-  void pick(std::vector<int> &nodes, Guesses &out) {
+  // These nodes, the likeliest first, which hold all parents of theirs, without grades. Depth first: rows of the
+  // likeliest path stand where they stay once they are accepted.
+  void pick(const std::vector<int> &nodes, Guesses &out) {
     out.clear();
-    std::sort(nodes.begin(), nodes.end());
-    place_.assign(tree_.size(), kRoot);
-    for (const int node : nodes) {
+    place_.resize(tree_.size());
+    first_child_.assign(tree_.size() + 1, kNone), sibling_.resize(tree_.size());  // [parent + 1], [node]
+    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+      int &first = first_child_[tree_.parents[*node] + 1];
+      sibling_[*node] = first, first = *node;
+    }
+    waiting_.assign(1, first_child_[0]);
+    while (!waiting_.empty()) {
+      const int node = waiting_.back();
+      waiting_.pop_back();
+      if (node == kNone) continue;
       place_[node] = out.size();
       const int parent = tree_.parents[node];
       out.add(tree_.tokens[node], parent == kRoot ? kRoot : place_[parent], 0);
+      waiting_.push_back(sibling_[node]), waiting_.push_back(first_child_[node + 1]);
     }
   }
 
@@ -75,6 +85,7 @@ class Merged {
 
  private:
   static constexpr double kMostCertain = 0.995;
+  static constexpr int kNone = -1;
 
   // The chances of one parent's children do not add up to more than 1.
   void scale(const std::vector<int> &siblings) {
@@ -87,6 +98,7 @@ class Merged {
   Guesses tree_;
   std::vector<double> chances_, reach_;  // [node]
   std::vector<int> owners_, heard_, ranked_, place_, places_[kGuessers];
+  std::vector<int> first_child_, sibling_, waiting_;
   std::vector<std::vector<int>> children_;
   std::unordered_map<int64_t, int> nodes_;  // by parent and token
 };
