@@ -114,6 +114,12 @@ def test_choices_and_empty_options_are_named() -> None:
     assert create_drafter("suffix", CONTEXT, factor=2)
 
 
+def test_what_is_no_dictionary_of_options_is_refused() -> None:
+    for value in ('{"eagle3":{"width":4}', 3, [1]):
+        with pytest.raises(ConfigError, match=r"'drafter_options' of drafter 'auto' is .*; it must be a dict"):
+            create_drafter("auto", CONTEXT, drafter_options=value)
+
+
 def test_another_package_adds_a_drafter(install) -> None:
     install("silent = silent_drafters:Silent")
     info = available_drafters()["silent"]

@@ -109,6 +109,8 @@ def _fits(value: object, kind: Any) -> bool:
         return any(_fits(value, option) for option in get_args(kind))
     if origin is Literal:
         return value in get_args(kind)
+    if origin is dict:
+        return isinstance(value, Mapping)
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is int:
@@ -122,6 +124,8 @@ def _describe(kind: Any) -> str:
         return " or ".join(_describe(option) for option in get_args(kind))
     if origin is Literal:
         return " or ".join(repr(choice) for choice in get_args(kind))
+    if origin is dict:
+        return "a dictionary, in a command JSON in braces"
     if kind is NoneType:
         return "None"
     return {int: "an integer", float: "a number", bool: "True or False", str: "a string"}.get(kind, str(kind))

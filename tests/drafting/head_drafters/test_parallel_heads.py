@@ -102,6 +102,12 @@ def test_a_shape_of_ones_own() -> None:
     assert smaller.tokens.tolist() == [best[0][0], best[0][1]]
 
 
+def test_what_is_no_list_of_paths_is_refused() -> None:
+    for shape in (5, "x", [1.5], [0, 1]):
+        with pytest.raises(ConfigError, match="give a list of paths"):
+            MedusaOptions(shape=shape)
+
+
 def test_a_tree_holds_the_paths_that_are_likeliest_together() -> None:
     """By enumeration of all paths, with the product of the slots' probabilities."""
     drafter = head_drafter("medusa", VOCAB, {"min_probability": 0, "width": 8, "tree_nodes": 10})

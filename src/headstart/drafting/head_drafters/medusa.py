@@ -28,6 +28,9 @@ class MedusaOptions(ConfidenceOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        lists = (list, tuple)
+        are_paths = isinstance(self.shape, lists) and all(isinstance(path, lists) for path in self.shape)
+        require(are_paths, f"shape is {self.shape!r}; give a list of paths, like [[0], [1], [0, 0]].")
         known: set[tuple[int, ...]] = {()}
         for path in map(tuple, self.shape):
             sensible = all(isinstance(rank, int) and rank >= 0 for rank in path)
