@@ -16,6 +16,7 @@ from torch import Tensor
 from headstart.models.heads.eagle import EagleHead, RotaryTable
 from headstart.models.heads.saving import save_head
 from headstart.models.heads.tables import TargetTables
+from headstart.training.context_lessons import BatchContext, ContextLessons
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch, shift
@@ -52,13 +53,15 @@ class EagleObjective:
     ) -> None:
         self.head = head
         self._teacher = Teacher(tables, teacher_ids)
+        self._lessons = ContextLessons(head, tables, teacher_ids) if head.config.reduced else None
         self._embedding = tables.embedding if head.embedding is None else head.embedding
         self._loss, self._steps, self._decay, self.depth = loss, steps, decay, depth
         self._dropout = dropout
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay)
+        context = None if self._lessons is None else self._lessons.of(batch)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, context)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
@@ -66,7 +69,7 @@ class EagleObjective:
             output = unrolled.step()
             places = losses.places(step)
             learnt = output[places[unrolled.places]]
-            total = total + token_weight * losses.loss(step, places, learnt, self._logits)
+            total = total + token_weight * losses.loss(step, places, learnt, partial(self._logits, context))
             if self.head.config.variant == "eagle":
                 wanted = batch.guessed(step)
                 imitated = _ahead(batch.final, 1 + step)[wanted]
@@ -77,17 +80,19 @@ class EagleObjective:
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:
-        chains = Chains(self._teacher, batch)
+        context = None if self._lessons is None else self._lessons.of(batch)
+        chains = Chains(self._teacher, batch, context=context)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch)
         for step in range(self.depth):
-            chains.judge(step, self._logits(unrolled.step()))
+            chains.judge(step, self._logits(context, unrolled.step()))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record, torch.bfloat16)
 
-    def _logits(self, output: Tensor) -> Tensor:
-        return self.head.logits(output, self._teacher.draft_head.to(output.dtype))
+    def _logits(self, context: BatchContext | None, output: Tensor) -> Tensor:
+        logits = self.head.logits(output, self._teacher.draft_head.to(output.dtype))
+        return logits if context is None else torch.cat((logits, context.logits(output)), dim=-1)
 
 
 class _Unrolled:

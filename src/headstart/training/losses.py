@@ -49,7 +49,9 @@ _ROWS = 512
 """States whose logits are held at a time."""
 
 
-def sum_by_rows(loss: Callable[[Tensor, slice], Tensor], states: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+def sum_by_rows(
+    loss: Callable[[Tensor, slice], Tensor], states: Tensor, parameters: Sequence[Tensor], made: Sequence[Tensor] = ()
+) -> Tensor:
     """``loss(states[rows], rows)`` summed over slices of rows, with the gradients of ``states`` and ``parameters``.
 
     Each slice's gradients are taken at once, so that its logits are gone before the next one's are made: on a CPU
@@ -59,14 +61,23 @@ def sum_by_rows(loss: Callable[[Tensor, slice], Tensor], states: Tensor, paramet
         loss: scalar, a sum over the rows it is given.
         states: [row, ...].
         parameters: all that ``loss`` learns besides.
+        made: what the last of these are copies of, where they are no parameters but made of such: it gets their
+            gradients.
     """
-    summed: Tensor = _SumByRows.apply(loss, states, *parameters)  # type: ignore[no-untyped-call]
+    outer = (*parameters[: len(parameters) - len(made)], *made)
+    summed: Tensor = _SumByRows.apply(loss, states, tuple(parameters), *outer)  # type: ignore[no-untyped-call]
     return summed
 
 
 class _SumByRows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, loss: Callable[[Tensor, slice], Tensor], states: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        loss: Callable[[Tensor, slice], Tensor],
+        states: Tensor,
+        parameters: tuple[Tensor, ...],
+        *outer: Tensor,
+    ) -> Tensor:
         total = torch.zeros((), device=states.device)
         of_states = torch.zeros_like(states)
         of_parameters: list[Tensor | None] = [None] * len(parameters)
@@ -89,4 +100,5 @@ class _SumByRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (factor,) = upstream
-        return None, *(None if gradient is None else gradient * factor for gradient in ctx.gradients)
+        of_states, *of_parameters = (None if gradient is None else gradient * factor for gradient in ctx.gradients)
+        return None, of_states, None, *of_parameters

@@ -12,8 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.models.heads.tables import TargetTables
+from headstart.training.context_lessons import BatchContext
 from headstart.training.losses import ROW_LOSSES, LossName, sum_by_rows
 from headstart.training.states import Batch, shift
+
+_UNSEEN = -1e4
+"""Logit of a token that cannot be."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +84,12 @@ class Teacher:
         self.draft_head = tables.head if len(ids) == len(tables.head) else tables.head[ids]
         self._softcap = softcap
 
-    def logits(self, final: Tensor) -> Tensor:
-        """float32 [row, draft vocab] by the target's own head, after states [row, hidden]."""
-        logits = F.linear(final.to(self.draft_head.dtype), self.draft_head).float()
+    def logits(self, final: Tensor, more: Tensor | None = None) -> Tensor:
+        """float32 [row, draft vocab] by the target's own head, after states [row, hidden]; behind them those of
+        ``more`` of its rows [token, hidden]."""
+        head = self.draft_head if more is None else torch.cat((self.draft_head, more))
+        logits = F.linear(final.to(head.dtype), head).float()
         return logits if self._softcap is None else torch.tanh(logits / self._softcap) * self._softcap
-
-    def probs(self, final: Tensor) -> Tensor:
-        """float32 [row, draft vocab], summing to 1, after states [row, hidden]."""
-        return self.logits(final).softmax(-1)
 
 
 class StepLosses:
@@ -99,10 +101,23 @@ class StepLosses:
 
     Args:
         head: what is learnt.
+        context: tokens that a guess may be besides, where the text holds them: their logits stand behind those of the
+            draft vocabulary.
     """
 
-    def __init__(self, head: nn.Module, teacher: Teacher, batch: Batch, loss: LossName, decay: float) -> None:
-        self._parameters = [parameter for _, parameter in trainable(head)]
+    def __init__(
+        self,
+        head: nn.Module,
+        teacher: Teacher,
+        batch: Batch,
+        loss: LossName,
+        decay: float,
+        context: BatchContext | None = None,
+    ) -> None:
+        self._parameters: list[Tensor] = [parameter for _, parameter in trainable(head)]
+        if context is not None:
+            self._parameters.append(context.rows)
+        self._made = () if context is None else (context.made_rows,)
         self._teacher, self._batch = teacher, batch
         self._row_loss, self._decay = ROW_LOSSES[loss], decay
         self._scale = batch.guessed(0).sum().clamp(min=1)
@@ -111,9 +126,13 @@ class StepLosses:
         final = batch.final[says]
         self._row_of = says.flatten().cumsum(0).view_as(says) - 1
         with torch.no_grad():
-            self._probs = teacher.probs(final)
-            reduced = len(teacher.ids) < len(teacher.said)
-            self._in_reach = teacher.said[batch.favourites[says]] if reduced else None
+            self._unseen = None if context is None else ~context.seen[says]
+            more = None if context is None else context.target_rows
+            self._probs = _hide(teacher.logits(final, more), self._unseen).softmax(-1)
+            favourites = batch.favourites[says]
+            self._in_reach = teacher.said[favourites] if len(teacher.ids) < len(teacher.said) else None
+            if self._in_reach is not None and context is not None:
+                self._in_reach |= context.holds(favourites, says)
 
     def places(self, depth: int) -> Tensor:
         """bool [pack, position] where a guess of this depth is learnt."""
@@ -133,9 +152,11 @@ class StepLosses:
         laws = shift(self._row_of, 1 + depth, 0)[places]
 
         def of_rows(states: Tensor, rows: slice) -> Tensor:
-            return self._row_loss(say(states).float(), self._probs[laws[rows]]).sum()
+            own = laws[rows]
+            unseen = None if self._unseen is None else self._unseen[own]
+            return self._row_loss(_hide(say(states).float(), unseen), self._probs[own]).sum()
 
-        return self._decay**depth * sum_by_rows(of_rows, states, self._parameters) / self._scale
+        return self._decay**depth * sum_by_rows(of_rows, states, self._parameters, self._made) / self._scale
 
 
 class Chains:
@@ -143,18 +164,25 @@ class Chains:
 
     Args:
         among: bool [pack, position] places that are looked at; None: all of them.
+        context: as in ``StepLosses``.
     """
 
-    def __init__(self, teacher: Teacher, batch: Batch, among: Tensor | None = None) -> None:
-        self._teacher, self._batch = teacher, batch
+    def __init__(
+        self, teacher: Teacher, batch: Batch, among: Tensor | None = None, context: BatchContext | None = None
+    ) -> None:
+        self._teacher, self._batch, self._context = teacher, batch, context
         self.places = batch.guessed(0) if among is None else batch.guessed(0) & among
         self._alive = torch.ones(int(self.places.sum()), dtype=torch.bool, device=batch.tokens.device)
         self._right: list[Tensor] = []
         self._accepted: list[Tensor] = []
 
     def judge(self, depth: int, logits: Tensor) -> None:
-        """Take in the guesses of one depth, the first first: [place, draft vocab]."""
-        self.judge_tokens(depth, self._teacher.ids[logits.argmax(-1)])
+        """Take in the guesses of one depth, the first first: [place, draft vocab], and logits of context tokens."""
+        ids = self._teacher.ids
+        if self._context is not None:
+            logits = _hide(logits, ~self._context.seen[self.places])
+            ids = torch.cat((ids, self._context.ids))
+        self.judge_tokens(depth, ids[logits.argmax(-1)])
 
     def judge_tokens(self, depth: int, guesses: Tensor) -> None:
         """The same, given as int64 [place] target ids."""
@@ -166,6 +194,15 @@ class Chains:
 
     def result(self) -> HeldOut:
         return HeldOut(len(self._alive), torch.stack(self._right).cpu(), torch.stack(self._accepted).cpu())
+
+
+def _hide(logits: Tensor, unseen: Tensor | None) -> Tensor:
+    """Logits [row, draft vocab + token] with next to no chance for tokens that the text does not hold: bool
+    [row, token]. A number, since no chance at all times its logarithm would be none."""
+    if unseen is None:
+        return logits
+    draft = logits.shape[-1] - unseen.shape[-1]
+    return torch.cat((logits[:, :draft], logits[:, draft:].masked_fill(unseen, _UNSEEN)), dim=-1)
 
 
 def trainable(head: nn.Module) -> list[tuple[str, nn.Parameter]]:

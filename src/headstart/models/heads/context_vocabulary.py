@@ -55,8 +55,9 @@ class ContextVocabulary:
         if not head.config.norm_output:
             rows = rows * head.norm.weight.detach().cpu().float()
         inputs = self.table[ids].float()
-        apart = torch.arange(len(rows)) % _LEFT_OUT == 0
-        self.map = _ridge(inputs[~apart], rows[~apart]).T.contiguous()
+        row_map = RowMap(inputs)
+        apart = row_map.apart
+        self.map = row_map(rows).T.contiguous()
         """float32 [hidden, target hidden]."""
         residual = rows[apart] - inputs[apart] @ self.map.T
         variance = float((rows[apart] - rows[~apart].mean(0)).square().sum())
@@ -161,9 +162,22 @@ def context_vocabulary(head: EagleHead, tables: TargetTables, vocab_size: int) -
     return vocabulary if vocabulary.explained >= _LEAST_EXPLAINED else None
 
 
-def _ridge(inputs: Tensor, outputs: Tensor) -> Tensor:
-    """[in, out] that maps ``inputs`` [row, in] to about ``outputs`` [row, out]."""
-    squares = inputs.T @ inputs
-    penalty = _RIDGE * float(squares.diagonal().mean())
-    solved: Tensor = torch.linalg.solve(squares + penalty * torch.eye(len(squares)), inputs.T @ outputs)
-    return solved
+class RowMap:
+    """Ridge regression from the target's output rows to a head's, linear in the latter.
+
+    Args:
+        inputs: float32 [row, target hidden] of the tokens that the head has.
+    """
+
+    def __init__(self, inputs: Tensor) -> None:
+        self.apart = torch.arange(len(inputs), device=inputs.device) % _LEFT_OUT == 0
+        """bool [row] left out, to tell how good the map is."""
+        seen = inputs[~self.apart]
+        squares = seen.T @ seen
+        penalty = _RIDGE * float(squares.diagonal().mean())
+        self._solver = torch.linalg.solve(squares + penalty * torch.eye(len(squares), device=inputs.device), seen.T)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """[target hidden, hidden] that maps the target's rows to about ``rows`` [row, hidden]."""
+        mapped: Tensor = self._solver @ rows[~self.apart]
+        return mapped
