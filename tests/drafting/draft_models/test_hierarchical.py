@@ -299,7 +299,7 @@ def test_bad_options_are_refused() -> None:
         ({"inner": "psychic"}, "no drafter 'psychic'"),
         ({"inner_nodes": 0}, "inner_nodes is 0"),
         ({"inner_options": {"wrong": 1}}, "no option 'wrong'"),
-        ({"inner_options": "fast"}, "inner_options is 'fast'"),
+        ({"inner_options": "fast"}, "'fast'; it must be a dictionary"),
         ({"inner": "draft-model"}, "name it in inner_options"),
     ):
         with pytest.raises(ConfigError, match=message):

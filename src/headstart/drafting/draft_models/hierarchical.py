@@ -46,10 +46,6 @@ class HierarchicalOptions(DraftModelOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.inner_nodes >= 1, f"inner_nodes is {self.inner_nodes}; it must be 1 or more.")
-        require(
-            isinstance(self.inner_options, dict),
-            f"inner_options is {self.inner_options!r}; it must be a dictionary of names and values.",
-        )
 
 
 @runtime_checkable
