@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.models.heads.context_vocabulary import ContextVocabulary, RowMap
+from headstart.models.heads.context_vocabulary import ContextVocabulary, RowMap, mapped_rows
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.tables import TargetTables
 from headstart.training.states import Batch
@@ -55,10 +55,8 @@ class BatchContext:
         before = (up_to - counts).gather(1, starts[:, :, None].expand_as(counts))
         self.seen = up_to > before
         self.target_rows = table[self.ids]
-        weight = head.lm_head.weight
-        own = weight if head.config.norm_output else weight * head.norm.weight
-        with torch.autocast(weight.device.type, enabled=False):
-            self.made_rows = self.target_rows.float() @ row_map(own.float())
+        with torch.autocast(table.device.type, enabled=False):
+            self.made_rows = self.target_rows.float() @ row_map(mapped_rows(head).float())
         self.rows = self.made_rows.detach().requires_grad_()
 
     def holds(self, tokens: Tensor, places: Tensor) -> Tensor:

@@ -47,13 +47,11 @@ class ContextVocabulary:
         self._tied = self.table.data_ptr() == tables.embedding.data_ptr()
         ids = head.target_ids.cpu()
         known = ids < len(self.table)
-        ids, rows = ids[known], head.lm_head.weight.detach().cpu().float()[known]
+        ids, rows = ids[known], mapped_rows(head).detach().cpu().float()[known]
         self.lacks: NDArray[np.bool_] = np.ones(len(self.table), np.bool_)
         """[vocab] of the target."""
         self.lacks[ids.numpy()] = False
         self.lacks[vocab_size:] = False
-        if not head.config.norm_output:
-            rows = rows * head.norm.weight.detach().cpu().float()
         inputs = self.table[ids].float()
         row_map = RowMap(inputs)
         apart = row_map.apart
@@ -172,12 +170,19 @@ class RowMap:
     def __init__(self, inputs: Tensor) -> None:
         self.apart = torch.arange(len(inputs), device=inputs.device) % _LEFT_OUT == 0
         """bool [row] left out, to tell how good the map is."""
-        seen = inputs[~self.apart]
-        squares = seen.T @ seen
+        self._seen = inputs[~self.apart]
+        squares = self._seen.T @ self._seen
         penalty = _RIDGE * float(squares.diagonal().mean())
-        self._solver = torch.linalg.solve(squares + penalty * torch.eye(len(squares), device=inputs.device), seen.T)
+        self._factors = torch.linalg.lu_factor(squares + penalty * torch.eye(len(squares), device=inputs.device))
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[target hidden, hidden] that maps the target's rows to about ``rows`` [row, hidden]."""
-        mapped: Tensor = self._solver @ rows[~self.apart]
+        mapped: Tensor = torch.linalg.lu_solve(*self._factors, self._seen.T @ rows[~self.apart])
         return mapped
+
+
+def mapped_rows(head: EagleHead) -> Tensor:
+    """[draft vocab, hidden] what a map makes of the target's rows: the head's output rows, with the weight of its last
+    norm in them where states that are fed back lack it."""
+    rows = head.lm_head.weight
+    return rows if head.config.norm_output else rows * head.norm.weight

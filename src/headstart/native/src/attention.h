@@ -340,7 +340,8 @@ template <class Cell> class AttentionTile {
     const int d = layer_.head_dim;
     for (int entry = 0; entry < entries_; ++entry) {
       const Lanes share = splat(1.f / s_.total[entry]);
-      const int row = layer_.places[row_of(entry) - layer_.first_row], column = (item_.first_head + entry % item_.heads) * d;
+      const int row = layer_.places[row_of(entry) - layer_.first_row];
+      const int column = (item_.first_head + entry % item_.heads) * d;
       for (int k = 0; k < d; k += 16)
         store_activation(layer_.out_kind, layer_.out, row, column + k, load(s_.sum + entry * d + k) * share);
     }

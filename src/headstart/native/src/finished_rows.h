@@ -1,5 +1,5 @@
-// Rows of a panel that go on behind the last layer's keys and values: those that somebody asks something of. Of a prompt
-// that is but the last one, and of a head, which has one layer, all the others need next to nothing.
+// Rows of a panel that go on behind the last layer's keys and values: those that somebody asks something of. Of a
+// prompt that is but the last one, and of a head, which has one layer, all the others need next to nothing.
 #pragma once
 #include <algorithm>
 #include <vector>
