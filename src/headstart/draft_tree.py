@@ -1,4 +1,4 @@
-"""The draft tree: what every drafter proposes and every verification rule reads (DESIGN section 4).
+"""The draft tree: what every drafter proposes and every verification rule reads.
 
 A chain is a tree in which every node has one child; no guess at all is the empty tree (plain decoding). The
 integer structure lives in NumPy on the host, the draft's probabilities stay tensors.

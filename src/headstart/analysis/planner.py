@@ -1,7 +1,7 @@
 """What speculation will bring for a model on a machine: measures costs and acceptance, predicts tokens per second.
 
 Theorem 3.8 (Leviathan et al. 2023) in its tree form: a round yields 1 + the accepted guesses and costs draft + target
-pass + the rest; all of these are measured instead of assumed (methods-exact C).
+pass + the rest; all of these are measured instead of assumed (docs/exactness.md 10).
 """
 
 from __future__ import annotations

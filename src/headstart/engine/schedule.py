@@ -98,7 +98,7 @@ def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:
 
 
 def _budget(sequence: Sequence, share: int, max_context: int) -> DraftBudget:
-    """Near the end of the context or of the output the tree shrinks, then decoding is plain (seed 001)."""
+    """Near the end of the context or of the output the tree shrinks, then decoding is plain."""
     wishes = sequence.speculation
     if not wishes.enabled:
         return DraftBudget(0, 0)

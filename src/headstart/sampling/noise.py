@@ -94,7 +94,7 @@ class SequenceNoise:
     def position_exponentials(self, position: int, vocab_size: int, ids: Tensor | None = None) -> Tensor:
         """Exp(1) noise of the token at ``position``, float64 [vocab], or [id] for int64 ``ids`` (the same bits).
 
-        argmin E/p over it draws from p; draws for the same position are coupled (methods-exact A6).
+        argmin E/p over it draws from p; draws for the same position are coupled (docs/exactness.md 6).
         """
         return torch.from_numpy(self._row(Stream.TARGET, position, 0, vocab_size, _host(ids)))
 
@@ -131,7 +131,7 @@ class SequenceNoise:
     def draw_distinct(self, stream: Stream, root: int, index: int, weights: Tensor, count: int) -> list[int]:
         """Up to ``count`` tokens without replacement, in the order drawn; fewer where fewer weights are above 0.
 
-        The smallest E / weights in order: the same as drawing one after another from what is left (methods-exact A4).
+        The smallest E / weights in order: the same as drawing one by one from what is left (docs/exactness.md 4).
 
         Raises:
             ValueError: as ``draw``.
@@ -166,7 +166,7 @@ class SequenceNoise:
         return found if len(found) else None
 
     def draw_at(self, position: int, vocab_size: int, weights: NDArray[np.float64], ids: IdArray | None = None) -> int:
-        """The coupled draw of the token at ``position``: argmin of E / weights (methods-exact A5, A6).
+        """The coupled draw of the token at ``position``: argmin of E / weights (docs/exactness.md 5, 6).
 
         ``weights`` on the host: [vocab], or [id] for the tokens ``ids``; some must be above 0.
 

@@ -1,9 +1,9 @@
 """From the target's logits to the law of the next token, along one path's own history.
 
-The order is vLLM's (methods-exact A9): allowed and banned tokens, banned sequences, min_tokens, logit bias; repetition,
-frequency and presence penalties; a greedy request stops here; temperature, min-p, top-k, top-p. Rows are processed on
-the host, one at a time, logits in float32 and probabilities in float64, so that a row's law never depends on its
-neighbours.
+The order is vLLM's (docs/exactness.md 9): allowed and banned tokens, banned sequences, min_tokens, logit bias;
+repetition, frequency and presence penalties; a greedy request stops here; temperature, min-p, top-k, top-p. Rows are
+processed on the host, one at a time, logits in float32 and probabilities in float64, so that a row's law never depends
+on its neighbours.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Transforms:
         """The token at ``position``: argmin of E / p over the position's noise, or the argmax if greedy.
 
         A draft and a target that sample the same position with the same noise agree as often as Gumbel coupling
-        can (methods-exact A6). Noise is computed only for tokens that may be drawn.
+        can (docs/exactness.md 6). Noise is computed only for tokens that may be drawn.
 
         Raises:
             RequestError: as ``law``.

@@ -28,7 +28,7 @@ def kl_then_acceptance(logits: Tensor, target_probs: Tensor) -> Tensor:
     """[row] w KL(p, q) + (1 - w) (1 - acceptance) with w = exp(-3 acceptance), held fixed.
 
     Total variation alone has next to no gradient where a draft knows nothing yet; KL carries it to where acceptance
-    counts (methods-trained, section 5).
+    counts.
     """
     log_q = logits.log_softmax(-1)
     entropy = torch.special.entr(target_probs).sum(-1)

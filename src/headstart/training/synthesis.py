@@ -2,7 +2,8 @@
 arXiv:2406.08464: a chat model that is given the user's header writes a question).
 
 A drafter must guess what its target says, in its chat template and at its temperatures; no other text teaches it as
-well (methods-trained, section 5). A base model, which has no chat template, continues texts instead of answering.
+well (Zhou et al. 2024, DistillSpec, arXiv:2310.08461).
+A base model, which has no chat template, continues texts instead of answering.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _TOLERANCE = 0.1
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How a head is trained; the defaults are those of methods-trained, section 6."""
+    """How a head is trained."""
 
     epochs: float = 4.0
     steps: int | None = None

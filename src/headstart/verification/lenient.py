@@ -18,8 +18,8 @@ def verify_lenient(
 
     Lossy for ``lenience`` l < 1, exact for l = 1. Sampled: draws x ~ q are kept with probability
     min(1, p(x) / (l q(x))), point masses with min(1, p(x) / l), each after the other; rejections leave
-    norm(max(p - q, 0)), so that no token is said with more than p(x) / l (methods-exact A8; sampling p itself instead
-    would break that). Greedy: see ``_walk_greedy``. Source: Leviathan et al. 2023, appendix A.5.
+    norm(max(p - q, 0)), so that no token is said with more than p(x) / l (docs/exactness.md 8; sampling p itself
+    instead would break that). Greedy: see ``_walk_greedy``. Source: Leviathan et al. 2023, appendix A.5.
 
     Raises:
         ConfigError: l outside (0, 1].

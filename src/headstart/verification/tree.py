@@ -29,8 +29,8 @@ def verify_draws(
 
     Laws are float64 [vocab]. Where nothing more is kept, y is drawn from the law that is left there. Children that no
     draw landed on are point masses: if y is one of them, the walk goes on below it, for the target said it
-    (methods-exact A5). Every step leaves the target's law to the next one, and which rule judges a draw depends on the
-    draws above it alone, never on values not yet judged; so the output follows the target.
+    (docs/exactness.md 5). Every step leaves the target's law to the next one, and which rule judges a draw depends on
+    the draws above it alone, never on values not yet judged; so the output follows the target.
     Sources: Miao et al. 2024 (SpecInfer) for several draws, Chen et al. 2024 (Sequoia) for draws without replacement.
 
     Raises:
@@ -83,7 +83,7 @@ def try_draws(
     so the kept draw, or y ~ p_K after K rejections, follows p. A duplicate always fails but still changes p_k. Draws
     that were not ``replaced`` came from one row, each from the rest of it: after a rejection q is renormalised without
     its token, p before it.
-    Source: Leviathan et al. 2023 for one step; methods-exact A3, A4 for several.
+    Source: Leviathan et al. 2023 for one step; docs/exactness.md 3, 4 for several.
     """
     rest: dict[int, Tensor] = {}
     for draw in draws:

@@ -56,7 +56,7 @@ class ChainDraft:
     def extend(self, logits: Tensor) -> bool:
         """Guess one more token from the logits [vocab] before it; False where the draft ends instead.
 
-        It ends before anything is drawn, so the law of what was drawn is untouched (methods-exact A0).
+        It ends before anything is drawn, so the law of what was drawn is untouched (docs/exactness.md 0).
         """
         if self.law.point_masses:
             if not self.law.is_confident(logits, self.tokens):

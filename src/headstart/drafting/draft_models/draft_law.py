@@ -1,7 +1,7 @@
 """The law that a drafter with a model guesses from: the request's own transforms over the draft's logits.
 
 The draft's law may differ from the target's (other temperature, other truncation): verification asks only that
-``draft_probs`` be the law a token was drawn from, bit for bit (methods-exact A0).
+``draft_probs`` be the law a token was drawn from, bit for bit (docs/exactness.md 0).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Trees that grow level by level from one model's logits: draws with and without replacement, and best guesses.
 
 How many draws a node gets follows from its level and from what was drawn above it, never from the values drawn
-there: that is what keeps sampled trees exact (methods-exact A3, A4).
+there: that is what keeps sampled trees exact (docs/exactness.md 3, 4).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class DistinctTree(DrawnTree):
 
 
 class CoupledTree(GrowingTree):
-    """Children are the tokens that the position's own noise picks first, second, ... (methods-exact A6).
+    """Children are the tokens that the position's own noise picks first, second, ... (docs/exactness.md 6).
 
     The target picks with the same noise, so these are what it most likely says.
     """

@@ -1,4 +1,4 @@
-"""A draft model that is drafted for itself: exact speculation inside the drafter (methods-exact B; Spector & Re 2023,
+"""A draft model that is drafted for itself: exact speculation inside the drafter (Spector & Re 2023,
 arXiv:2308.04623, stage their draft model likewise).
 
 Inside, the draft model's law q takes the target's place. What the inner rounds say, accepted guesses and corrections
@@ -299,8 +299,8 @@ class DraftNodeLaws:
 def round_noise(noise: SequenceNoise, root_position: int) -> SequenceNoise:
     """Noise for the inner rounds within one round.
 
-    Inner rounds of several rounds meet the same positions, and sampled draws must not share noise (methods-exact
-    A0); so each round has a key of its own, drawn from the sequence's nested noise.
+    Inner rounds of several rounds meet the same positions, and sampled draws must not share noise
+    (docs/exactness.md 0); so each round has a key of its own, drawn from the sequence's nested noise.
     """
     nested = noise.nested()
     low, high = (int(nested.uniform(Stream.DRAFT, root_position, word) * 2**32) for word in range(2))

@@ -15,7 +15,7 @@ from headstart.runner import ModelRunner, Span, SpanOutput
 
 
 class SecondModel:
-    """Reads sequences into a cache of its own, and only when a draft needs them (seed 001, D1 and D3).
+    """Reads sequences into a cache of its own, and only when a draft needs them.
 
     What the cache holds of a sequence is compared with the sequence itself: the longest common prefix stays, the rest
     is read. So rejected drafts, rounds without a draft and preemptions need no care of their own. When blocks run out,

@@ -1,7 +1,7 @@
 """What the target's own noise tells about the tokens to come.
 
 Guesses that are point masses are verified by a walk: at each position a request at temperature T > 0 says
-argmax(z + T g), z the target's logits and g the Gumbel noise of that position (methods-exact A5, A6). The noise is a
+argmax(z + T g), z the target's logits and g the Gumbel noise of that position (docs/exactness.md 5, 6). The noise is a
 function of seed, sample and position, so a drafter knows it before the target is asked, and may rank its guesses by
 its own logits with the same noise. What is said stays a function of the target and the noise alone, whatever was
 guessed, so the law is the target's (docs/decisions/0024).

@@ -1,6 +1,6 @@
 """Trees that grow level by level from the log-probabilities of a head, for several sequences at once.
 
-Nodes are point masses, so a tree may be pruned and re-ranked by what it holds (methods-exact A5).
+Nodes are point masses, so a tree may be pruned and re-ranked by what it holds (docs/exactness.md 5).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PaSS (Monea et al. 2023, arXiv:2311.13581; seed 003, section 3): the target drafts for itself after learnt inputs.
+"""PaSS (Monea et al. 2023, arXiv:2311.13581): the target drafts for itself after learnt inputs.
 
 The paper runs the target twice, once after its look-ahead tokens and once to verify. Here they ride in the pass that
 verifies: after the root and after every guess stand probe rows that read look-ahead embeddings, and those after the

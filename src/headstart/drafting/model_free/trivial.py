@@ -81,7 +81,7 @@ class ContextCounts:
 class CountDrafter(HistoryDrafter[ContextCounts]):
     """A chain from the counts of contexts of one length; it ends where nothing is known of a context.
 
-    Ending there is a rule on the law before the draw, so it leaves sampled drafts exact (methods-exact A0).
+    Ending there is a rule on the law before the draw, so it leaves sampled drafts exact (docs/exactness.md 0).
     """
 
     Options = CountOptions

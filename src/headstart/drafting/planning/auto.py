@@ -3,8 +3,9 @@
 A round costs draft + target(rows) + overhead and yields one token plus the guesses that are accepted. All three costs
 are measured while decoding; acceptance is learnt by drafter, grade and sequence. Each round, the nodes of all sequences
 compete in one list, the likeliest first. It is cut where the expected tokens per unit of time are highest: the tree
-form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (methods-exact C). A drafter rests for a sequence if its
-guesses, beyond those of cheaper drafters, are worth less than its time and their rows; it is tried again now and then.
+form of Theorem 3.8 (Leviathan et al. 2023) with measured costs (docs/exactness.md 10). A drafter rests for a sequence
+if its guesses, beyond those of cheaper drafters, are worth less than its time and their rows; it is tried again now
+and then.
 
 How many rows pay depends on measured times, so trees differ from run to run. The tokens do not: all guesses are point
 masses (drafters that draw are asked to share the target's noise), so the target alone decides each token.

@@ -1,7 +1,7 @@
 """Guesses of several drafters in one tree, each with an estimate of how likely it is to be accepted.
 
 All guesses are verified as point masses: their tree may be pruned and re-ranked at will, and is worth the sum over
-its nodes of the probability that the target's path passes through them (methods-exact A5, C). Trees that are to be
+its nodes of the probability that the target's path passes through them (docs/exactness.md 5, 10). Trees that are to be
 verified as draws are never merged: that would change their law.
 
 A round merges some tens of nodes, too few for arrays: plain lists are several times faster here.
@@ -33,8 +33,8 @@ class Guesses:
     def of(cls, tree: DraftTree) -> Guesses:
         """The guesses of a tree, its draws taken as the point masses they are once drawn; probe nodes are no guesses.
 
-        Verified as a point mass a draw is accepted less often than by its own rule, and as exactly (methods-exact
-        A5): it does not depend on the target's noise.
+        Verified as a point mass a draw is accepted less often than by its own rule, and as exactly
+        (docs/exactness.md 5): it does not depend on the target's noise.
         """
         tokens, parents, grades = tree.tokens.tolist(), tree.parents.tolist(), grades_of(tree)
         if tree.probe is None:

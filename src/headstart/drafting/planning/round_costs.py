@@ -1,5 +1,5 @@
 """What a round costs, and how many guesses are worth verifying in it: the tree form of Theorem 3.8 (Leviathan et al.
-2023) with measured costs (methods-exact C)."""
+2023) with measured costs (docs/exactness.md 10)."""
 
 from __future__ import annotations
 
