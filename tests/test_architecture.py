@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from headstart import _HOMES
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headstart"
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
@@ -44,11 +46,58 @@ def room_of_file(path: Path) -> str:
 
 def imported(path: Path) -> set[str]:
     """Modules of ours that a file imports, as dotted names below the package."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headstart."):
-            found.add((node.module or "").removeprefix("headstart."))
-    return found
+    return names_imported(path.read_text(encoding="utf-8"), path.relative_to(SOURCE).parts[:-1])
+
+
+def names_imported(source: str, package: Sequence[str]) -> set[str]:
+    """Modules of ours that a source in ``package`` imports in any form, as dotted names below headstart."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ["headstart", *package][: len(package) + 2 - node.level] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            # What is imported from a package may be a module in it.
+            found.update(f"{module}.{alias.name}" if _is_package(module) else module for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # What is imported by its name: import_module, entry points, registries.
+            found.update(name for name in re.findall(r"^headstart(?:\.\w+)+(?=$|:)", node.value) if _is_module(name))
+    return {_home(name.removeprefix("headstart.")) for name in found if name.startswith("headstart.")}
+
+
+def _is_package(module: str) -> bool:
+    return module.split(".")[0] == "headstart" and SOURCE.joinpath(*module.split(".")[1:]).is_dir()
+
+
+def _is_module(name: str) -> bool:
+    path = SOURCE.joinpath(*name.split(".")[1:])
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def _home(name: str) -> str:
+    """The module of a name that the package itself hands out; others as they are."""
+    return _HOMES.get(name, name)
+
+
+def test_imports_of_every_form_are_seen() -> None:
+    source = """
+import headstart.engine.engine as engine
+import torch, headstart.server.app
+from headstart import LLM, request
+from headstart.models import config
+from headstart.models.config import ModelConfig
+from . import base
+from .options import NoOptions
+from ..text.chat import ChatTemplate
+module = import_module("headstart.native.backend")
+entry = "headstart.cli.main:main"
+text = "headstart.nothing but a sentence"
+"""
+    assert names_imported(source, ["drafting"]) == {
+        "engine.engine", "server.app", "llm", "request", "models.config", "drafting.base", "drafting.options",
+        "text.chat", "native.backend", "cli.main",
+    }  # fmt: skip
 
 
 def test_every_room_has_its_row() -> None:
