@@ -2,5 +2,5 @@
 
 DEFAULT_DRAFTER = "auto"
 """Asks the drafters that need nothing but the text, and the head that comes with Headstart for the default model, where
-each pays: among the fastest on the default model in every sitting (docs/experiments.md), and it turns itself off where
+each pays: among the fastest on the default model on every machine measured (docs/results.md). It turns itself off where
 guesses lose."""

@@ -41,7 +41,7 @@ _STRANGERS = 2
 """Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
 _FEW = 4
 """Most sequences with which drafters that read the target's states are used: reading along costs time for every
-sequence, asked or not, and in larger batches their guesses gain less (docs/experiments.md)."""
+sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/0023)."""
 _FREE = "suffix"
 _HEAD = "eagle3"
 

@@ -110,7 +110,7 @@ def relate(proposals: Sequence[Guesses]) -> list[Guesses]:
     """The drafters' guesses for one sequence, with what the others say in their place in the grades.
 
     Drafters that read the same text are right together: where the one that copies and the head agree, nine of ten
-    guesses hold, and of those that it makes against the head one of eight (docs/experiments.md).
+    guesses hold, and of those that it makes against the head one of eight (docs/experiments/0090).
     """
     tree = _Overlaid([(1 << place, guesses) for place, guesses in enumerate(proposals)])
     heard: dict[int, int] = {}  # node -> who guesses anything after it
