@@ -121,6 +121,13 @@ def test_rooms_inside_a_room_do_not_import_each_other(room: str) -> None:
     assert not [name for name in names if room_of(name.split(".")) in siblings]
 
 
+@pytest.mark.parametrize("path", sorted((SOURCE / "drafting").rglob("*.py")), ids=lambda path: path.stem)
+def test_drafters_know_no_backend(path: Path) -> None:
+    """What they run beside the target's passes, the target's backend hands out (``BackendKit``)."""
+    backends = {"native", "models.torch_backend", "models.torch_kit", "models.decoder", "models.heads.eagle_pass"}
+    assert not [name for name in imported(path) if any(f"{name}.".startswith(f"{backend}.") for backend in backends)]
+
+
 @pytest.mark.parametrize("name", sorted(FREE))
 def test_the_free_modules_import_nothing_of_ours(name: str) -> None:
     assert imported(SOURCE / f"{name.replace('.', '/')}.py") <= FREE | {"errors"}

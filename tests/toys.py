@@ -20,7 +20,11 @@ from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
 from headstart.engine.stretch import SHOWN_SECONDS
 from headstart.models.backend import PassBatch, PassOutput, TapStates
+from headstart.models.backend_kit import BackendKit
 from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.torch_kit import TorchKit
+from headstart.native.kit import NativeKit
+from headstart.native.loader import load_library
 from headstart.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -54,6 +58,7 @@ class ToyBackend:
     """A model whose logits are any function of the tokens a row sees."""
 
     name = "toy"
+    kit: BackendKit = TorchKit() if (_library := load_library()) is None else NativeKit(_library)
     nbytes = 0
     exact_rows = False
     finds_best = False

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from headstart.loading import load_model
 from headstart.models.backend import Backend, KVStorage, PassBatch
-from headstart.native.backend import PRECISIONS
+from headstart.native.precision import PRECISIONS
 
 KINDS = ("logits", "best", "neither")
 FIRST, SPREAD, BLOCK = 300, 256, 32

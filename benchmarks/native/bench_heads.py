@@ -24,8 +24,9 @@ from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import DraftRows, HeadPass, torch_kit
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelPass
 from headstart.models.heads.tables import TargetTables
-from headstart.native.backend import PRECISIONS, NativeBackend
+from headstart.native.backend import NativeBackend
 from headstart.native.heads import NativeEaglePass, native_kit
+from headstart.native.precision import PRECISIONS
 
 
 def drafted(head: HeadPass, rows: int, context: int, width: int) -> Callable[[], object]:

@@ -25,7 +25,8 @@ from headstart.analysis.provenance import finished, provenance
 from headstart.models.backend import PassBatch
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
-from headstart.native.backend import PRECISIONS, NativeBackend
+from headstart.native.backend import NativeBackend
+from headstart.native.precision import PRECISIONS
 
 FORMAT = "headstart-pass/1"
 SHAPES = {

@@ -19,6 +19,8 @@ from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.native import backend as native
+from headstart.native import precision as native_precision
+from headstart.native.kit import NativeKit
 from headstart.native.library import Library
 from headstart.native.loader import load_library
 from headstart.native.packing import EIGHT_BIT_BLOCKS, mostly_in_eight_bits, mostly_in_four_bits
@@ -123,12 +125,14 @@ def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Prec
     library = load_library() if reason is None else None
     if library is not None:
         chosen = _native_default(weights, library) if precision is Precision.AUTO else precision
-        return native.NativeBackend(config, weights, cast(native.Precision, chosen.value))
+        return native.NativeBackend(config, weights, cast(native_precision.Precision, chosen.value))
     chosen = Precision.FP32 if precision is Precision.AUTO else precision
     if chosen not in _TORCH_DTYPES:
         because = reason or "this machine has no native pass"
         raise ConfigError(f"precision is {chosen.value!r}, which needs the native pass ({because}); use bf16 or fp32.")
-    return TorchBackend(config, weights, _TORCH_DTYPES[chosen])
+    # What stands beside the passes on the processor is compiled all the same, where it can be.
+    library = load_library()
+    return TorchBackend(config, weights, _TORCH_DTYPES[chosen], kit=None if library is None else NativeKit(library))
 
 
 class Numerics(StrEnum):

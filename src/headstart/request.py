@@ -11,18 +11,15 @@ from typing import Any, cast
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import Completion, FinishReason, RequestOutput, TokenLogprobs, TokenOrigin
-from headstart.engine.sequence import Sequence, StopRules
+from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
 from headstart.errors import RequestError
 from headstart.loading import Model
-from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import Transforms
 from headstart.text.bad_words import spellings
 from headstart.text.detokenizer import CommittedText, IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
-_NO_LIMIT = 1 << 62
 _LONGEST_PREDICTION = 1 << 14
 """Most tokens of a predicted output that are learnt, from its beginning: each takes about 10 microseconds."""
 
@@ -129,18 +126,15 @@ class Job:
         self.prompt_index = prompt_index
         self.sample = sample
         self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params))
-        self.sequence = Sequence(
-            id=sequence_id,
-            tokens=list(prompt.token_ids),
-            prompt_length=len(prompt.token_ids),
-            params=params,
-            transforms=Transforms(params, vocab_size, model.eos_token_ids),
-            noise=SequenceNoise(seed, sample),
-            stops=StopRules(
-                end_tokens=frozenset() if params.ignore_eos else frozenset(model.eos_token_ids),
-                stop_tokens=frozenset(params.stop_token_ids),
-                max_tokens=_NO_LIMIT if params.max_tokens is None else params.max_tokens,
-            ),
+        self.sequence = Sequence.of(
+            sequence_id,
+            prompt.token_ids,
+            params,
+            vocab_size=vocab_size,
+            end_tokens=model.eos_token_ids,
+            seed=seed,
+            sample=sample,
+            kernels=model.backend.kit.rows,
             speculation=speculation,
             cache_salt=cache_salt,
             trace=Trace() if trace else None,

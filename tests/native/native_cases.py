@@ -13,8 +13,9 @@ from torch import Tensor
 from headstart.models.backend import Backend, KVStorage, PassBatch
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
-from headstart.native.backend import NativeBackend, Precision
+from headstart.native.backend import NativeBackend
 from headstart.native.loader import load_library
+from headstart.native.precision import Precision
 
 BLOCK = 32
 ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2")

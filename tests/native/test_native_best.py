@@ -14,7 +14,8 @@ from torch import Tensor
 
 from headstart.models.backend import IntArray
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import PRECISIONS, NativeBackend, Precision
+from headstart.native.backend import NativeBackend
+from headstart.native.precision import PRECISIONS, Precision
 
 BLOCKS = list(range(12))
 HIDDEN = 96

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from headstart.models.backend import FINAL_TAP, IntArray, RowInputs
 from headstart.models.config import LayerConfig, RopeConfig
-from headstart.native.backend import PRECISIONS, NativeBackend, Precision
+from headstart.native.backend import NativeBackend
+from headstart.native.precision import PRECISIONS, Precision
 from headstart.native.storage import NativeStorage
 
 CONFIGS = {

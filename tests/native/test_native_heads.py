@@ -19,9 +19,9 @@ from headstart.models.heads.head_pass import DraftCache, DraftRows, HeadPass
 from headstart.models.heads.head_pass import best_tokens as best_by_torch
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights
-from headstart.native.backend import Precision
 from headstart.native.heads import NativeEaglePass, NativeLinear, best_tokens, native_kit, supports_head
 from headstart.native.loader import load_library
+from headstart.native.precision import Precision
 from mapped_heads import map_rows, output_rows
 
 VOCAB, DRAFT_VOCAB = 77, 45

@@ -24,7 +24,8 @@ from headstart.models.backend import FINAL_TAP, RowInputs, TapStates
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weights import DecoderWeights, LinearWeights
-from headstart.native.backend import Precision, supports
+from headstart.native.backend import supports
+from headstart.native.precision import Precision
 
 ROPE32 = RopeConfig(theta=1000.0, dim=32)
 SHAPES: dict[str, ModelConfig] = {

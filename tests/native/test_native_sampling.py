@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -13,9 +12,8 @@ from native_cases import isa_params
 from headstart.errors import LogitsError, RequestError
 from headstart.native.loader import load_library
 from headstart.native.sampling import NativeRows
-from headstart.sampling import kernels
 from headstart.sampling.history import TokenHistory
-from headstart.sampling.kernels import NoiseKey
+from headstart.sampling.kernels import MASS_ERROR, NoiseKey
 from headstart.sampling.noise import SequenceNoise, Stream, philox4x32_array
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
@@ -39,14 +37,6 @@ SETTINGS: tuple[dict[str, object], ...] = (
     {"banned_token_ids": tuple(range(0, 200, 3)), "logit_bias": {1: 4.0, 2: -math.inf}},
     {"repetition_penalty": 1.3, "presence_penalty": 0.4, "temperature": 0.8},
 )
-
-
-@pytest.fixture(autouse=True)
-def numpy_alone() -> Iterator[None]:
-    before = kernels.current()
-    kernels.use(None)
-    yield
-    kernels.use(before)
 
 
 def rows_of(isa: str) -> NativeRows:
@@ -82,10 +72,9 @@ def test_noise_words_are_those_of_numpy(isa: str, vocab_size: int) -> None:
 
 @pytest.mark.parametrize("isa", ALL_ISAS)
 def test_exponentials_have_the_same_bits(isa: str) -> None:
-    noise = SequenceNoise(11, 4)
     ids = torch.arange(0, 5000, 7)
 
-    def rows() -> list[torch.Tensor]:
+    def rows(noise: SequenceNoise) -> list[torch.Tensor]:
         return [
             noise.position_exponentials(9, 5001),
             noise.position_exponentials(9, 5001, ids),
@@ -93,9 +82,8 @@ def test_exponentials_have_the_same_bits(isa: str) -> None:
             noise.exponentials(Stream.RESIDUAL, 3, 2, 5001),
         ]
 
-    expected = rows()
-    kernels.use(rows_of(isa))
-    assert all(map(torch.equal, rows(), expected))
+    expected = rows(SequenceNoise(11, 4))
+    assert all(map(torch.equal, rows(SequenceNoise(11, 4, kernels=rows_of(isa))), expected))
 
 
 @pytest.mark.parametrize("isa", ALL_ISAS)
@@ -103,14 +91,13 @@ def test_exponentials_have_the_same_bits(isa: str) -> None:
 def test_draws_are_those_of_numpy(isa: str, settings: dict[str, object]) -> None:
     compiled = rows_of(isa)
     for vocab_size, draws in ((200, 100), (257, 100), (6001, 12)):
-        transforms = Transforms(SamplingParams(**settings), vocab_size)  # type: ignore[arg-type]
         history = TokenHistory([3, 5, 8], [5, 1]).along([9])
         drawn = []
         for used in (None, compiled):
-            kernels.use(used)
+            transforms = Transforms(SamplingParams(**settings), vocab_size, kernels=used)  # type: ignore[arg-type]
             drawn.append(
                 [
-                    transforms.sample(logits_of(vocab_size, seed), SequenceNoise(seed), seed, history)
+                    transforms.sample(logits_of(vocab_size, seed), SequenceNoise(seed, kernels=used), seed, history)
                     for seed in range(draws)
                 ]
             )
@@ -121,27 +108,26 @@ def test_draws_are_those_of_numpy(isa: str, settings: dict[str, object]) -> None
 def test_laws_are_those_of_numpy(isa: str) -> None:
     compiled = rows_of(isa)
     for settings in SETTINGS:
-        transforms = Transforms(SamplingParams(**settings), 1500)  # type: ignore[arg-type]
+        alone, helped = (
+            Transforms(SamplingParams(**settings), 1500, kernels=used)  # type: ignore[arg-type]
+            for used in (None, compiled)
+        )
         history = TokenHistory([3, 5, 8]).along([])
         for seed in range(8):
-            kernels.use(None)
-            expected = transforms.law(logits_of(1500, seed), history)
-            kernels.use(compiled)
-            assert torch.equal(transforms.law(logits_of(1500, seed), history), expected)
+            expected = alone.law(logits_of(1500, seed), history)
+            assert torch.equal(helped.law(logits_of(1500, seed), history), expected)
 
 
 @pytest.mark.parametrize("isa", ALL_ISAS)
 def test_contenders_hold_the_winner_and_hardly_anybody_else(isa: str) -> None:
     compiled, counts = rows_of(isa), []
-    noise = SequenceNoise(3)
+    alone, helped = SequenceNoise(3), SequenceNoise(3, kernels=compiled)
     for position in range(300):
         row = logits_of(300, position).numpy()
         with np.errstate(over="ignore"):
             weights = np.exp((row.astype(np.float64) - row.max()) / 0.7) * (row >= -1.0 * (row.max() > -1))
-        kernels.use(None)
-        winner = noise.draw_at(position, 300, weights)
-        kernels.use(compiled)
-        found = noise.contenders(position, row, 0.7, -1.0 if row.max() > -1 else -math.inf)
+        winner = alone.draw_at(position, 300, weights)
+        found = helped.contenders(position, row, 0.7, -1.0 if row.max() > -1 else -math.inf)
         assert found is not None
         assert winner in found.tolist()
         counts.append(len(found))
@@ -157,27 +143,29 @@ def test_ties_go_to_numpy(isa: str) -> None:
     exponentials = noise.position_exponentials(position, vocab_size).numpy()
     # Logits that make every token's ratio the same up to rounding to float32, then exactly one above the rest.
     row = np.log(exponentials).astype(np.float32)
-    kernels.use(None)
-    transforms = Transforms(SamplingParams(), vocab_size)
-    expected = transforms.sample(torch.from_numpy(row), noise, position)
-    kernels.use(compiled)
-    assert transforms.sample(torch.from_numpy(row), noise, position) == expected
+    expected = Transforms(SamplingParams(), vocab_size).sample(torch.from_numpy(row), noise, position)
+    helped = Transforms(SamplingParams(), vocab_size, kernels=compiled)
+    assert helped.sample(torch.from_numpy(row), SequenceNoise(2, kernels=compiled), position) == expected
 
 
 @pytest.mark.parametrize("isa", ALL_ISAS)
 @pytest.mark.parametrize("place", [0, 15, 16, 40, 199])
 def test_rows_without_a_law_are_refused(isa: str, place: int) -> None:
-    kernels.use(rows_of(isa))
-    transforms = [Transforms(SamplingParams(**settings), 200) for settings in ({}, {"top_k": 3}, {"top_p": 0.5})]  # type: ignore[arg-type]
+    compiled = rows_of(isa)
+    noise = SequenceNoise(0, kernels=compiled)
+    transforms = [
+        Transforms(SamplingParams(**settings), 200, kernels=compiled)  # type: ignore[arg-type]
+        for settings in ({}, {"top_k": 3}, {"top_p": 0.5})
+    ]
     for value in (math.nan, math.inf):
         row = torch.zeros(200)
         row[place] = value
         for each in transforms:
             with pytest.raises(LogitsError):
-                each.sample(row, SequenceNoise(0), 1)
+                each.sample(row, noise, 1)
     for each in transforms:
         with pytest.raises(RequestError, match="no token is left"):
-            each.sample(torch.full((200,), -torch.inf), SequenceNoise(0), 1)
+            each.sample(torch.full((200,), -torch.inf), noise, 1)
 
 
 @pytest.mark.parametrize("isa", ALL_ISAS)
@@ -199,4 +187,4 @@ def test_ranked_and_mass(isa: str) -> None:
             peak = float(row.max())
             for temperature in (0.05, 1.0, 30.0):
                 exact = np.exp((row.astype(np.float64) - peak) / temperature).sum()
-                assert abs(compiled.mass(row, peak, temperature) / exact - 1) < kernels.MASS_ERROR
+                assert abs(compiled.mass(row, peak, temperature) / exact - 1) < MASS_ERROR

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from native_cases import isa_params
@@ -10,6 +13,7 @@ from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.model_free import suffix
 from headstart.drafting.registry import create_drafter
+from headstart.native.kit import NativeKit
 from headstart.native.loader import load_library
 from headstart.native.suffix_text import NativeSuffixText
 from toys import ToyBackend, hashed_logits, toy_engine, toy_sequence
@@ -29,13 +33,13 @@ def random_text(rng: np.random.Generator, count: int) -> list[int]:
     return tokens[:count]
 
 
-def drafters(monkeypatch: pytest.MonkeyPatch, isa: str, **options: object) -> list[suffix.SuffixDrafter]:
+def drafters(isa: str, **options: object) -> list[suffix.SuffixDrafter]:
     """The drafter with the native automaton, and with the one in Python."""
-    found = []
-    for library in (load_library(isa), None):
-        monkeypatch.setattr(suffix, "load_library", lambda library=library: library)
-        found.append(create_drafter("suffix", DraftContext(VOCAB), **options))
-    return found  # type: ignore[return-value]
+    library = load_library(isa)
+    assert library is not None
+    target: Any = SimpleNamespace(backend=SimpleNamespace(kit=NativeKit(library)))
+    contexts = (DraftContext(VOCAB, target), DraftContext(VOCAB))
+    return [create_drafter("suffix", context, **options) for context in contexts]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("isa", isa_params())
@@ -50,14 +54,12 @@ def drafters(monkeypatch: pytest.MonkeyPatch, isa: str, **options: object) -> li
     ],
     ids=repr,
 )
-def test_trees_are_those_of_the_automaton_in_python(
-    options: dict[str, object], isa: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trees_are_those_of_the_automaton_in_python(options: dict[str, object], isa: str) -> None:
     rng = np.random.default_rng(3)
     engine = toy_engine(ToyBackend(VOCAB, hashed_logits(VOCAB)))
     guessed = 0
     for case in range(12):
-        native, python = drafters(monkeypatch, isa, **options)
+        native, python = drafters(isa, **options)
         text = random_text(rng, 150)
         prediction = tuple(random_text(rng, 30)) if case % 3 == 0 else ()
         sequence = toy_sequence(engine, text[:20])

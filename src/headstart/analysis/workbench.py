@@ -20,16 +20,13 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
-from headstart.engine.sequence import StopRules
 from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context
 from headstart.loading import Model
 from headstart.models.backend import Backend
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
-from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.sampling.transforms import Transforms
 
 PLAIN = "none"
 """The drafter of plain decoding, which everything is compared with."""
@@ -183,18 +180,16 @@ class Workbench:
         sample: int = 0,
     ) -> Decoded:
         """A request of token ids. ``params`` names a seed if it samples."""
-        return Decoded(
-            id=next(self._ids),
-            tokens=list(tokens),
-            prompt_length=len(tokens),
-            params=params,
-            transforms=Transforms(params, self.backend.config.vocab_size, self.eos_token_ids),
-            noise=SequenceNoise(params.seed or 0, sample),
-            stops=StopRules(
-                frozenset() if params.ignore_eos else frozenset(self.eos_token_ids),
-                frozenset(params.stop_token_ids),
-                self.limits.max_context if params.max_tokens is None else params.max_tokens,
-            ),
+        return Decoded.of(
+            next(self._ids),
+            tokens,
+            params,
+            vocab_size=self.backend.config.vocab_size,
+            end_tokens=self.eos_token_ids,
+            seed=params.seed or 0,
+            sample=sample,
+            kernels=self.backend.kit.rows,
+            max_tokens=self.limits.max_context,
             speculation=speculation or SpeculationParams(),
         )
 

@@ -13,6 +13,7 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from headstart.drafting.base import SequenceView
     from headstart.models.backend import Backend
+    from headstart.models.backend_kit import BackendKit
     from headstart.models.heads.tables import TargetTables
     from headstart.runner import ModelRunner
 
@@ -64,6 +65,11 @@ class DraftContext:
     scope_of: Callable[[SequenceView], Hashable] = one_scope
     """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""
+
+    @property
+    def kit(self) -> BackendKit | None:
+        """What runs beside the target's passes; None without a target."""
+        return None if self.runner is None else self.runner.backend.kit
 
     def require_runner(self) -> ModelRunner:
         """The target's runner, for a drafter that cannot do without.

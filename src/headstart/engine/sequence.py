@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
 from headstart.sampling.history import TokenHistory
+from headstart.sampling.kernels import RowKernels
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
+
+NO_LIMIT = 1 << 62
+"""More tokens than a sequence ever has."""
 
 
 class GrowingText(Protocol):
@@ -87,6 +93,50 @@ class Sequence:
     """Kept up where the request's transforms look at it."""
     started: float | None = None
     """Clock at admission, in seconds."""
+
+    @classmethod
+    def of(
+        cls,
+        id: int,
+        tokens: Iterable[int],
+        params: SamplingParams,
+        *,
+        vocab_size: int,
+        end_tokens: Seq[int],
+        seed: int,
+        sample: int = 0,
+        kernels: RowKernels | None = None,
+        max_tokens: int = NO_LIMIT,
+        **others: Any,
+    ) -> Sequence:
+        """A request of token ids.
+
+        Args:
+            tokens: of the prompt.
+            vocab_size, end_tokens: the target's.
+            seed, sample: of its noise.
+            kernels: compiled code that may help with its draws.
+            max_tokens: where the request names no bound.
+            others: fields by name.
+
+        Raises:
+            RequestError: a parameter names a token outside the vocabulary.
+        """
+        prompt = list(tokens)
+        return cls(
+            id=id,
+            tokens=prompt,
+            prompt_length=len(prompt),
+            params=params,
+            transforms=Transforms(params, vocab_size, end_tokens, kernels),
+            noise=SequenceNoise(seed, sample, kernels=kernels),
+            stops=StopRules(
+                end_tokens=frozenset() if params.ignore_eos else frozenset(end_tokens),
+                stop_tokens=frozenset(params.stop_token_ids),
+                max_tokens=max_tokens if params.max_tokens is None else params.max_tokens,
+            ),
+            **others,
+        )
 
     def __post_init__(self) -> None:
         self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :])

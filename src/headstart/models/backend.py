@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.config import ModelConfig
+
+if TYPE_CHECKING:
+    from headstart.models.backend_kit import BackendKit
 
 IntArray = NDArray[np.int32]
 
@@ -178,6 +181,9 @@ class Backend(Protocol):
 
     finds_best: bool
     """A row's best token can be had without its logits: the same as theirs."""
+
+    kit: BackendKit
+    """What runs beside its passes."""
 
     @property
     def nbytes(self) -> int:

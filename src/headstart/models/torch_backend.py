@@ -11,8 +11,10 @@ from torch import Tensor
 
 from headstart.models.attention import AttentionPlan
 from headstart.models.backend import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+from headstart.models.backend_kit import BackendKit
 from headstart.models.config import ModelConfig
 from headstart.models.decoder import Decoder
+from headstart.models.torch_kit import TorchKit
 from headstart.models.weights import DecoderWeights
 
 _NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
@@ -73,10 +75,13 @@ class TorchBackend:
         weights: DecoderWeights,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        kit: BackendKit | None = None,
     ) -> None:
+        """``kit``: what runs beside the passes; None: PyTorch, on the same device."""
         self.config = config
         self.dtype = dtype
         self.device = torch.device(device)
+        self.kit: BackendKit = kit or TorchKit(self.device)
         self.name = _NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         with torch.inference_mode():
             self.decoder = Decoder(config, weights, dtype, self.device)

@@ -6,7 +6,7 @@ import ctypes
 import logging
 from functools import cache
 from itertools import accumulate
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -14,8 +14,10 @@ from torch import Tensor
 
 from headstart.errors import ConfigError
 from headstart.models.backend import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+from headstart.models.backend_kit import BackendKit
 from headstart.models.config import Activation, ModelConfig, NormKind
 from headstart.models.weights import DecoderWeights
+from headstart.native.kit import NativeKit
 from headstart.native.library import Pass, Shape
 from headstart.native.loader import load_library
 from headstart.native.packing import (
@@ -29,25 +31,12 @@ from headstart.native.packing import (
     create_model,
     level_bits,
 )
-from headstart.native.sampling import NativeRows
+from headstart.native.precision import Precision, library_number
 from headstart.native.storage import PAGE_KEYS, NativeStorage
 from headstart.native.stretch import NativeStretches
 from headstart.native.team import team_size
-from headstart.sampling import kernels
 
 logger = logging.getLogger(__name__)
-
-Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast", "blocks"]
-"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks (8-bit
-ones in a model's output head, see also ``packing.level_bits``) with 16-bit activations; with 8-bit ones but for that
-head; int4's arithmetic with each matrix in blocks of as many bits as its file keeps it in, 4 or up to 8."""
-
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-
-
-def library_number(precision: Precision) -> int:
-    """What the library calls a precision; bits of blocks are told apart from it."""
-    return PRECISIONS.index("int4" if precision == "blocks" else precision)
 
 
 def supports(config: ModelConfig) -> str | None:
@@ -113,7 +102,7 @@ class NativeBackend:
         self.name = f"native-{library.isa}-{precision}"
         self.threads = threads or team_size()
         self._library = library
-        kernels.use(NativeRows(library))
+        self.kit: BackendKit = NativeKit(library)
         self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
         name = config.name or config.family
         shape, bits = _shape(config, precision, self.threads), level_bits(weights.layers, precision == "blocks")

@@ -19,7 +19,6 @@ from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRows, Kit
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import Precision, library_number
 from headstart.native.draft_cache import NativeDraftCache, PagePool
 from headstart.native.growth import NativeGrowth, told_of
 from headstart.native.library import Library, Pass, Shape
@@ -39,6 +38,7 @@ from headstart.native.packing import (
     as_matrix,
     create_model,
 )
+from headstart.native.precision import Precision, library_number
 from headstart.native.team import team_size
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3

@@ -1,7 +1,7 @@
 """Faster ways to the same draws: what compiled code may do for a row of logits, where there is any.
 
-Compiled code is handed in with ``use``; without it everything is done in NumPy. A draw never depends on
-which: noise words are integers, and a shortcut only narrows down what NumPy's arithmetic then decides.
+A backend's kit has them (``BackendKit.rows``); without them everything is done in NumPy. A draw never depends on which:
+noise words are integers, and a shortcut only narrows down what NumPy's arithmetic then decides.
 """
 
 from __future__ import annotations
@@ -43,16 +43,3 @@ class RowKernels(Protocol):
 
 
 MASS_ERROR = 1e-5
-
-_kernels: RowKernels | None = None
-
-
-def use(kernels: RowKernels | None) -> None:
-    """Take these from now on; None: NumPy alone."""
-    global _kernels
-    _kernels = kernels
-
-
-def current() -> RowKernels | None:
-    """What was handed in last."""
-    return _kernels

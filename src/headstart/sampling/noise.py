@@ -27,8 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.sampling import kernels
-from headstart.sampling.kernels import NoiseKey
+from headstart.sampling.kernels import NoiseKey, RowKernels
 
 MAX_VOCAB = 2**32
 MAX_INDEX = 2**24
@@ -65,10 +64,10 @@ class Stream(IntEnum):
 class SequenceNoise:
     """The noise of one sequence: sample ``sample`` of the request with ``seed``."""
 
-    __slots__ = ("_key", "_level", "sample", "seed")
+    __slots__ = ("_key", "_level", "kernels", "sample", "seed")
 
-    def __init__(self, seed: int, sample: int = 0, *, level: int = 0) -> None:
-        """``seed`` in [0, 2**64), ``sample`` in [0, 2**32).
+    def __init__(self, seed: int, sample: int = 0, *, level: int = 0, kernels: RowKernels | None = None) -> None:
+        """``seed`` in [0, 2**64), ``sample`` in [0, 2**32). ``kernels``: compiled code that may help.
 
         Raises:
             ValueError: outside these limits, or ``level`` outside [0, MAX_LEVELS).
@@ -77,6 +76,7 @@ class SequenceNoise:
         self.sample = _checked("sample", sample, _WORD)
         self._level = _checked("level", level, MAX_LEVELS)
         self._key = (seed & _MASK, seed >> 32)
+        self.kernels = kernels
 
     def nested(self) -> SequenceNoise:
         """Noise that shares nothing with this one, for a drafter that verifies the guesses of its own drafter.
@@ -84,7 +84,7 @@ class SequenceNoise:
         Raises:
             ValueError: deeper than MAX_LEVELS.
         """
-        return SequenceNoise(self.seed, self.sample, level=self._level + 1)
+        return SequenceNoise(self.seed, self.sample, level=self._level + 1, kernels=self.kernels)
 
     @property
     def coupled_key(self) -> NoiseKey:
@@ -159,10 +159,9 @@ class SequenceNoise:
         Raises:
             ValueError: outside the limits of the packing.
         """
-        compiled = kernels.current()
-        if compiled is None:
+        if self.kernels is None:
             return None
-        found = compiled.contenders(row, temperature, floor, self._key_of(Stream.TARGET, position, 0))
+        found = self.kernels.contenders(row, temperature, floor, self._key_of(Stream.TARGET, position, 0))
         return found if len(found) else None
 
     def draw_at(self, position: int, vocab_size: int, weights: NDArray[np.float64], ids: IdArray | None = None) -> int:
@@ -188,9 +187,8 @@ class SequenceNoise:
         if not 0 < vocab_size <= MAX_VOCAB:
             raise ValueError(f"vocab_size is {vocab_size}; it must lie in [1, {MAX_VOCAB}]")
         noise = self._key_of(stream, position, index)
-        compiled = kernels.current()
-        if compiled is not None:
-            return _exponentials(compiled.noise_words(noise, vocab_size, ids))
+        if self.kernels is not None:
+            return _exponentials(self.kernels.noise_words(noise, vocab_size, ids))
         blocks = -(-vocab_size // 4)
         if ids is None or len(ids) >= blocks:
             words = philox4x32_array((np.arange(blocks, dtype=np.uint64), *noise.counter), noise.key)

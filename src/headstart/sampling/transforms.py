@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import LogitsError, RequestError
-from headstart.sampling import kernels
 from headstart.sampling.history import PathHistory
+from headstart.sampling.kernels import MASS_ERROR, RowKernels
 from headstart.sampling.noise import IdArray, SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -36,8 +36,15 @@ _SELECTED_AT_MOST = 1024
 class Transforms:
     """How one request turns logits into a law, prepared once. Stateless: the history is an argument."""
 
-    def __init__(self, params: SamplingParams, vocab_size: int, eos_token_ids: Sequence[int] = ()) -> None:
-        """``eos_token_ids``: banned until ``min_tokens``, like the request's stop tokens.
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab_size: int,
+        eos_token_ids: Sequence[int] = (),
+        kernels: RowKernels | None = None,
+    ) -> None:
+        """``eos_token_ids``: banned until ``min_tokens``, like the request's stop tokens. ``kernels``: compiled code
+        that may help.
 
         Raises:
             RequestError: ``params`` names a token outside [0, vocab_size).
@@ -45,6 +52,7 @@ class Transforms:
         params.check_vocabulary(vocab_size)
         self.params = params
         self.vocab_size = vocab_size
+        self._kernels = kernels
         self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         if params.bad_words:
             raise RequestError("bad_words are texts; where there is no tokenizer, give banned_sequences.", "bad_words")
@@ -207,20 +215,27 @@ class Transforms:
         if params.min_p > 0:
             floor = peak + params.temperature * math.log(params.min_p)
         if 0 < params.top_k < self.vocab_size:
-            floor = max(floor, _ranked(row, params.top_k))
+            floor = max(floor, self._ranked(row, params.top_k))
         return floor
+
+    def _ranked(self, row: Row, rank: int) -> float:
+        """The rank-th highest logit, from 1."""
+        if self._kernels is not None and rank <= _SELECTED_AT_MOST:
+            return self._kernels.ranked(row, rank)
+        place = len(row) - rank
+        return float(np.partition(row, place)[place])
 
     def _nucleus_head(self, row: Row, peak: float) -> tuple[IdArray, Weights] | None:
         """Top-p of a whole row without all its weights; None where that would be too close to call."""
-        compiled = kernels.current()
+        compiled = self._kernels
         if compiled is None or len(row) <= _NUCLEUS_HEADS[0]:
             return None
         wanted = self.params.top_p * compiled.mass(row, peak, self.params.temperature)
-        least, most = wanted * (1 - 2 * kernels.MASS_ERROR), wanted * (1 + 2 * kernels.MASS_ERROR)
+        least, most = wanted * (1 - 2 * MASS_ERROR), wanted * (1 + 2 * MASS_ERROR)
         for size in _NUCLEUS_HEADS:
             if size >= len(row):
                 break
-            head = np.flatnonzero(row >= np.float32(_ranked(row, size)))
+            head = np.flatnonzero(row >= np.float32(self._ranked(row, size)))
             weights = self._relative(row[head], peak)
             ranking = np.argsort(-weights, kind="stable")
             mass = np.cumsum(weights[ranking])
@@ -297,15 +312,6 @@ def _float32_from(floor: float) -> np.float32:
     with np.errstate(over="ignore"):
         nearest = np.float32(floor)
     return nearest if nearest >= floor else np.nextafter(nearest, np.float32(math.inf))
-
-
-def _ranked(row: Row, rank: int) -> float:
-    """The rank-th highest logit, from 1."""
-    compiled = kernels.current()
-    if compiled is not None and rank <= _SELECTED_AT_MOST:
-        return compiled.ranked(row, rank)
-    place = len(row) - rank
-    return float(np.partition(row, place)[place])
 
 
 _NOT_A_NUMBER = "the model's logits hold a value that is not a finite number; nothing can be sampled from them."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from head_toys import HIDDEN, head_context, head_drafter, random_eagle, state_af
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
-from headstart.drafting.head_drafters import head_source
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter, HeadDrafter
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions
 from headstart.drafting.registry import create_drafter
@@ -23,6 +23,7 @@ from headstart.errors import CheckpointError, ConfigError
 from headstart.models.backend import TapStates
 from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.saving import save_head
+from headstart.models.torch_kit import TorchKit
 from headstart.sampling.params import SamplingParams
 
 VOCAB = 12
@@ -308,7 +309,7 @@ def test_a_draft_ends_where_nothing_is_likely(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
     """Where no option does; without a planner it is the same for all."""
-    asked, usual = DraftBudget(nodes=9, depth=3, least=0.3), ConfidenceOptions().least_of([BUDGET])
+    asked, usual = DraftBudget(nodes=9, depth=3, least=0.3), ConfidenceOptions().least_of([BUDGET], TorchKit())
     fixed = {least: len(draft_of(new_drafter(min_probability=least), BUDGET)) for least in (0.0, 0.3, usual)}
     assert fixed[0.3] < fixed[usual]
     free = new_drafter(min_probability=None)
@@ -318,11 +319,9 @@ def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
 
 
 @pytest.mark.parametrize(("unit", "least"), [(True, 0.03), (False, 0.1)])
-def test_paths_may_be_less_likely_where_rows_are_cheap(
-    unit: bool, least: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(head_source, "load_library", lambda: SimpleNamespace(has_matrix_unit=unit))
-    assert ConfidenceOptions().least_of([BUDGET]) == least
+def test_paths_may_be_less_likely_where_rows_are_cheap(unit: bool, least: float) -> None:
+    kit: Any = SimpleNamespace(has_cheap_rows=unit)
+    assert ConfidenceOptions().least_of([BUDGET], kit) == least
 
 
 def draft_of(drafter: HeadDrafter, budget: DraftBudget) -> DraftTree:

@@ -63,7 +63,7 @@ def compute_law(bench: Workbench, prompt: Sequence[int], tokens: Sequence[int], 
     params = SamplingParams(
         temperature=1.0, allowed_token_ids=tuple(tokens), max_tokens=length, ignore_eos=True, seed=seed
     )
-    transforms = Transforms(params, bench.backend.config.vocab_size, bench.eos_token_ids)
+    transforms = Transforms(params, bench.backend.config.vocab_size, bench.eos_token_ids, bench.backend.kit.rows)
     probabilities: dict[Text, float] = {(): 1.0}
     for depth in range(length):
         beginnings: list[Text] = list(product(tokens, repeat=depth))

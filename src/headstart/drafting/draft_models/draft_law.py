@@ -67,7 +67,7 @@ class DraftLaw:
     """
 
     def __init__(self, sequence: SequenceView, options: DraftLawOptions, vocab_size: int, eos: Sequence[int]) -> None:
-        self.transforms = Transforms(options.of_draft(sequence.params), vocab_size, eos)
+        self.transforms = Transforms(options.of_draft(sequence.params), vocab_size, eos, sequence.noise.kernels)
         self.coupled = sequence.speculation.verify is VerifyRule.COUPLED
         self.point_masses = self.coupled or self.transforms.greedy
         """Guesses are not draws: the likeliest token, or the one that the target's noise picks."""

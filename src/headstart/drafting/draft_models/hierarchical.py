@@ -304,7 +304,7 @@ def round_noise(noise: SequenceNoise, root_position: int) -> SequenceNoise:
     """
     nested = noise.nested()
     low, high = (int(nested.uniform(Stream.DRAFT, root_position, word) * 2**32) for word in range(2))
-    return SequenceNoise(high << 32 | low, noise.sample)
+    return SequenceNoise(high << 32 | low, noise.sample, kernels=noise.kernels)
 
 
 def _lend_none(layers: Sequence[int]) -> Backend:

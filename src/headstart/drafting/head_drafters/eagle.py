@@ -21,7 +21,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.foresight import Foresight
-from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, head_pass, open_head
+from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import (
     CONFIDENCE_RATES,
     LOG_CONFIDENCE,
@@ -87,7 +87,8 @@ class HeadDrafter(ABC):
         tables = context.require_tables()()
         self._options = options
         self._taps = head.config.taps
-        self._pass = head_pass(head, tables, options)
+        self._kit = context.require_runner().backend.kit
+        self._pass = self._kit.head_pass(head, tables, options.precision)
         self._target_ids = self._pass.target_ids.numpy()
         self._context_tokens = context_tokens
         self._vocabulary = context_vocabulary(head, tables, context.vocab_size) if context_tokens else None
@@ -318,14 +319,14 @@ class Eagle2Drafter(HeadDrafter):
         return self._options.width
 
     def new_trees(self, budgets: Sequence[DraftBudget]) -> HeadTrees:
-        return self._options.new_trees(budgets)
+        return self._options.new_trees(budgets, self._kit)
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
             return super()._grow(drafted, budgets)
         roots = self._roots(drafted, budgets)
         foresight = self._foresight(drafted, self._further_ids(drafted))
-        bounds = path_bounds(self._options.least_of(budgets))
+        bounds = path_bounds(self._options.least_of(budgets, self._kit))
         grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
         return [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
@@ -340,7 +341,7 @@ class Eagle2Drafter(HeadDrafter):
         budgets = [DraftBudget(each.nodes, each.depth, least=each.least) for each in limits]
         parts = self._growth.parts(
             self._roots(drafted, budgets),
-            path_bounds(self._options.least_of(budgets)),
+            path_bounds(self._options.least_of(budgets, self._kit)),
             LOG_CONFIDENCE,
             [each.rows for each in limits],
             [each.guesses for each in limits],

@@ -5,26 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeVar
-
-import torch
 
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_trees import ConfidenceTrees
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
-from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.eagle_pass import EaglePass
+from headstart.models.backend_kit import BackendKit
 from headstart.models.heads.files import read_description
-from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
 from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
-from headstart.models.heads.tables import TargetTables
-from headstart.native.backend import Precision
-from headstart.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
-from headstart.native.loader import load_library
 
 HeadKind = TypeVar("HeadKind", bound=Head)
 
@@ -53,24 +44,6 @@ class HeadOptions:
         """As ``options.check_files`` has it."""
         check_head(self.model)
 
-    @property
-    def native_precision(self) -> Precision:
-        return FASTEST_PRECISION if self.precision == "auto" else self.precision
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Where there is no native pass.
-
-        Raises:
-            ConfigError: only the native pass knows the precision.
-        """
-        require(
-            not self.precision.startswith("int"),
-            f"precision is {self.precision!r}, which needs the native pass; use bf16 or fp32.",
-        )
-        fast = self.precision == "auto" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        return torch.bfloat16 if self.precision == "bf16" or fast else torch.float32
-
 
 _LEAST, _LEAST_IN_TILES = 0.1, 0.03
 """Probability of a path that is worth its row where rows cost a twentieth of a plain step; and where a matrix unit
@@ -94,20 +67,16 @@ class ConfidenceOptions(HeadOptions):
         least = self.min_probability
         require(least is None or 0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all.")
 
-    def least_of(self, budgets: Sequence[DraftBudget]) -> float:
-        """The least probability of a path in a round with these budgets."""
+    def least_of(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> float:
+        """The least probability of a path in a round with these budgets; ``kit``: the target's."""
         if self.min_probability is not None:
             return self.min_probability
-        return min([budget.least for budget in budgets if budget.least is not None], default=self._least)
+        alone = _LEAST_IN_TILES if kit.has_cheap_rows else _LEAST
+        return min([budget.least for budget in budgets if budget.least is not None], default=alone)
 
-    @cached_property
-    def _least(self) -> float:
-        library = load_library()
-        return _LEAST_IN_TILES if library is not None and library.has_matrix_unit else _LEAST
-
-    def new_trees(self, budgets: Sequence[DraftBudget]) -> ConfidenceTrees:
+    def new_trees(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> ConfidenceTrees:
         """Trees that have not grown yet, one for each budget."""
-        return ConfidenceTrees(len(budgets), self.width, self.least_of(budgets))
+        return ConfidenceTrees(len(budgets), self.width, self.least_of(budgets, kit))
 
 
 def check_head(model: str | None) -> None:
@@ -148,19 +117,3 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
             stacklevel=2,
         )
     return head
-
-
-def head_pass(head: EagleHead, tables: TargetTables, options: HeadOptions) -> HeadPass:
-    """What runs an EAGLE head: the native pass where this machine and this head have one, else PyTorch.
-
-    Raises:
-        ConfigError: only the native pass knows the precision, and it does not apply.
-    """
-    if supports_head(head.config) is None and load_library() is not None:
-        return NativeEaglePass(head, tables, options.native_precision)
-    return EaglePass(head, tables, options.dtype)
-
-
-def head_kit(options: HeadOptions) -> Kit:
-    """What parallel heads are computed with, likewise."""
-    return native_kit(options.native_precision) or torch_kit(options.dtype)

@@ -9,6 +9,7 @@ paths whose guesses are likeliest together, as EAGLE-2 grows them, which brings 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions
@@ -53,4 +54,6 @@ class MedusaDrafter(ParallelHeadsDrafter):
             ranks = int(template.ranks.max()) + 1
             super().__init__(context, options, "medusa", ranks, lambda budgets: TemplateTrees(len(budgets), template))
         else:
-            super().__init__(context, options, "medusa", options.width, options.new_trees)
+            kit = context.require_runner().backend.kit
+            new_trees = partial(options.new_trees, kit=kit)
+            super().__init__(context, options, "medusa", options.width, new_trees)

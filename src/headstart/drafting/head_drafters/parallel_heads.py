@@ -16,7 +16,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.foresight import Foresight
-from headstart.drafting.head_drafters.head_source import HeadOptions, head_kit, open_head
+from headstart.drafting.head_drafters.head_source import HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import HeadTrees
 from headstart.models.backend import FINAL_TAP
 from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
@@ -47,7 +47,8 @@ class ParallelHeadsDrafter:
         self._slots = heads.config.slots
         self._new_trees = new_trees
         self._ranks = min(ranks, heads.config.draft_vocab_size)
-        self._pass = ParallelPass(heads, context.require_tables()(), head_kit(options))
+        kit = context.require_runner().backend.kit.parallel_kit(options.precision)
+        self._pass = ParallelPass(heads, context.require_tables()(), kit)
         self._states: dict[int, tuple[int, Tensor]] = {}
         """id -> position, and the target's state there [hidden]."""
 

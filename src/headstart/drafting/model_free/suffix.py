@@ -29,9 +29,8 @@ from headstart.drafting.model_free.continuations import (
 )
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
+from headstart.models.backend_kit import TextIndex
 from headstart.models.stretch import Guesser, StretchLimits, StretchPart
-from headstart.native.loader import load_library
-from headstart.native.suffix_text import NativeSuffixText
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,12 @@ class SuffixState:
     """One sequence's automaton, and how many tokens the sequence had when it was begun.
 
     Args:
-        text: the automaton, in the native library where there is one.
+        text: the automaton, the backend's own where it has one.
         prediction: a text that the output is expected to resemble, learnt before the sequence's own.
     """
 
     def __init__(
-        self, text: SuffixAutomaton | NativeSuffixText, scope: Hashable, length: int, prediction: Sequence[int] = ()
+        self, text: SuffixAutomaton | TextIndex, scope: Hashable, length: int, prediction: Sequence[int] = ()
     ) -> None:
         self.text = text
         self.scope = scope
@@ -134,19 +133,16 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         self._scope_of = context.scope_of
         self._shared = ScopedMemory(lambda: RecentOutputs(options.shared_tokens, options.max_depth))
         # What others wrote is compared in Python, so that all of it is there.
-        self._library = None if options.shared_tokens else load_library()
+        self._kit = None if options.shared_tokens else context.kit
 
     def new_state(self, sequence: SequenceView) -> SuffixState:
         prediction = sequence.speculation.prediction
         ids = () if isinstance(prediction, str) else prediction
         return SuffixState(self._new_text(), self._scope_of(sequence), len(sequence.tokens), ids)
 
-    def _new_text(self) -> SuffixAutomaton | NativeSuffixText:
+    def _new_text(self) -> SuffixAutomaton | TextIndex:
         options = self._options
-        if self._library is None:
-            return SuffixAutomaton(options.max_depth)
-        return NativeSuffixText(
-            self._library,
+        index = self._kit and self._kit.text_index(
             options.max_depth,
             matches=GRADED_MATCHES,
             ratios=GRADED_RATIOS,
@@ -155,6 +151,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
             min_probability=options.min_probability,
             nodes=options.tree_nodes,
         )
+        return index or SuffixAutomaton(options.max_depth)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
@@ -166,7 +163,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
             guessers.append((Guesser(text, partial(self._finish, sequence, text)),))
         return StretchPart(guessers)
 
-    def _finish(self, sequence: SequenceView, text: NativeSuffixText) -> None:
+    def _finish(self, sequence: SequenceView, text: TextIndex) -> None:
         """A stretch is over. Where its last rounds do not count, the text may have gone further than the sequence."""
         length = self._lengths[sequence.id] + text.learnt
         if length > len(sequence.tokens):

@@ -1,0 +1,68 @@
+"""``BackendKit`` by the native library, for targets whose passes run on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headstart.models.heads.eagle import EagleHead
+from headstart.models.heads.eagle_pass import EaglePass
+from headstart.models.heads.head_pass import Kit
+from headstart.models.heads.tables import TargetTables
+from headstart.models.torch_kit import TorchKit
+from headstart.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
+from headstart.native.library import Library
+from headstart.native.precision import Precision
+from headstart.native.sampling import NativeRows
+from headstart.native.suffix_text import NativeSuffixText
+
+
+class NativeKit:
+    """Heads, rows of logits and indexed texts in compiled code; a head that it cannot run is left to PyTorch."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.rows = NativeRows(library)
+
+    @property
+    def has_cheap_rows(self) -> bool:
+        """See ``BackendKit``."""
+        return self._library.has_matrix_unit
+
+    def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> NativeEaglePass | EaglePass:
+        """See ``BackendKit``."""
+        if supports_head(head.config) is not None:
+            return TorchKit().head_pass(head, tables, precision)
+        return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
+
+    def parallel_kit(self, precision: str) -> Kit:
+        """See ``BackendKit``."""
+        kit = native_kit(_named(precision), isa=self._library.isa)
+        assert kit is not None  # the library is there
+        return kit
+
+    def text_index(
+        self,
+        max_depth: int,
+        *,
+        matches: Sequence[float],
+        ratios: Sequence[float],
+        factor: float,
+        offset: float,
+        min_probability: float,
+        nodes: int,
+    ) -> NativeSuffixText:
+        """See ``BackendKit``."""
+        return NativeSuffixText(
+            self._library,
+            max_depth,
+            matches=matches,
+            ratios=ratios,
+            factor=factor,
+            offset=offset,
+            min_probability=min_probability,
+            nodes=nodes,
+        )
+
+
+def _named(precision: str) -> Precision:
+    return FASTEST_PRECISION if precision == "auto" else precision  # type: ignore[return-value]

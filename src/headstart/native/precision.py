@@ -1,0 +1,17 @@
+"""The precisions that the native library computes in, by name and number."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+Precision = Literal["bf16", "int8", "int8-fast", "fp32", "int4", "int4-fast", "blocks"]
+"""Weights in bf16; int8 per channel with 16-bit activations; int8 with 8-bit activations; float32; 4-bit blocks (8-bit
+ones in a model's output head, see also ``packing.level_bits``) with 16-bit activations; with 8-bit ones but for that
+head; int4's arithmetic with each matrix in blocks of as many bits as its file keeps it in, 4 or up to 8."""
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+def library_number(precision: Precision) -> int:
+    """What the library calls a precision; bits of blocks are told apart from it."""
+    return PRECISIONS.index("int4" if precision == "blocks" else precision)
