@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-slow lint bench openapi clean
+.PHONY: demo test test-slow lint bench docs openapi clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
@@ -25,6 +25,9 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.run  ## every drafter against plain decoding
 	$(BIN)/headstart bench
 
+docs: $(VENV)/.docs  ## the documentation site in site/, every link checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 openapi: $(VENV)/.run  ## write docs/openapi.json anew
 	$(BIN)/python -m headstart.server.openapi > docs/openapi.json
 
@@ -41,6 +44,10 @@ $(VENV)/.run: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
 clean:

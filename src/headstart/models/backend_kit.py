@@ -98,9 +98,12 @@ class BackendKit(Protocol):
 
         Args:
             max_depth: tokens of a substring whose places are counted, and of a matched suffix and the path below it.
-            matches, ratios: ascending bounds of the grades of guesses, by the tokens that matched before a guess and by
-                how often it followed them.
-            factor, offset, min_probability, nodes: see ``SuffixOptions``.
+            matches: ascending bounds of the grades of guesses, by the tokens that matched before a guess.
+            ratios: likewise, by how often it followed them.
+            factor: nodes allowed for each matched token.
+            offset: nodes allowed on top of that.
+            min_probability: no node is proposed below this estimate.
+            nodes: of a tree at most.
 
         Raises:
             ConfigError: memory is short.
