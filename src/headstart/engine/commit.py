@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 
 from headstart.draft_tree import ROOT
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import TokenOrigin
 from headstart.engine.sequence import Sequence
+
+NO_GUESS = -2
+"""Stands for the parent of a node that is no guess."""
 
 
 def commit_tokens(
@@ -50,6 +54,23 @@ def commit_tokens(
     while len(kept) < len(drafted):
         kept.append(0)
     return tuple(tokens[: depth + 1])
+
+
+def said_tokens(
+    tokens: Seq[int], parents: Iterable[int], path: Seq[int], token: int
+) -> tuple[list[int], list[int | None]]:
+    """What a round says, and the drafter's first guess in the place of each token; None: it had none.
+
+    Args:
+        tokens: [node] of the tree that was verified.
+        parents: [node] likewise, ``NO_GUESS`` for nodes that are no guesses.
+        path: accepted nodes, from the first level down.
+        token: the target's own after them.
+    """
+    first = dict[int, int]()
+    for guess, parent in zip(tokens, parents, strict=True):
+        first.setdefault(parent, guess)
+    return [*[tokens[node] for node in path], token], [first.get(node) for node in (ROOT, *path)]
 
 
 def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from headstart.draft_tree import ROOT, DraftTree, TreeLaw
+from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
 from headstart.engine.best_ids import best_ids
-from headstart.engine.commit import commit_tokens
+from headstart.engine.commit import NO_GUESS, commit_tokens, said_tokens
 from headstart.engine.constraint import prune
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenLogprobs
@@ -30,94 +30,168 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
 
     Plain decoding is the same round with the empty tree. The plan has made sure of room in the cache.
     """
-    clock = _Clock()
-    decoding = [sequence for sequence, _ in plan.decoding]
-    drafts = drafters.propose(decoding, [budget for _, budget in plan.decoding]) if decoding else []
-    drafts = [
-        draft if sequence.constraint is None else prune(draft, sequence.constraint)
-        for sequence, draft in zip(decoding, drafts, strict=True)
-    ]
-    clock.drafted()
-    chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
-    trees = [
-        _tree(sequence, draft, wanted_rows(runner, drafters, sequence))
-        for sequence, draft in zip(decoding, drafts, strict=True)
-    ]
-    spans = chunks + trees
-    taps = drafters.taps([sequence for sequence, _ in (*plan.reading, *plan.decoding)])
-    rows = sum(map(len, spans))
-    outcomes = []
-    with runner.cache.reserve({span.sequence_id: len(span) for span in spans}):
-        outputs = runner.forward(spans, taps)
-        clock.passed()
-        for (sequence, count), span, output in zip(plan.reading, spans, outputs, strict=False):
-            first = runner.cache.length(sequence.id)
-            outcome = RoundOutcome(
-                sequence,
-                first,
-                span.tokens,
-                DraftTree.empty(),
-                hidden=output.hidden,
-                pass_rows=rows,
-                pass_seconds=clock.pass_seconds,
-            )
-            outcomes += [outcome, *(replace(outcome, sequence=other) for other in plan.listening.get(sequence.id, ()))]
-            _note_prompt(sequence, first, output)
-            runner.cache.commit(sequence.id, range(count))
-            clock.charge_prefill(sequence.stats)
-        verified = outputs[len(chunks) :]
-        best = [_best(drafters, sequence, output) for sequence, output in zip(decoding, verified, strict=True)]
-        clock.signalled()
-        for sequence, draft, span, output, top_ids in zip(decoding, drafts, trees, verified, best, strict=True):
+    work = _Round(runner, drafters, plan)
+    work.propose()
+    with runner.cache.reserve(work.room()):
+        work.run_pass()
+        work.verify()
+        work.commit()
+    work.observe()
+
+
+@dataclass
+class _Decoding:
+    """What one sequence goes through in a round."""
+
+    sequence: Sequence
+    draft: DraftTree
+    span: Span
+    output: SpanOutput | None = None
+    top_ids: NDArray[np.int64] | None = None
+    law: TargetLaw | None = None
+    verdict: Verdict | None = None
+
+
+class _Round:
+    """The round of one plan, step by step."""
+
+    def __init__(self, runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None:
+        self._runner = runner
+        self._drafters = drafters
+        self._plan = plan
+        self._clock = _Clock()
+        self._chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
+        self._read: list[SpanOutput] = []
+        """[chunk]."""
+        self._decoding: list[_Decoding] = []
+        self._outcomes: list[RoundOutcome] = []
+
+    def propose(self) -> None:
+        """Every drafter guesses for its sequences."""
+        sequences = [sequence for sequence, _ in self._plan.decoding]
+        budgets = [budget for _, budget in self._plan.decoding]
+        drafts = self._drafters.propose(sequences, budgets) if sequences else []
+        for sequence, draft in zip(sequences, drafts, strict=True):
+            kept = draft if sequence.constraint is None else prune(draft, sequence.constraint)
+            span = _tree(sequence, kept, wanted_rows(self._runner, self._drafters, sequence))
+            self._decoding.append(_Decoding(sequence, kept, span))
+        self._clock.drafted()
+
+    @property
+    def _spans(self) -> list[Span]:
+        return [*self._chunks, *[each.span for each in self._decoding]]
+
+    def room(self) -> dict[int, int]:
+        """id -> rows that the pass writes."""
+        return {span.sequence_id: len(span) for span in self._spans}
+
+    def run_pass(self) -> None:
+        """The target computes all rows; what a drafter asked to see of them is looked up."""
+        taps = self._drafters.taps([sequence for sequence, _ in (*self._plan.reading, *self._plan.decoding)])
+        outputs = self._runner.forward(self._spans, taps)
+        self._clock.passed()
+        self._read = outputs[: len(self._chunks)]
+        for each, output in zip(self._decoding, outputs[len(self._chunks) :], strict=True):
+            each.output = output
+            each.top_ids = _best(self._drafters, each.sequence, output)
+        self._clock.signalled()
+
+    def verify(self) -> None:
+        """What the target says of every tree. A sequence whose law cannot be had fails alone."""
+        for each in self._decoding:
+            assert each.output is not None
+            sequence, draft = each.sequence, each.draft
             try:
-                verdict = _verify(sequence, draft, law := TargetLaw(output, draft, sequence))
+                law = TargetLaw(each.output, draft, sequence)
+                verdict = _verify(sequence, draft, law)
             except RequestError as error:
                 sequence.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
                 continue
             if sequence.trace is not None and sequence.started is not None:
-                sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)
-            stats = sequence.stats
-            stats.drafted += draft.num_drafted
-            stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
-            committed = commit_tokens(sequence, verdict.path, *_said(draft, verdict), law)
-            kept = verdict.path[: len(committed) - 1]
-            outcomes.append(
-                RoundOutcome(
-                    sequence,
-                    runner.cache.length(sequence.id),
-                    span.tokens,
+                sequence.trace.record(
+                    sequence.tokens[-1],
                     draft,
-                    kept,
-                    committed,
-                    top_ids,
-                    output.hidden,
-                    rows,
-                    clock.pass_seconds,
-                    clock.signal_seconds,
+                    verdict,
+                    law,
+                    started=sequence.started,
+                    draft_seconds=self._clock.draft_seconds,
+                    pass_seconds=self._clock.pass_seconds,
                 )
+            each.law, each.verdict = law, verdict
+
+    def commit(self) -> None:
+        """Prompt chunks and accepted paths become final, in the sequences and in the cache."""
+        rows = sum(map(len, self._spans))
+        for (sequence, count), span, output in zip(self._plan.reading, self._chunks, self._read, strict=True):
+            self._commit_chunk(sequence, count, span, output, rows)
+        for each in self._decoding:
+            if each.verdict is not None:
+                self._commit_path(each, each.verdict, rows)
+
+    def _commit_chunk(self, sequence: Sequence, count: int, span: Span, output: SpanOutput, rows: int) -> None:
+        cache = self._runner.cache
+        first = cache.length(sequence.id)
+        outcome = RoundOutcome(
+            sequence,
+            first,
+            span.tokens,
+            DraftTree.empty(),
+            hidden=output.hidden,
+            pass_rows=rows,
+            pass_seconds=self._clock.pass_seconds,
+        )
+        listening = self._plan.listening.get(sequence.id, ())
+        self._outcomes += [outcome, *(replace(outcome, sequence=other) for other in listening)]
+        _note_prompt(sequence, first, output)
+        cache.commit(sequence.id, range(count))
+        self._clock.charge_prefill(sequence.stats)
+
+    def _commit_path(self, each: _Decoding, verdict: Verdict, rows: int) -> None:
+        sequence, draft, cache = each.sequence, each.draft, self._runner.cache
+        assert each.output is not None
+        stats = sequence.stats
+        stats.drafted += draft.num_drafted
+        stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
+        said = said_tokens(draft.token_list, _guessed_parents(draft), verdict.path, verdict.token)
+        committed = commit_tokens(sequence, verdict.path, *said, each.law)
+        kept = verdict.path[: len(committed) - 1]
+        self._outcomes.append(
+            RoundOutcome(
+                sequence,
+                cache.length(sequence.id),
+                each.span.tokens,
+                draft,
+                kept,
+                committed,
+                each.top_ids,
+                each.output.hidden,
+                rows,
+                self._clock.pass_seconds,
+                self._clock.signal_seconds,
             )
-            runner.cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
-            clock.charge_round(sequence.stats)
-    told = time.perf_counter()
-    drafters.observe(outcomes)
-    # Drafters that read prompts do it here; beside that, what they hear of a round hardly takes time.
-    for sequence, _ in plan.reading:
-        sequence.stats.draft_prefill_seconds += time.perf_counter() - told
+        )
+        cache.commit(sequence.id, [0, *(node + 1 for node in kept)])
+        self._clock.charge_round(stats)
+
+    def observe(self) -> None:
+        """Tell the drafters."""
+        told = time.perf_counter()
+        self._drafters.observe(self._outcomes)
+        # Drafters that read prompts do it here; beside that, what they hear of a round hardly takes time.
+        for sequence, _ in self._plan.reading:
+            sequence.stats.draft_prefill_seconds += time.perf_counter() - told
+
+
+def _guessed_parents(draft: DraftTree) -> list[int]:
+    """[node] the parent; probe nodes are no guesses."""
+    parents = draft.parents if draft.probe is None else np.where(draft.probe, NO_GUESS, draft.parents)
+    found: list[int] = parents.tolist()
+    return found
 
 
 def _verify(sequence: Sequence, draft: DraftTree, law: TargetLaw) -> Verdict:
     wishes = sequence.speculation
     return verify(draft, law, sequence.noise, len(sequence.tokens) - 1, wishes.verify, wishes.lenience, wishes.typical)
-
-
-def _said(draft: DraftTree, verdict: Verdict) -> tuple[list[int], list[int | None]]:
-    """The tokens of a verdict, and the drafter's first guess in the place of each."""
-    tokens, children = draft.token_list, draft.children
-    guesses = [children.get(node) for node in (ROOT, *verdict.path)]
-    return (
-        [*[tokens[node] for node in verdict.path], verdict.token],
-        [None if found is None else tokens[found[0]] for found in guesses],
-    )
 
 
 def _chunk(runner: ModelRunner, sequence: Sequence, count: int) -> Span:
@@ -197,6 +271,10 @@ class _Clock:
         self.signal_end = time.perf_counter()
 
     @property
+    def draft_seconds(self) -> float:
+        return self.draft_end - self.start
+
+    @property
     def pass_seconds(self) -> float:
         return self.pass_end - self.draft_end
 
@@ -211,5 +289,5 @@ class _Clock:
     def charge_round(self, stats: SequenceStats) -> None:
         stats.target_passes += 1
         stats.rounds += 1
-        stats.draft_seconds += self.draft_end - self.start
+        stats.draft_seconds += self.draft_seconds
         stats.target_seconds += self.pass_seconds

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
-from headstart.draft_tree import ROOT
 from headstart.drafting.base import DraftBudget
-from headstart.engine.commit import commit_tokens
+from headstart.engine.commit import commit_tokens, said_tokens
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import says_enough
 from headstart.engine.sequence import Sequence
-from headstart.models.stretch import GuesserFault, RoundRecord, Sampling, SpanRecord, StretchLimits
+from headstart.models.stretch import GuesserFault, RoundRecord, Sampling, StretchLimits
 from headstart.runner import ModelRunner
 
 MOST_ROUNDS = 16
@@ -122,7 +121,7 @@ def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:
     for counted, done in enumerate(rounds, start=1):
         draft_seconds, finished = sum(done.draft_seconds), False
         for sequence, span in zip(sequences, done.spans, strict=True):
-            commit_tokens(sequence, span.path, *_said(span))
+            commit_tokens(sequence, span.path, *said_tokens(span.tokens, span.parents, span.path, span.token))
             stats = sequence.stats
             stats.drafted += len(span.tokens)
             stats.target_passes += 1
@@ -133,14 +132,3 @@ def _commit(sequences: Seq[Sequence], rounds: Seq[RoundRecord]) -> int:
         if finished:
             return counted
     return len(rounds)
-
-
-def _said(span: SpanRecord) -> tuple[list[int], list[int | None]]:
-    """The tokens of a round, and the drafter's first guess in the place of each."""
-    first = dict[int, int]()
-    for token, parent in zip(span.tokens, span.parents, strict=True):
-        first.setdefault(parent, token)
-    return (
-        [*[span.tokens[node] for node in span.path], span.token],
-        [first.get(node) for node in (ROOT, *span.path)],
-    )
