@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from training_toys import packs, tables, target
 
 from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
-from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
+from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.rotary import RotaryTable
 from headstart.training import losses
 from headstart.training.context_lessons import BatchContext, ContextLessons
 from headstart.training.eagle_objective import EagleObjective, _Unrolled

@@ -12,10 +12,11 @@ from training_toys import documents, packs, tables, target
 
 from headstart.loading import load_model
 from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
+from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.head_pass import DraftRows
 from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.models.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder
 from headstart.runner import ModelRunner, Span
 from headstart.text.corpus import Document

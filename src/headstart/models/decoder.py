@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -11,15 +11,10 @@ from torch import Tensor
 
 from headstart.models.attention import AttentionPlan, attend
 from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.layer import run_layer
 from headstart.models.linear import Linear
 from headstart.models.rotary import Rotation, amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights, NormWeights
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": F.silu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-}
 
 
 class Norm:
@@ -74,7 +69,6 @@ class DecoderLayer:
         self.output = linear(weights.output)
         self.mlp_norm = Norm(config, weights.mlp_norm, device)
         self.up = linear(weights.up)
-        self.activation = ACTIVATIONS[config.activation]
         self.down = linear(weights.down)
         self.attention_post_norm = self.mlp_post_norm = None
         if weights.attention_post_norm is not None and weights.mlp_post_norm is not None:
@@ -88,35 +82,18 @@ class DecoderLayer:
     def __call__(self, hidden: Tensor, cache: Tensor, plan: AttentionPlan, rotations: Sequence[Rotation]) -> Tensor:
         """[row, hidden] -> [row, hidden]; the rows' keys and values are written to ``cache``
         [slot, 2, kv_head, head_dim]."""
-        attended = self._attention(self.attention_norm(hidden), cache, plan, rotations)
-        if self.config.parallel_residual:
-            return hidden + attended + self._mlp(self.mlp_norm(hidden))
-        if self.attention_post_norm is not None:
-            attended = self.attention_post_norm(attended)
-        hidden = hidden + attended
-        changed = self._mlp(self.mlp_norm(hidden))
-        if self.mlp_post_norm is not None:
-            changed = self.mlp_post_norm(changed)
-        return hidden + changed
+        return run_layer(self.config, self, hidden, partial(self._attend, cache=cache, plan=plan, rotations=rotations))
 
-    def _attention(self, x: Tensor, cache: Tensor, plan: AttentionPlan, rotations: Sequence[Rotation]) -> Tensor:
+    def _attend(self, heads: Tensor, cache: Tensor, plan: AttentionPlan, rotations: Sequence[Rotation]) -> Tensor:
         config = self.config
-        heads = self.qkv(x).view(len(x), -1, config.head_dim)
         rotated = heads[:, : config.num_heads + config.num_kv_heads]
         if self.head_norm is not None:
             self.head_norm.apply_(rotated)
         if self.rope is not None:
             rotations[self.rope].apply_(rotated)
-        cache.index_copy_(0, plan.new_slots, heads[:, config.num_heads :].view(len(x), 2, -1, config.head_dim))
+        cache.index_copy_(0, plan.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
         queries = heads[:, : config.num_heads]
-        mixed = attend(queries, cache, plan, self.window, config.scale, config.attention_softcap)
-        return self.output(mixed)
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        if not self.config.gated_mlp:
-            return self.down(self.activation(self.up(x)))
-        gate, up = self.up(x).chunk(2, dim=-1)
-        return self.down(self.activation(gate).mul_(up))
+        return attend(queries, cache, plan, self.window, config.scale, config.attention_softcap)
 
 
 class Decoder:

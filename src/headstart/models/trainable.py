@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.decoder import ACTIVATIONS
-from headstart.models.heads.eagle import RotaryTable
+from headstart.models.layer import run_layer
+from headstart.models.rotary import RotaryTable
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -62,12 +62,11 @@ class TrainableLinear(nn.Module):
 
 
 class TrainableLayer(nn.Module):
-    """Attention and MLP around the residual stream, as ``decoder.DecoderLayer``; parts bear ``LayerWeights``' names."""
+    """The parameters of a layer, by ``LayerWeights``' names."""
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, weights: LayerWeights, keep: Keep) -> None:
         super().__init__()
         self.config, self.rope = config, layer.rope
-        self.activation = ACTIVATIONS[config.activation]
         self.qkv, self.output = TrainableLinear(weights.qkv, keep), TrainableLinear(weights.output, keep)
         self.up, self.down = TrainableLinear(weights.up, keep), TrainableLinear(weights.down, keep)
         self.attention_norm = TrainableNorm(config, weights.attention_norm, keep)
@@ -85,22 +84,16 @@ class TrainableLayer(nn.Module):
     ) -> Tensor:
         """[pack, row, hidden] -> the same; ``rotate`` turns heads by one of the model's ropes."""
         config = self.config
-        heads = self.qkv(self.attention_norm(hidden)).unflatten(-1, (-1, config.head_dim))
-        q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        if self.rope is not None:
-            q, k = rotate(self.rope, q), rotate(self.rope, k)
-        attended: Tensor = self.output(attend(q, k, v))
-        if config.parallel_residual:
-            return hidden + attended + self._mlp(self.mlp_norm(hidden))
-        if self.attention_post_norm is not None:
-            attended = self.attention_post_norm(attended)
-        hidden = hidden + attended
-        changed = self._mlp(self.mlp_norm(hidden))
-        if self.mlp_post_norm is not None:
-            changed = self.mlp_post_norm(changed)
-        return hidden + changed
+
+        def attend_heads(heads: Tensor) -> Tensor:
+            q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
+            if self.q_norm is not None and self.k_norm is not None:
+                q, k = self.q_norm(q), self.k_norm(k)
+            if self.rope is not None:
+                q, k = rotate(self.rope, q), rotate(self.rope, k)
+            return attend(q, k, v)
+
+        return run_layer(config, self, hidden, attend_heads)
 
     @property
     def weights(self) -> LayerWeights:
@@ -119,16 +112,6 @@ class TrainableLayer(nn.Module):
             attention_post_norm=optional(self.attention_post_norm),
             mlp_post_norm=optional(self.mlp_post_norm),
         )
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        changed: Tensor = self.up(x)
-        if self.config.gated_mlp:
-            gate, up = changed.chunk(2, dim=-1)
-            changed = self.activation(gate) * up
-        else:
-            changed = self.activation(changed)
-        narrowed: Tensor = self.down(changed)
-        return narrowed
 
 
 class TrainableDecoder(nn.Module):

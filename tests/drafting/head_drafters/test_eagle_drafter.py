@@ -262,7 +262,7 @@ def _scores(
     """Log-probabilities of all paths of one and two tokens, by the module itself over whole sequences."""
     from head_toys import random_tables
 
-    from headstart.models.heads.eagle import RotaryTable
+    from headstart.models.rotary import RotaryTable
 
     embedding = random_tables(VOCAB).embedding
     states = true_states(drafter, tokens, range(len(tokens) - 1))

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.heads.eagle import EagleHead, RotaryTable, eagle_config
+from headstart.models.heads.eagle import EagleHead, eagle_config
 from headstart.models.heads.saving import export_head
 from headstart.models.heads.tables import TargetTables
+from headstart.models.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder
 from headstart.training.eagle_objective import _Unrolled
 from headstart.training.states import Batch

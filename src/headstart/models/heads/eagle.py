@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from headstart.errors import ConfigError
 from headstart.models.backend import FINAL_TAP
 from headstart.models.config import ModelConfig, RopeConfig
-from headstart.models.rotary import amplitude, inverse_frequencies
+from headstart.models.layer import Operation, run_head_layers
 from headstart.models.weights import LinearWeights
 
 MOST_LAYERS = 64
@@ -145,6 +145,10 @@ class EagleAttention(nn.Module):
         self.v_proj = nn.Linear(width, kv, bias=config.attention_bias)
         self.o_proj = nn.Linear(q, config.hidden_size, bias=False)
 
+    def qkv(self, x: Tensor) -> Tensor:
+        """[..., width] -> queries, keys and values side by side."""
+        return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
+
 
 class EagleMlp(nn.Module):
     """SiLU-gated, as Llama's."""
@@ -155,14 +159,13 @@ class EagleMlp(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.mlp_size, bias=False)
         self.down_proj = nn.Linear(config.mlp_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] -> [..., hidden]."""
-        changed: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return changed
+    def up(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> gate and what it lets through, side by side."""
+        return torch.cat((self.gate_proj(x), self.up_proj(x)), dim=-1)
 
 
 class EagleLayer(nn.Module):
-    """The parts of one of a head's layers; ``EagleHead`` puts them together.
+    """The parts of one of a head's layers, as ``HeadLayerParts`` too.
 
     ``input_layernorm`` is of the embedding in EAGLE-3's first layer, of the layer's input in further ones; EAGLE-1's
     first layer has none.
@@ -179,6 +182,30 @@ class EagleLayer(nn.Module):
         self.self_attn = EagleAttention(config, config.hidden_size * (2 if reads_both else 1))
         self.post_attention_layernorm = RmsNorm(*norm_of)
         self.mlp = EagleMlp(config)
+
+    @property
+    def input_norm(self) -> Operation:
+        return self.input_layernorm
+
+    @property
+    def qkv(self) -> Operation:
+        return self.self_attn.qkv
+
+    @property
+    def output(self) -> Operation:
+        return self.self_attn.o_proj
+
+    @property
+    def mlp_norm(self) -> Operation:
+        return self.post_attention_layernorm
+
+    @property
+    def up(self) -> Operation:
+        return self.mlp.up
+
+    @property
+    def down(self) -> Operation:
+        return self.mlp.down_proj
 
     def fused(self) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
         """Its matrices as a pass multiplies them: queries with keys and values, output, gate with up, down."""
@@ -269,15 +296,12 @@ class EagleHead(nn.Module):
             residual = normed if config.norm_before_residual else features
         else:
             x = residual = self.fc(torch.cat((embeddings, features), dim=-1))
-        for index, layer in enumerate(self.layers):
-            if index > 0:
-                x = layer.input_layernorm(residual)
-            attention = layer.self_attn
-            projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-            q, k, v = (each(x).view(*x.shape[:-1], -1, config.head_dim) for each in projections)
-            hidden = residual + attention.o_proj(attend(index, rotate(q), rotate(k), v))
-            residual = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return residual
+
+        def attend_heads(index: int, heads: Tensor) -> Tensor:
+            q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
+            return attend(index, rotate(q), rotate(k), v)
+
+        return run_head_layers(self.layers, config.head_dim, x, residual, attend_heads)
 
     def feed_back(self, output: Tensor) -> Tensor:
         """A step's output as the next step's feature."""
@@ -291,35 +315,3 @@ class EagleHead(nn.Module):
             return logits
         assert target_head is not None
         return F.linear(output, target_head)
-
-
-class RotaryTable:
-    """Cosines and sines of positions, as far as they are asked for: the target's reach, not the training's."""
-
-    def __init__(
-        self,
-        rope: RopeConfig,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-        factors: Tensor | None = None,
-    ) -> None:
-        self._frequencies = inverse_frequencies(rope, factors).to(device)
-        self._scale = amplitude(rope)
-        self._dtype = dtype
-        self._dim = rope.dim
-        self._tables = self._compute(1024)
-
-    def rotate(self, heads: Tensor, positions: Tensor, reach: int) -> Tensor:
-        """Rotate [..., head, head_dim] at ``positions`` [...], all of them below ``reach``."""
-        if reach > self._tables.shape[1]:
-            self._tables = self._compute(2 * reach)
-        cos, sin = self._tables[:, positions].unsqueeze(-2)
-        rotated = heads[..., : self._dim]
-        first, second = rotated.chunk(2, dim=-1)
-        turned = rotated * cos + torch.cat((-second, first), dim=-1) * sin
-        return turned if self._dim == heads.shape[-1] else torch.cat((turned, heads[..., self._dim :]), dim=-1)
-
-    def _compute(self, positions: int) -> Tensor:
-        angles = torch.arange(positions, device=self._frequencies.device).float()[:, None] * self._frequencies
-        angles = torch.cat((angles, angles), dim=-1)
-        return torch.stack((angles.cos(), angles.sin())).mul(self._scale).to(self._dtype)

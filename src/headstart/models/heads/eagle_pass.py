@@ -14,10 +14,12 @@ from torch import Tensor
 
 from headstart.models.backend import IntArray
 from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
-from headstart.models.heads.eagle import EagleConfig, EagleHead, RotaryTable
+from headstart.models.heads.eagle import EagleConfig, EagleHead, EagleLayer
 from headstart.models.heads.head_pass import DraftCache, DraftRows, best_tokens
 from headstart.models.heads.tables import TargetTables
+from headstart.models.layer import Operation, run_head_layers
 from headstart.models.linear import Linear
+from headstart.models.rotary import RotaryTable
 from headstart.models.weights import LinearWeights
 
 
@@ -58,12 +60,14 @@ class TorchDraftCache(DraftCache):
 
 @dataclass(frozen=True)
 class _LayerPass:
-    """The fused matrices of one layer."""
+    """The fused matrices of one layer, and its norms (``HeadLayerParts``)."""
 
     qkv: Linear
     output: Linear
     up: Linear
     down: Linear
+    input_norm: Operation
+    mlp_norm: Operation
 
     @property
     def nbytes(self) -> int:
@@ -86,7 +90,16 @@ class EaglePass:
         self.config = config = head.config
         self.dtype, self.device = dtype, torch.device(device)
         linear = partial(Linear, dtype=dtype, device=self.device)
-        self._layers = [_LayerPass(*map(linear, layer.fused())) for layer in head.layers]
+
+        def packed(index: int, layer: EagleLayer) -> _LayerPass:
+            qkv, output, up, down = map(linear, layer.fused())
+            norm = f"layers.{index}"
+            input_norm = partial(self._norm, f"{norm}.input_layernorm")
+            return _LayerPass(
+                qkv, output, up, down, input_norm, partial(self._norm, f"{norm}.post_attention_layernorm")
+            )
+
+        self._layers = [packed(index, layer) for index, layer in enumerate(head.layers)]
         self._fc = linear(LinearWeights(head.fc.weight, head.fc.bias))
         self._head = linear(LinearWeights(head.lm_head.weight if config.variant == "eagle3" else tables.head))
         embedding = tables.embedding if head.embedding is None else head.embedding
@@ -163,18 +176,15 @@ class EaglePass:
             x = residual = self._fc(torch.cat((embeddings, features), dim=-1))
         turning = config.num_heads + config.num_kv_heads
         reach = max(part.positions[-1] for part in parts) + 1
-        for index, layer in enumerate(self._layers):
-            if index > 0:
-                x = self._norm(f"layers.{index}.input_layernorm", residual)
-            heads = layer.qkv(x).view(len(x), -1, config.head_dim)
+
+        def attend_heads(index: int, heads: Tensor) -> Tensor:
             rotated = self._rotary.rotate(heads[:, :turning].float(), positions, reach).to(self.dtype)
-            mixed = self._attend(index, rotated, heads[:, turning:], parts)
-            hidden = residual + layer.output(mixed)
-            gate, up = layer.up(self._norm(f"layers.{index}.post_attention_layernorm", hidden)).chunk(2, dim=-1)
-            residual = hidden + layer.down(F.silu(gate).mul_(up))
+            return self._attend(index, rotated, heads[:, turning:], parts)
+
+        output = run_head_layers(self._layers, config.head_dim, x, residual, attend_heads)
         for part in parts:
             part.cache.rows += part.count
-        return residual
+        return output
 
     @torch.inference_mode()
     def _say(self, output: Tensor) -> tuple[Tensor, Tensor]:
