@@ -10,7 +10,8 @@ from typing import Protocol
 
 from headstart.models.backend import IntArray
 from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.head_pass import HeadPass, Kit
+from headstart.models.heads.head_pass import HeadPass
+from headstart.models.heads.parallel import ParallelHeads, ParallelPass
 from headstart.models.heads.tables import TargetTables
 from headstart.sampling.kernels import RowKernels
 
@@ -75,8 +76,8 @@ class BackendKit(Protocol):
         """
         ...
 
-    def parallel_kit(self, precision: str) -> Kit:
-        """What parallel heads are computed with, likewise.
+    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
+        """What runs heads that say several tokens at once, likewise.
 
         Raises:
             ConfigError: the precision cannot be had here.

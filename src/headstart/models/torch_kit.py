@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from headstart.errors import ConfigError
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import EaglePass
-from headstart.models.heads.head_pass import Kit, best_tokens
+from headstart.models.heads.head_pass import torch_kit
+from headstart.models.heads.parallel import ParallelHeads, ParallelPass
 from headstart.models.heads.tables import TargetTables
-from headstart.models.linear import Linear
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -33,10 +31,9 @@ class TorchKit:
         """See ``BackendKit``."""
         return EaglePass(head, tables, self._dtype(precision), self.device)
 
-    def parallel_kit(self, precision: str) -> Kit:
+    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""
-        dtype = self._dtype(precision)
-        return Kit(dtype, partial(Linear, dtype=dtype, device=self.device), best_tokens)
+        return ParallelPass(heads, tables, torch_kit(self._dtype(precision), self.device))
 
     def text_index(self, max_depth: int, **settings: object) -> None:
         """None: drafters have an index of their own in Python."""

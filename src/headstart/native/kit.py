@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import EaglePass
-from headstart.models.heads.head_pass import Kit
+from headstart.models.heads.parallel import ParallelHeads, ParallelPass
 from headstart.models.heads.tables import TargetTables
 from headstart.models.torch_kit import TorchKit
 from headstart.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
@@ -34,11 +34,11 @@ class NativeKit:
             return TorchKit().head_pass(head, tables, precision)
         return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
 
-    def parallel_kit(self, precision: str) -> Kit:
+    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""
         kit = native_kit(_named(precision), isa=self._library.isa)
         assert kit is not None  # the library is there
-        return kit
+        return ParallelPass(heads, tables, kit)
 
     def text_index(
         self,

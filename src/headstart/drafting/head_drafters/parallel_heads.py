@@ -19,7 +19,7 @@ from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import HeadTrees
 from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.parallel import ParallelHeads, ParallelKind, ParallelPass
+from headstart.models.heads.parallel import ParallelHeads, ParallelKind
 
 
 class ParallelHeadsDrafter:
@@ -47,8 +47,8 @@ class ParallelHeadsDrafter:
         self._slots = heads.config.slots
         self._new_trees = new_trees
         self._ranks = min(ranks, heads.config.draft_vocab_size)
-        kit = context.require_runner().backend.kit.parallel_kit(options.precision)
-        self._pass = ParallelPass(heads, context.require_tables()(), kit)
+        kit = context.require_runner().backend.kit
+        self._pass = kit.parallel_pass(heads, context.require_tables()(), options.precision)
         self._states: dict[int, tuple[int, Tensor]] = {}
         """id -> position, and the target's state there [hidden]."""
 
