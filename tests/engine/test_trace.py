@@ -126,9 +126,28 @@ def test_recording_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(time, "perf_counter", lambda: law.now)
     for _ in range(3):
         law.now += 2
-        trace.record(0, DraftTree.chain([1, 1]), Verdict((0,), 1), cast(TargetLaw, law), started=100.0)
+        trace.record(
+            0,
+            DraftTree.chain([1, 1]),
+            Verdict((0,), 1),
+            cast(TargetLaw, law),
+            started=100.0,
+            draft_seconds=0.5,
+            pass_seconds=1.0,
+        )
     assert [seen.seconds for seen in trace.rounds] == [2, 4, 6]
     assert trace.cost == 3 * 2 * 5  # the root and the first node have children; each law is read once
+
+
+@pytest.mark.parametrize("drafter", ["none", "suffix"])
+def test_a_rounds_parts_add_up(model: Model, drafter: str) -> None:
+    """What the drafter and the pass took is inside of the round, and together it is what the counts say."""
+    job = run(model, drafter, temperature=0.0)
+    rounds, stats = trace_of(job).rounds, job.sequence.stats
+    assert sum(seen.draft_seconds for seen in rounds) == pytest.approx(stats.draft_seconds)
+    assert sum(seen.pass_seconds for seen in rounds) == pytest.approx(stats.target_seconds)
+    for before, seen in pairwise(rounds):
+        assert 0 < seen.draft_seconds + seen.pass_seconds < seen.seconds - before.seconds
 
 
 def test_recording_changes_nothing_and_is_off_unless_asked_for(model: Model) -> None:

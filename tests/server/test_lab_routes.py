@@ -16,7 +16,7 @@ from serving import SETTINGS, ask, assert_openai_error, post
 from headstart import LLM
 from headstart.analysis import theory
 from headstart.loading import Model, load_model
-from headstart.server.lab_page import page_files
+from headstart.server.lab_files import page_files
 from headstart.server.settings import ServerSettings
 
 CHAT = [{"role": "user", "content": "abc abc abc"}]

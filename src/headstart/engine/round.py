@@ -75,7 +75,15 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None
                 sequence.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
                 continue
             if sequence.trace is not None and sequence.started is not None:
-                sequence.trace.record(sequence.tokens[-1], draft, verdict, law, sequence.started)
+                sequence.trace.record(
+                    sequence.tokens[-1],
+                    draft,
+                    verdict,
+                    law,
+                    started=sequence.started,
+                    draft_seconds=clock.draft_seconds,
+                    pass_seconds=clock.pass_seconds,
+                )
             stats = sequence.stats
             stats.drafted += draft.num_drafted
             stats.sampled_rounds += draft.law is not TreeLaw.POINT_MASS
@@ -197,6 +205,10 @@ class _Clock:
         self.signal_end = time.perf_counter()
 
     @property
+    def draft_seconds(self) -> float:
+        return self.draft_end - self.start
+
+    @property
     def pass_seconds(self) -> float:
         return self.pass_end - self.draft_end
 
@@ -211,5 +223,5 @@ class _Clock:
     def charge_round(self, stats: SequenceStats) -> None:
         stats.target_passes += 1
         stats.rounds += 1
-        stats.draft_seconds += self.draft_end - self.start
+        stats.draft_seconds += self.draft_seconds
         stats.target_seconds += self.pass_seconds

@@ -56,6 +56,10 @@ class RoundTrace:
     """The target's own token after the path. Path and answer are the round's output, unless it ended on the way."""
     seconds: float
     """From the sequence's admission to this verdict, without what recording cost."""
+    draft_seconds: float
+    """Of them: how long the drafter took for this tree, together with those of the pass's other sequences."""
+    pass_seconds: float
+    """Of them: how long the target's pass took, with all rows that rode in it."""
 
 
 @dataclass
@@ -66,10 +70,20 @@ class Trace:
     cost: float = 0.0
     """Seconds spent on recording: the law of every node that has children, where a round visits one path."""
 
-    def record(self, root: int, draft: DraftTree, verdict: Verdict, law: TraceableLaw, started: float) -> None:
+    def record(
+        self,
+        root: int,
+        draft: DraftTree,
+        verdict: Verdict,
+        law: TraceableLaw,
+        *,
+        started: float,
+        draft_seconds: float,
+        pass_seconds: float,
+    ) -> None:
         """Add a round. Called before anything of it is committed, since laws read the history.
 
-        ``started`` is the clock at the sequence's admission.
+        ``started`` is the clock at the sequence's admission; the others are what the round's parts took.
         """
         begin = time.perf_counter()
         seconds = begin - started - self.cost
@@ -83,7 +97,8 @@ class Trace:
             nodes.append(TracedNode(token, place[parent], *probs.of(parent, token), drawn.get(node)))
         last = verdict.path[-1] if verdict.path else ROOT
         answer = TracedNode(verdict.token, place[last], *probs.of(last, verdict.token))
-        self.rounds.append(RoundTrace(root, tuple(nodes), tuple(place[node] for node in verdict.path), answer, seconds))
+        path = tuple(place[node] for node in verdict.path)
+        self.rounds.append(RoundTrace(root, tuple(nodes), path, answer, seconds, draft_seconds, pass_seconds))
         self.cost += time.perf_counter() - begin
 
 
