@@ -1,10 +1,11 @@
 // The conversation: a message goes out, the answer comes in with its rounds, then its plain twin.
 
 import { events } from "./api.js";
-import { byId, element } from "./dom.js";
-import { several, times } from "./format.js";
+import { byId, calm, element } from "./dom.js";
+import { several } from "./format.js";
 import { measuredPoint, Run } from "./run.js";
 import { requestBody } from "./settings.js";
+import { verdict } from "./verdict.js";
 
 const EXAMPLES = [
   "Write a Python class for a bank account with deposit and withdraw.",
@@ -49,12 +50,14 @@ export class Conversation {
       drafter: body.speculation.drafter,
       temperature: body.temperature,
       seed: body.seed,
+      maxTokens: body.max_tokens,
       run: new Run(false),
       plain: compare ? new Run(true) : null,
       live: true,
     };
     this.gallery.add(pair);
     this.gallery.open(pair);
+    byId("player").scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
     let point = null;
     try {
       await this.#stream(body, pair, pair.run);
@@ -112,10 +115,11 @@ export class Conversation {
   }
 }
 
-function summary({ run, plain }) {
+function summary(pair) {
+  const { run } = pair;
+  const found = verdict(pair);
   const counted = `${several(run.tokens, "token")} in ${several(run.rounds.length, "round")}`;
-  const factor = plain?.rate && run.rate ? `, ${times(run.rate / plain.rate)} the speed of plain decoding` : "";
-  return `Done: ${counted}${factor}.`;
+  return `Done: ${counted}${found ? `, ${found.figure} ${found.caption}` : ""}.`;
 }
 
 function status(message, wrong = false) {

@@ -109,15 +109,19 @@ export class Lane {
 
   #towards(token, key) {
     const at = this.tokens.indexOf(token);
-    const shown = this.tokens.slice(0, this.said);
     const round = Number(token.dataset.round);
-    if (key === "ArrowRight") return shown[at + 1];
-    if (key === "ArrowLeft") return shown[at - 1];
-    if (key === "Home") return shown[0];
-    if (key === "End") return shown.at(-1);
-    if (key === "ArrowDown") return shown.find((other) => Number(other.dataset.round) === round + 1);
-    if (key === "ArrowUp") return shown.find((other) => Number(other.dataset.round) === round - 1);
-    return undefined;
+    const first = (place) => this.tokens.find((other) => Number(other.dataset.round) === place);
+    const to = {
+      ArrowRight: () => this.tokens[at + 1],
+      ArrowLeft: () => this.tokens[at - 1],
+      Home: () => this.tokens[0],
+      End: () => this.tokens.at(-1),
+      ArrowDown: () => first(round + 1),
+      ArrowUp: () => first(round - 1),
+    }[key]?.();
+    // What has not been said yet is shown by going to its round.
+    if (to?.classList.contains("coming")) this.picked(this.run, Number(to.dataset.round));
+    return to?.classList.contains("coming") ? undefined : to;
   }
 }
 

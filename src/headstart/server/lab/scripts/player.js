@@ -176,7 +176,7 @@ export class Player {
     const still = calm() && !racing ? 1 : this.progress;
     const over = this.step === "accept" && still >= WALK;
     const seconds = this.live ? Infinity : racing ? this.clock : this.#seconds(still);
-    const whole = Math.max(...this.lanes.map((lane) => lane.run.tokens));
+    const whole = this.live ? this.pair.maxTokens : Math.max(...this.lanes.map((lane) => lane.run.tokens));
     const byRound = this.place + (over ? 1 : 0);
     this.lanes.forEach((lane) => {
       const rounds = racing || lane.run !== run ? lane.run.roundsBy(seconds) : byRound;
@@ -221,10 +221,10 @@ export class Player {
   }
 
   #pick(run, place) {
-    if (run !== this.run) return;
     this.pause();
     if (this.view === "race") this.look("rounds");
-    this.seek(place, "accept", 1);
+    // A token of the plain answer stands for the one in its place.
+    this.seek(run === this.run ? place : this.run.roundOf(place), "accept", 1);
   }
 
   #play(playing) {

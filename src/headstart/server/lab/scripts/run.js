@@ -71,6 +71,13 @@ export class Run {
     return later < 0 ? this.rounds.length : later;
   }
 
+  /** The round that brought the token of this number, or the last one. */
+  roundOf(number) {
+    let tokens = 0;
+    const found = this.rounds.findIndex((round) => (tokens += round.tokens.length) > number);
+    return found < 0 ? this.rounds.length - 1 : found;
+  }
+
   /** The round that brought most tokens by guessing; the first of several. */
   get best() {
     let best = 0;

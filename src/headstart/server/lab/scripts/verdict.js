@@ -2,7 +2,7 @@
 
 import { percent, times } from "./format.js";
 
-const EVEN = 0.03;
+const EVEN = 0.04;
 const BUSY = 0.15;
 const FEW_TOKENS = 1.3;
 const MUCH_DRAFTING = 0.3;
