@@ -2,8 +2,8 @@
 
     python benchmarks/record_lab_runs.py
 
-writes ``src/headstart/server/lab/recorded/runs.json``. Record on a machine that does nothing else: the file says how busy
-it was, and so does the page.
+writes ``src/headstart/server/lab/recorded/runs.json``. Record on a machine that does nothing else: the file says how
+busy it was, and so does the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headstart.server.lab_recording import record
 
 RUNS = Path(__file__).parent.parent / "src" / "headstart" / "server" / "lab" / "recorded" / "runs.json"
 MAX_TOKENS = 128
-EDIT = '''Repeat this code with the name total instead of s, and change nothing else:
+EDIT = """Repeat this code with the name total instead of s, and change nothing else:
 
 ```python
 def mean(values):
@@ -24,7 +24,7 @@ def mean(values):
     for value in values:
         s = s + value
     return s / len(values)
-```'''
+```"""
 PROMPTS = {
     "Code": "Write a Python class for a bank account with deposit, withdraw and transfer methods.",
     "Edit": EDIT,

@@ -33,9 +33,12 @@ def plain(model: Model) -> LLM:
     return LLM(model, "none")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A headless browser; tests that need it are skipped, with the reason, where there is none."""
+    """A headless browser; tests that need it are skipped, with the reason, where there is none.
+
+    A module's own: while Playwright runs, other modules' tests could not run an event loop in this thread.
+    """
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
     if CHROMIUM is None:
         pytest.skip(NO_CHROMIUM)

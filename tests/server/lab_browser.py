@@ -82,8 +82,8 @@ def ready(page: Page) -> Page:
 
 
 def words(answer: Locator) -> str:
-    """The text of an answer, as far as it has been said."""
-    return "".join(answer.locator(".token:not(.coming)").all_text_contents())
+    """The text of an answer, as far as it has been said, without the names of tokens that have none."""
+    return "".join(answer.locator(".token:not(.coming, .mute)").all_text_contents())
 
 
 def value(page: Page, term: str, box: str) -> str:
@@ -118,7 +118,9 @@ def made_round(
     }
 
 
-def made_run(rounds: Sequence[dict[str, Any]], plain_pass: float = 0.4, others: float = 0.0, title: str = "Made up") -> Run:
+def made_run(
+    rounds: Sequence[dict[str, Any]], plain_pass: float = 0.4, others: float = 0.0, title: str = "Made up"
+) -> Run:
     """A recorded run of these rounds; its plain twin says the same, each token in ``plain_pass`` seconds."""
     texts = [token["text"] for each in rounds for token in each["tokens"]]
     plain = [made_round((), text, times=(0.0, plain_pass, 0.0)) for text in texts]

@@ -64,6 +64,8 @@ def lab(
 
         headstart lab --export page --record "Name ten rivers." --record "Name ten lakes." --drafter suffix
     """
+    if any(not prompt.strip() for prompt in record or ()):
+        raise typer.BadParameter("it is empty; give a message.", param_hint="--record")
     from headstart.server.lab_files import recorded_runs, static_page
 
     runs: list[dict[str, Any]] = []

@@ -58,7 +58,11 @@ def record(llm: LLM, title: str, prompt: str, max_tokens: int, advance: Callable
 
 
 def _answer(llm: LLM, prompt: str, max_tokens: int, speculate: bool) -> list[Event]:
-    encoded = llm.encode_chat([{"role": "user", "content": prompt}]) if llm.model.chat_template.available else llm.encode(prompt)
+    encoded = (
+        llm.encode_chat([{"role": "user", "content": prompt}])
+        if llm.model.chat_template.available
+        else llm.encode(prompt)
+    )
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     wishes = replace(llm.speculation, enabled=speculate)
     # A fresh salt: neither cached prefixes nor what drafters learnt from another answer flatters this one.
