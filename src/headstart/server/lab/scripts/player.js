@@ -102,7 +102,8 @@ export class Player {
 
   seekClock(seconds) {
     this.clock = Math.max(0, Math.min(seconds, this.raceSeconds));
-    const round = Math.min(this.run.roundsBy(this.clock), this.run.rounds.length - 1);
+    // For the other view: the last round that was over by then.
+    const round = Math.max(0, this.run.roundsBy(this.clock) - 1);
     [this.place, this.step, this.progress] = [round, "accept", 1];
     this.draw();
   }

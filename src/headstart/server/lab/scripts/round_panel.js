@@ -7,6 +7,8 @@ import { Tree, WALK } from "./tree.js";
 
 const STATES = {
   root: "the token before",
+  guess: "guessed, not checked yet",
+  checked: "checked in the pass",
   accepted: "guessed and kept",
   rejected: "guessed and rejected",
   unreached: "never reached",
@@ -14,7 +16,7 @@ const STATES = {
   bonus: "the model’s bonus",
   plain: "the model’s own",
 };
-const TALLEST = 250;
+const TALLEST = 180;
 
 export class RoundPanel {
   constructor() {
@@ -92,8 +94,8 @@ export class RoundPanel {
   }
 
   #read(node) {
-    const pairs = [["token", element("code", {}, visible(node.label))], ["what became of it", STATES[node.state]]];
-    if (node.target !== undefined) {
+    const pairs = [["token", element("code", {}, visible(node.label))], ["what became of it", STATES[node.look]]];
+    if (node.target !== undefined && node.look !== "guess") {
       pairs.push(["target probability", percent(node.target)]);
       if (Math.abs(node.law - node.target) > 5e-4) pairs.push(["after the request’s transforms", percent(node.law)]);
       if (!node.own) pairs.push(["draft probability", typeof node.draft === "number" ? percent(node.draft) : "a sure guess"]);

@@ -49,9 +49,9 @@ export class Tree {
     const size = { width, height, viewBox: `0 0 ${width} ${height}` };
     this.host.replaceChildren(shape("svg", size, ...ordered.map((node) => node.edge), this.sweep, ...drawn));
     this.host.scrollTop = 0;
-    const first = nodes.findLast(onTheWay);
-    reach(this.host, first.drawn);
-    this.read(first);
+    this.first = nodes.findLast(onTheWay);
+    this.told = null;
+    reach(this.host, this.first.drawn);
     this.pose("accept", 1);
   }
 
@@ -72,6 +72,7 @@ export class Tree {
       node.look = look(node, drafted, swept, walked, last);
       paint(node);
     });
+    this.#tell(walked >= last ? this.first : all[0]);
     this.sweep.classList.toggle("on", step === "verify" && progress > 0 && progress < 1);
     this.sweep.setAttribute("transform", `translate(${swept === Infinity ? 0 : Math.max(0, swept)} 0)`);
   }
@@ -79,6 +80,13 @@ export class Tree {
   /** The nodes that became text, in order. */
   get said() {
     return [...this.nodes.values()].filter(onTheWay).sort((a, b) => a.depth - b.depth);
+  }
+
+  /** Read out what the round comes to when it is over, unless somebody looks at another node. */
+  #tell(node) {
+    if (node === this.told || this.host.contains(document.activeElement)) return;
+    this.told = node;
+    this.read(node);
   }
 
   #towards(node, key) {
