@@ -154,7 +154,14 @@ def test_a_long_answer_can_be_stopped(open_page: OpenPage, llm: LLM, monkeypatch
     limit(page, 400)
     page.fill("#prompt", MESSAGE)
     page.click("#send")
-    page.locator(".token").first.wait_for()
+    answer = page.locator("#lanes .fast")
+    answer.locator(".token").nth(3).wait_for()
+    # A round that somebody looks at stays, while the answer goes on.
+    answer.locator(".token").first.click()
+    number = page.inner_text("#round-title").partition(" of")[0]
+    answer.locator(".token").nth(12).wait_for()
+    assert page.inner_text("#round-title").startswith(number + " of")
+    assert page.locator("#view-race").is_disabled()
     page.click("#stop")
     expect(page.locator("#status")).to_have_text("Stopped.")
     expect(page.locator("#send")).to_be_enabled()

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
 
-from lab_browser import HELD, OpenPage, guess, made_round, made_run, pass_time, words
+from lab_browser import HELD, OpenPage, guess, made_round, made_run, pass_time, value, words
 from playwright.sync_api import Page, expect
 
 STORY = [
@@ -109,6 +109,9 @@ def test_steps_go_on_and_back(play: OpenPage) -> None:
         page.click("#step-on")
         assert state(page) == (*expected, "false")
         said.append(page.inner_text("#round-told"))
+        # What the round comes to is not told before it is over.
+        told = "the model’s correction" if expected[1] == "accept" else "the token before"
+        assert value(page, "what became of it", "#readout") == told
     assert len(set(said)) == 4
     assert "guesses 5 tokens" in said[0]
     assert "all 5 guesses at once: one pass over 6 rows" in said[1]

@@ -106,6 +106,18 @@ def test_a_round_says_what_it_drew_and_what_became_of_it(llm: LLM) -> None:
             assert node["draft"] is None
 
 
+def test_rounds_tell_their_times_and_the_end_how_busy_the_machine_was(llm: LLM) -> None:
+    _, *rounds, end = run(llm, GREEDY)
+    before = 0.0
+    for event in rounds:
+        assert event["draft_seconds"] >= 0
+        assert event["pass_seconds"] > 0
+        assert event["draft_seconds"] + event["pass_seconds"] < event["seconds"] - before
+        before = event["seconds"]
+    assert sum(event["pass_seconds"] for event in rounds) == pytest.approx(end["stats"]["target_seconds"])
+    assert end["others"] is None or 0 <= end["others"] <= 1
+
+
 def test_plain_decoding_is_shown_as_such(llm: LLM) -> None:
     start, *rounds, _ = run(llm, GREEDY | {"speculation": {"off": True}})
     assert start["drafter"] is None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -86,6 +88,12 @@ def test_the_runs_that_come_with_the_page_are_real_and_small() -> None:
             clock = [each["seconds"] for each in rounds_of(run[kind])]
             assert clock == sorted(clock)
         assert any(each["path"] for each in rounds_of(run["speculating"]))
+
+
+def test_recording_and_exporting_need_no_web_framework() -> None:
+    modules = "headstart.cli.lab, headstart.server.lab_files, headstart.server.lab_recording"
+    code = f"import sys; sys.modules['fastapi'] = sys.modules['starlette'] = None; import {modules}"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_page_is_whole_and_its_addresses_are_its_own() -> None:

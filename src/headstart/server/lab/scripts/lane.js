@@ -44,6 +44,7 @@ export class Lane {
     while (same < this.tokens.length && this.blocks[same] === code[same]) same += 1;
     for (const token of this.tokens.splice(same)) token.remove();
     this.said = Math.min(this.said, same);
+    this.marked = undefined;
     this.words.querySelectorAll(".code:empty").forEach((block) => block.remove());
     for (let i = same; i < told.length; i += 1) {
       const made = drawn(told[i].token, told[i].place);
@@ -56,7 +57,9 @@ export class Lane {
 
   /** Show the tokens of so many rounds; `whole`: tokens of the longer answer; `seconds`: the clock's, if it is shown. */
   reveal(rounds, whole, seconds) {
-    const upTo = this.run.rounds.slice(0, rounds).reduce((sum, round) => sum + round.tokens.length, 0);
+    const tokens = this.run.rounds.slice(0, rounds).reduce((sum, round) => sum + round.tokens.length, 0);
+    // While an answer comes, it may have more tokens than are drawn.
+    const upTo = Math.min(tokens, this.tokens.length);
     for (let i = Math.min(upTo, this.said); i < Math.max(upTo, this.said); i += 1) {
       this.tokens[i].classList.toggle("coming", i >= upTo);
     }
@@ -79,6 +82,8 @@ export class Lane {
 
   /** Mark the tokens of one round; `place` -1: none. */
   mark(place) {
+    if (place === this.marked) return;
+    this.marked = place;
     for (const token of this.tokens) token.classList.toggle("same-round", Number(token.dataset.round) === place);
   }
 

@@ -53,16 +53,17 @@ export class Player {
     byId("lanes").replaceChildren(...this.lanes.map((lane) => lane.element));
     [this.clock, this.place] = [0, 0];
     this.look(live ? "rounds" : this.view);
+    this.following = live;
     if (live) this.follow();
     else this.toBest();
   }
 
-  /** An answer that is coming has grown. */
+  /** An answer that is coming has grown: show its last round, unless somebody looks at another one. */
   follow() {
     for (const lane of this.lanes) lane.grow();
-    this.place = Math.max(0, this.run.rounds.length - 1);
-    [this.step, this.progress] = ["accept", 1];
-    this.draw();
+    this.refreshRounds();
+    if (this.following) this.seek(this.run.rounds.length - 1, "accept", 1);
+    else this.draw();
   }
 
   /** Go to the round that brought most. */
@@ -84,13 +85,17 @@ export class Player {
   }
 
   refreshControls() {
-    const rounds = this.run.rounds.length;
     const racing = this.view === "race";
     byId("view-race").disabled = this.live || !this.pair.plain?.stats;
     offer(byId("speed"), racing ? racePaces(this.raceSeconds) : roundPaces(this.run), racing ? comfortable(this.raceSeconds) : "eye:1");
+    byId("race-slider").max = Math.ceil(1000 * this.raceSeconds);
+    this.refreshRounds();
+  }
+
+  refreshRounds() {
+    const rounds = this.run.rounds.length;
     byId("round-slider").max = Math.max(1, rounds);
     byId("round-slider").disabled = rounds < 2;
-    byId("race-slider").max = Math.ceil(1000 * this.raceSeconds);
     this.strip.show(this.run);
   }
 
@@ -129,6 +134,7 @@ export class Player {
 
   pause() {
     this.playback = null;
+    this.following = false;
     this.#play(false);
   }
 
@@ -180,7 +186,7 @@ export class Player {
     const whole = this.live ? this.pair.maxTokens : Math.max(...this.lanes.map((lane) => lane.run.tokens));
     const byRound = this.place + (over ? 1 : 0);
     this.lanes.forEach((lane) => {
-      const rounds = racing || lane.run !== run ? lane.run.roundsBy(seconds) : byRound;
+      const rounds = racing || this.live || lane.run !== run ? lane.run.roundsBy(seconds) : byRound;
       lane.reveal(rounds, whole, this.live ? undefined : seconds);
       lane.mark(lane.run === run && !racing && over ? this.place : -1);
     });

@@ -21,9 +21,12 @@ export class RoundStrip {
     });
     const size = { viewBox: `0 0 ${run.rounds.length || 1} ${HEIGHT}`, preserveAspectRatio: "none" };
     this.host.replaceChildren(shape("svg", size, ...this.bars));
+    this.marked = undefined;
   }
 
   mark(place) {
+    if (place === this.marked) return;
+    this.marked = place;
     this.bars.forEach((bar, at) => bar.setAttribute("class", at === place ? "here" : at < place ? "past" : ""));
   }
 }
