@@ -108,16 +108,23 @@ function bandsOf(widths, room) {
   return lefts;
 }
 
-/** Sets each node's row: a parent is level with its first child, and what was kept runs straight on; how many rows. */
+/**
+ * Sets each node's row, as high as there is room on its levels: a parent is level with its first child, and what was kept
+ * runs straight on. Gives the number of rows.
+ */
 function rowsOf(root) {
-  let row = 0;
-  (function descend(node) {
-    node.row = row;
-    const ordered = [...node.children].sort((a, b) => onTheWay(b) - onTheWay(a));
-    ordered.forEach((child, place) => {
-      if (place > 0) row += 1;
-      descend(child);
-    });
-  })(root);
-  return row + 1;
+  const free = [];
+  (function descend(node, lowest) {
+    const line = [];
+    for (let next = node; next; next = ordered(next)[0]) line.push(next);
+    const row = Math.max(lowest, ...line.map((each) => free[each.depth] ?? 0));
+    for (const each of line) {
+      each.row = row;
+      free[each.depth] = row + 1;
+    }
+    for (const each of line.toReversed()) ordered(each).slice(1).forEach((child) => descend(child, row + 1));
+  })(root, 0);
+  return Math.max(...free);
 }
+
+const ordered = (node) => [...node.children].sort((a, b) => onTheWay(b) - onTheWay(a));
