@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +14,19 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra 'dev')")
 
-import uvicorn
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
-from serving import assert_empty
+from lab_browser import MESSAGE, PHONE, OpenPage, ready, serving, value, words
+from playwright.sync_api import Locator, Page, expect
 
 from headstart import LLM
 from headstart.analysis import theory
 from headstart.engine.sequence import Sequence
 from headstart.loading import load_model
-from headstart.server.app import create_app
 from headstart.server.settings import ServerSettings
-
-CHROMIUM = os.environ.get("HEADSTART_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
-QUIET += " disable-component-update disable-sync"
-MESSAGE = "abc abc abc"
-REFUSED = "Failed to load resource: the server responded with a status of 40"
-"""How Chromium notes a request that was refused on purpose."""
-PHONE = {"width": 360, "height": 740}
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found (Debian: apt-get install chromium)")
-
-OpenPage = Callable[..., Page]
-PATIENCE = 30_000
-"""Milliseconds; other tests may keep the machine busy."""
-expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def llm(tiny_model_dir: Path) -> LLM:
     return LLM(load_model(tiny_model_dir, "fp32"), "suffix", more_drafters=["ngram", "recycling"], tolerant=True)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[f"--{flag}" for flag in QUIET.split()])
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def serving(llm: LLM, settings: ServerSettings) -> Iterator[str]:
-    """The address of a server on a thread of this process."""
-    server = uvicorn.Server(uvicorn.Config(create_app(llm, settings), port=0, log_level="warning", ws="none"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    try:
-        (address,) = [socket.getsockname() for each in server.servers for socket in each.sockets]
-        yield f"http://127.0.0.1:{address[1]}"
-    finally:
-        server.should_exit = True
-        thread.join()
-    assert_empty(llm)
 
 
 @pytest.fixture(scope="module")
@@ -83,64 +36,38 @@ def base(llm: LLM) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, base: str) -> Iterator[OpenPage]:
-    """Opens the page; in the end nothing may have gone wrong in it, and nothing may have gone elsewhere."""
-    contexts: list[Any] = []
-    complaints: list[str] = []
-    asked: list[str] = []
+def open_page(open_address: OpenPage, base: str) -> OpenPage:
+    """Opens the page of the server with the tiny model."""
 
-    def open_(path: str = "/", address: str = base, script: str = "", **options: Any) -> Page:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        page.add_init_script(script)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto(address + path)
-        return page
+    def open_(path: str = "/", address: str = base, **options: Any) -> Page:
+        return open_address(address + path, **options)
 
-    yield open_
-    for context in contexts:
-        context.close()
-    assert [line for line in complaints if not line.startswith(REFUSED)] == []
-    assert asked
-    assert [url for url in asked if not re.match(r"http://127\.0\.0\.1:\d+/", url)] == []
+    return open_
 
 
-def ready(page: Page) -> Page:
-    expect(page.locator("#send")).to_be_enabled()
-    return page
-
-
-def send(page: Page, message: str = MESSAGE, tokens: int = 40) -> Locator:
-    """The answers to a message: with speculation, and plain."""
+def limit(page: Page, tokens: int) -> None:
+    """Set how many tokens an answer may have."""
     if not page.locator("#max-tokens").is_visible():
         page.locator("#settings summary").click()
     page.fill("#max-tokens", str(tokens))
+
+
+def send(page: Page, message: str = MESSAGE, tokens: int = 40) -> Locator:
+    """The answers to a message, whole: with speculation, and plain."""
+    limit(page, tokens)
     page.fill("#prompt", message)
     page.click("#send")
     expect(page.locator("#status")).to_contain_text("Done")
-    return page.locator(".turn").last.locator(".answer")
-
-
-def words(answer: Locator) -> str:
-    return "".join(answer.locator(".token").all_text_contents())
-
-
-def value(page: Page, term: str, box: str) -> str:
-    """What stands beside a term of a description list."""
-    return (
-        page.locator(f"{box} div", has=page.locator("dt", has_text=re.compile(f"^{term}$"))).locator("dd").inner_text()
-    )
+    page.focus("#round-slider")
+    page.keyboard.press("End")
+    return page.locator("#lanes .answer")
 
 
 def test_a_prompt_is_answered_in_coloured_tokens_beside_its_plain_twin(open_page: OpenPage) -> None:
     page = ready(open_page())
     speculating, plain = send(page).all()
     assert words(speculating) == words(plain)
-    expect(page.locator(".verdict").last).to_contain_text("token for token")
+    expect(page.locator("#factor")).to_contain_text("Same text, token for token")
     assert speculating.locator(".token").count() == plain.locator(".token").count() == 40
     assert plain.locator(".token.plain").count() == 40
     accepted = speculating.locator(".token.accepted")
@@ -157,8 +84,7 @@ def test_a_prompt_is_answered_in_coloured_tokens_beside_its_plain_twin(open_page
     expect(page.locator("#timeline svg")).to_have_attribute(
         "aria-label", re.compile(rf"speculating: {rounds} passes, [\d.]+ s; plain: 40 passes")
     )
-    first_round = speculating.locator(".token[data-round='0']").count()
-    assert page.locator("#timeline .stripe").count() == (40 - first_round) + 39
+    assert page.locator("#timeline .stripe").count() == 80
 
 
 def test_a_token_shows_the_round_it_came_from(open_page: OpenPage) -> None:
@@ -176,7 +102,8 @@ def test_a_token_shows_the_round_it_came_from(open_page: OpenPage) -> None:
     assert value(page, "what became of it", "#readout") == "guessed and kept"
     assert value(page, "target probability", "#readout") == value_of(node)
     assert value(page, "draft probability", "#readout") == "a sure guess"
-    page.click("#round-on")
+    page.click("#step-on")
+    page.click("#step-on")
     expect(page.locator("#round-title")).to_contain_text(f"Round {number + 1} of")
 
 
@@ -209,8 +136,10 @@ def test_the_drafter_is_switched_and_the_conversation_goes_on(open_page: OpenPag
     assert (speculating["temperature"], speculating["seed"], plain["seed"]) == (0.7, 11, 11)
     assert plain["speculation"] == {"off": True}
     assert words(answers.first) == words(answers.last)
+    assert page.locator("#asked-here button").count() == 2
     page.click("#clear")
-    assert page.locator(".turn").count() == 0
+    assert page.locator("#asked-here button").count() == 0
+    expect(page.locator("#recorded button").first).to_have_attribute("aria-pressed", "true")
 
 
 def test_a_long_answer_can_be_stopped(open_page: OpenPage, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,10 +151,17 @@ def test_a_long_answer_can_be_stopped(open_page: OpenPage, llm: LLM, monkeypatch
 
     monkeypatch.setattr(llm.engine, "step", slowly)
     page = ready(open_page())
-    page.fill("#max-tokens", "400")
+    limit(page, 400)
     page.fill("#prompt", MESSAGE)
     page.click("#send")
-    page.locator(".token").first.wait_for()
+    answer = page.locator("#lanes .fast")
+    answer.locator(".token").nth(3).wait_for()
+    # A round that somebody looks at stays, while the answer goes on.
+    answer.locator(".token").first.click()
+    number = page.inner_text("#round-title").partition(" of")[0]
+    answer.locator(".token").nth(12).wait_for()
+    assert page.inner_text("#round-title").startswith(number + " of")
+    assert page.locator("#view-race").is_disabled()
     page.click("#stop")
     expect(page.locator("#status")).to_have_text("Stopped.")
     expect(page.locator("#send")).to_be_enabled()
@@ -237,7 +173,7 @@ def test_a_long_answer_can_be_stopped(open_page: OpenPage, llm: LLM, monkeypatch
 
 def test_what_the_server_refuses_is_said(open_page: OpenPage) -> None:
     page = ready(open_page())
-    page.fill("#max-tokens", "20")
+    limit(page, 20)
     page.fill("#prompt", "much " * 2000)
     page.click("#send")
     expect(page.locator("#status")).to_contain_text("shorten the prompt")
@@ -261,7 +197,7 @@ def test_dials_move_the_curves_as_the_theory_says(open_page: OpenPage) -> None:
 
 def test_this_machines_point_stands_on_the_curves(open_page: OpenPage) -> None:
     page = ready(open_page())
-    page.fill("#max-tokens", "40")
+    limit(page, 40)
     page.click("#tab-calculator")
     assert page.locator(".measured-point").count() == 0
     page.click("#measure")
@@ -357,7 +293,7 @@ def test_everything_is_within_reach_of_the_keyboard(open_page: OpenPage) -> None
     # Tokens and nodes are one tab stop each.
     for _ in range(10):
         page.keyboard.press("Shift+Tab")
-        if "token" in focused(page):
+        if page.evaluate("document.activeElement.closest('.fast .token') !== null"):
             break
     page.keyboard.press("Home")
     expect(page.locator("#round-title")).to_contain_text("Round 1 of")

@@ -16,7 +16,7 @@ from serving import SETTINGS, ask, assert_openai_error, post
 from headstart import LLM
 from headstart.analysis import theory
 from headstart.loading import Model, load_model
-from headstart.server.lab_page import page_files
+from headstart.server.lab_files import page_files
 from headstart.server.settings import ServerSettings
 
 CHAT = [{"role": "user", "content": "abc abc abc"}]
@@ -104,6 +104,18 @@ def test_a_round_says_what_it_drew_and_what_became_of_it(llm: LLM) -> None:
             assert 0 <= node["target"] <= 1
             assert node["law"] in (0, 1)
             assert node["draft"] is None
+
+
+def test_rounds_tell_their_times_and_the_end_how_busy_the_machine_was(llm: LLM) -> None:
+    _, *rounds, end = run(llm, GREEDY)
+    before = 0.0
+    for event in rounds:
+        assert event["draft_seconds"] >= 0
+        assert event["pass_seconds"] > 0
+        assert event["draft_seconds"] + event["pass_seconds"] < event["seconds"] - before
+        before = event["seconds"]
+    assert sum(event["pass_seconds"] for event in rounds) == pytest.approx(end["stats"]["target_seconds"])
+    assert end["others"] is None or 0 <= end["others"] <= 1
 
 
 def test_plain_decoding_is_shown_as_such(llm: LLM) -> None:

@@ -18,6 +18,7 @@ from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.export import export
 from headstart.cli.generate import generate
+from headstart.cli.lab import lab
 from headstart.cli.native import native
 from headstart.cli.plan import plan
 from headstart.cli.quality import quality
@@ -94,6 +95,7 @@ benches.command("serve")(bench_serve)
 app.command()(generate)
 app.command()(drafters)
 app.command()(serve)
+app.command()(lab)
 app.command()(derive)
 app.add_typer(benches, name="bench")
 app.command()(acceptance)

@@ -20,7 +20,8 @@ from headstart.llm import LLM
 from headstart.server.doors import Doors, error_body
 from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
 from headstart.server.generation import Generator, UnknownModelError
-from headstart.server.lab_page import add_page, page_files
+from headstart.server.lab_files import page_files
+from headstart.server.lab_page import add_page
 from headstart.server.lab_routes import add_lab
 from headstart.server.openapi import describe
 from headstart.server.replies import Reply

@@ -14,18 +14,14 @@ from starlette.responses import StreamingResponse
 
 from headstart.analysis import biased_rules, calculator, theory
 from headstart.drafting.registry import available_drafters
-from headstart.engine.outputs import FinishReason
-from headstart.engine.trace import RoundTrace, TracedNode
 from headstart.errors import RequestError
 from headstart.llm import LLM
-from headstart.request import StreamPiece
 from headstart.server.doors import TENANT
 from headstart.server.engine_thread import Answer, EngineThread
+from headstart.server.lab_events import LabEvents
 from headstart.server.protocol import Generation, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
-from headstart.text.detokenizer import IncrementalDetokenizer
-from headstart.text.tokenizer import Tokenizer
 from headstart.verification.base import VerifyRule
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
@@ -95,69 +91,12 @@ def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
 
 async def _events(engine: EngineThread, answer: Answer, request: Request) -> AsyncIterator[str]:
     (job,) = answer.jobs
-    told = _Told(engine.llm.model.tokenizer, job.sequence.tokens[: job.sequence.prompt_length])
+    told = LabEvents(job, answer.drafter, engine.llm.model.tokenizer)
     async with engine.watched(answer, request):
-        yield event({"event": "start", "drafter": answer.drafter, "prompt_tokens": job.sequence.prompt_length})
+        yield event(told.start())
         async for piece in answer:
-            for shown in told.rounds(piece):
-                yield event({"event": "round"} | shown)
-            done = piece.completion
-            if done is None:
-                continue
-            if done.finish_reason is FinishReason.ERROR:
-                yield event({"event": "error", "message": str(done.error)})
-            else:
-                end = {"finish_reason": str(done.finish_reason), "text": done.text, "stats": done.stats.as_dict()}
-                yield event({"event": "end"} | end)
-
-
-class _Told:
-    """Rounds in the form that the page reads."""
-
-    def __init__(self, tokenizer: Tokenizer, prompt: list[int]) -> None:
-        self._tokenizer = tokenizer
-        self._text = IncrementalDetokenizer(tokenizer, prompt)
-
-    def rounds(self, piece: StreamPiece) -> list[dict[str, Any]]:
-        """The rounds of a piece, each with its tokens and its tree."""
-        told = []
-        start = 0
-        for seen in piece.rounds:
-            # The sequence may have ended within the last round.
-            end = min(start + len(seen.path) + 1, len(piece.token_ids))
-            tokens = [self._token(piece, place) for place in range(start, end)]
-            if piece.finish_reason is not None and end == len(piece.token_ids) and tokens:
-                tokens[-1]["text"] += self._text.finish()
-            told.append({"tokens": tokens, **self._tree(seen)})
-            start = end
-        return told
-
-    def _token(self, piece: StreamPiece, place: int) -> dict[str, Any]:
-        token, rejected = piece.token_ids[place], piece.rejected[place]
-        return {
-            "text": self._text.append(token),
-            "label": self._tokenizer.token_text(token),
-            "origin": str(piece.origins[place]),
-            "rejected": None if rejected is None else self._tokenizer.token_text(rejected),
-        }
-
-    def _tree(self, seen: RoundTrace) -> dict[str, Any]:
-        return {
-            "root": self._tokenizer.token_text(seen.root),
-            "nodes": [self._node(node) for node in seen.nodes],
-            "path": seen.path,
-            "answer": self._node(seen.answer),
-            "seconds": seen.seconds,
-        }
-
-    def _node(self, node: TracedNode) -> dict[str, Any]:
-        return {
-            "label": self._tokenizer.token_text(node.token),
-            "parent": node.parent,
-            "target": node.target_prob,
-            "law": node.law_prob,
-            "draft": node.draft_prob,
-        }
+            for each in told.of(piece):
+                yield event(each)
 
 
 def _biased_rules(likeness: float, trials: int, seed: int) -> dict[str, Any]:

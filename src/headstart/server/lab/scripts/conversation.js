@@ -1,13 +1,11 @@
 // The conversation: a message goes out, the answer comes in with its rounds, then its plain twin.
 
-import { Answer } from "./answer.js";
 import { events } from "./api.js";
-import { byId, element } from "./dom.js";
-import { several, times } from "./format.js";
-import { showMeters } from "./meters.js";
-import { RoundPanel } from "./round.js";
+import { byId, calm, element } from "./dom.js";
+import { several } from "./format.js";
 import { measuredPoint, Run } from "./run.js";
 import { requestBody } from "./settings.js";
+import { verdict } from "./verdict.js";
 
 const EXAMPLES = [
   "Write a Python class for a bank account with deposit and withdraw.",
@@ -18,12 +16,11 @@ const PICTURE_EVERY = 250;
 
 export class Conversation {
   /** `measured` is called with the point that an answer and its plain twin make. */
-  constructor(measured) {
+  constructor(gallery, measured) {
+    this.gallery = gallery;
     this.measured = measured;
     this.messages = [];
-    this.answers = [];
     this.running = null;
-    this.panel = new RoundPanel((run, place) => this.#pick(run, place));
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.send(byId("prompt").value, byId("compare").checked);
@@ -46,46 +43,52 @@ export class Conversation {
     this.#busy(true);
     status(compare ? "Decoding with speculation, then plainly." : "Decoding.");
     const body = requestBody([...this.messages, { role: "user", content: text }]);
-    const [run, plain] = [new Run(false), compare ? new Run(true) : null];
-    const turn = this.#addTurn(text, run, plain, body);
+    const pair = {
+      title: text.trim(),
+      prompt: text,
+      recorded: null,
+      drafter: body.speculation.drafter,
+      temperature: body.temperature,
+      seed: body.seed,
+      maxTokens: body.max_tokens,
+      run: new Run(false),
+      plain: compare ? new Run(true) : null,
+      live: true,
+    };
+    this.gallery.add(pair);
+    this.gallery.open(pair);
+    byId("player").scrollIntoView({ block: "start", behavior: calm() ? "auto" : "smooth" });
     let point = null;
     try {
-      await this.#stream(body, turn.answers[0], run, null);
-      if (plain) await this.#stream({ ...body, speculation: { off: true } }, turn.answers[1], plain, run);
-      point = plain && measuredPoint(run, plain);
-      turn.verdict.textContent = plain ? compared(run, plain, body) : "";
+      await this.#stream(body, pair, pair.run);
+      if (pair.plain) await this.#stream({ ...body, speculation: { off: true } }, pair, pair.plain);
+      point = pair.plain && measuredPoint(pair.run, pair.plain);
       if (point) this.measured(point);
       byId("prompt").value = "";
-      status(summary(run, plain));
+      status(summary(pair));
     } catch (error) {
-      for (const answer of turn.answers) if (!answer.run.stats) answer.fail("stopped");
       if (error.name === "AbortError") status("Stopped.");
       else status(error.message, true);
     } finally {
       this.running = null;
       this.#busy(false);
+      this.gallery.finish(pair);
     }
+    const { run } = pair;
     if (run.text) this.messages.push({ role: "user", content: text }, { role: "assistant", content: run.text });
     return point;
   }
 
-  async #stream(body, answer, run, beside) {
-    // Tokens are drawn once a frame, the rest a few times a second: what can be seen, and no more of the machine.
+  async #stream(body, pair, run) {
+    // Pictures a few times a second: what can be seen, and no more of the machine, which usually decodes as well.
     let waiting = false;
     let lastPicture = 0;
-    const picture = () => {
-      showMeters(beside ?? run, beside ? run : null);
-      if (!run.plain && this.panel.following && run.rounds.length) this.#show(run, run.rounds.length - 1);
-      else if (this.panel.run === run) this.panel.refresh();
-    };
     const draw = () => {
       waiting = false;
-      answer.refresh();
       if (performance.now() - lastPicture < PICTURE_EVERY) return;
       lastPicture = performance.now();
-      picture();
+      this.gallery.grown(pair);
     };
-    if (!run.plain) this.panel.following = true;
     for await (const event of events("/lab/run", body, this.running.signal)) {
       if (event.event === "error") throw new Error(event.message);
       run.take(event);
@@ -94,41 +97,12 @@ export class Conversation {
         requestAnimationFrame(draw);
       }
     }
-    answer.refresh();
-    picture();
-  }
-
-  #addTurn(text, run, plain, body) {
-    const picked = (chosen, place) => this.#pick(chosen, place);
-    const answers = [new Answer(run, `With speculation (${body.speculation.drafter})`, picked)];
-    if (plain) answers.push(new Answer(plain, "Plain, the same prompt", picked));
-    const verdict = element("p", { class: "verdict" });
-    const turn = element(
-      "div",
-      { class: "turn" },
-      element("p", { class: "said" }, text),
-      element("div", { class: "answers" }, ...answers.map((answer) => answer.element)),
-      verdict,
-    );
-    this.answers.push(...answers);
-    byId("turns").append(turn);
-    return { answers, verdict };
-  }
-
-  #pick(run, place) {
-    this.panel.following = false;
-    this.#show(run, place);
-  }
-
-  #show(run, place) {
-    this.panel.show(run, place);
-    for (const answer of this.answers) answer.mark(answer.run === run ? place : -1);
+    this.gallery.grown(pair);
   }
 
   #clear() {
     this.messages = [];
-    this.answers = [];
-    byId("turns").replaceChildren();
+    this.gallery.clear();
     byId("clear").disabled = true;
     status("");
     byId("prompt").focus();
@@ -137,23 +111,15 @@ export class Conversation {
   #busy(busy) {
     byId("send").disabled = busy;
     byId("stop").disabled = !busy;
-    byId("clear").disabled = busy || !this.answers.length;
+    byId("clear").disabled = busy || !this.gallery.pairs.some((pair) => !pair.recorded);
   }
 }
 
-function compared(run, plain, { temperature, seed }) {
-  const drawn = temperature > 0 ? ` Seed ${seed}.` : "";
-  if (run.text === plain.text) return `Both said the same, token for token.${drawn}`;
-  if (drawn) {
-    return `Other words, the same law: drawn guesses use other random numbers than plain decoding does. Coupled verification says the same words, too.${drawn}`;
-  }
-  return "The two differ: two tokens were as good as tied, and rounding decided. `headstart audit` tells a tie from a fault.";
-}
-
-function summary(run, plain) {
+function summary(pair) {
+  const { run } = pair;
+  const found = verdict(pair);
   const counted = `${several(run.tokens, "token")} in ${several(run.rounds.length, "round")}`;
-  const factor = plain?.rate && run.rate ? `, ${times(run.rate / plain.rate)} the speed of plain decoding` : "";
-  return `Done: ${counted}${factor}.`;
+  return `Done: ${counted}${found ? `, ${found.figure} ${found.caption}` : ""}.`;
 }
 
 function status(message, wrong = false) {

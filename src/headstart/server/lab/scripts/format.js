@@ -16,3 +16,8 @@ export function shortened(label, longest = 14) {
   const letters = [...visible(label)];
   return letters.length > longest ? `${letters.slice(0, longest - 1).join("")}…` : letters.join("");
 }
+
+export function milliseconds(seconds) {
+  const value = 1000 * seconds;
+  return value >= 1000 ? `${seconds.toFixed(2)} s` : `${value.toFixed(value < 1 ? 2 : value < 100 ? 1 : 0)} ms`;
+}

@@ -3,18 +3,18 @@
 import { byId, element, entries } from "./dom.js";
 import { percent, rate, times } from "./format.js";
 import { showTimeline } from "./timeline.js";
+import { verdict } from "./verdict.js";
 
 /** `plain` is the answer's plain twin, where there is one. */
 export function showMeters(run, plain) {
-  byId("meters").hidden = false;
   const known = (value, written) => (value === null ? "–" : written(value));
-  const factor = plain?.rate && run.rate && plain.stats ? run.rate / plain.rate : null;
+  const found = verdict({ run, plain });
   const accepted = run.positions.reduce((sum, position) => sum + position.accepted, 0);
   byId("numbers").replaceChildren(
     ...entries([
       ["tokens/s, speculating", rate(run.rate), "lead"],
       ["tokens/s, plain", rate(plain?.rate ?? null)],
-      ["speed-up", known(factor, times)],
+      ["speed-up", known(found && found.factor, times), found?.tone],
       ["tokens a round", known(run.meanLength, (length) => length.toFixed(2))],
       ["guesses kept", run.guesses ? percent(accepted / run.guesses) : "–"],
     ]),

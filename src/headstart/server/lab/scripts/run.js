@@ -1,4 +1,6 @@
-// One answer on its way: its rounds, and what follows from them.
+// One answer: its rounds, its clock, and what follows from them.
+
+export const STEPS = ["draft", "verify", "accept"];
 
 export class Run {
   /** `plain`: decoded without a drafter. */
@@ -10,6 +12,14 @@ export class Run {
     this.text = "";
     this.stats = null;
     this.finish = null;
+    this.others = null;
+  }
+
+  /** An answer that was recorded. */
+  static of(events, plain) {
+    const run = new Run(plain);
+    for (const event of events) run.take(event);
+    return run;
   }
 
   take(event) {
@@ -23,15 +33,58 @@ export class Run {
       this.stats = event.stats;
       this.text = event.text;
       this.finish = event.finish_reason;
+      this.others = event.others ?? null;
     }
   }
 
-  /** Tokens a second behind the first round, which waited for the prompt to be read; null as long as unknown. */
-  get rate() {
-    if (this.rounds.length < 2) return null;
+  /** On the answer's clock, when the first round began: the prompt had been read. */
+  get begin() {
     const first = this.rounds[0];
-    const seconds = this.rounds.at(-1).seconds - first.seconds;
-    return seconds > 0 ? (this.tokens - first.tokens.length) / seconds : null;
+    return first ? first.seconds - first.draft_seconds - first.pass_seconds : 0;
+  }
+
+  /** Seconds of decoding, reading the prompt left out. */
+  get seconds() {
+    return this.rounds.length ? this.rounds.at(-1).seconds - this.begin : 0;
+  }
+
+  /** Tokens a second; null as long as unknown. */
+  get rate() {
+    return this.seconds > 0 ? this.tokens / this.seconds : null;
+  }
+
+  /** Seconds after `begin` at which a round's tokens were there. */
+  endOf(place) {
+    return this.rounds[place].seconds - this.begin;
+  }
+
+  /** Seconds of a round's draft, of its pass, and of the rest: the verdict, and telling the drafter. */
+  parts(place) {
+    const { draft_seconds: draft, pass_seconds: pass } = this.rounds[place];
+    const start = place ? this.endOf(place - 1) : 0;
+    return [draft, pass, Math.max(0, this.endOf(place) - start - draft - pass)];
+  }
+
+  /** How many rounds were over at a time. */
+  roundsBy(seconds) {
+    const later = this.rounds.findIndex((_, place) => this.endOf(place) > seconds + 1e-9);
+    return later < 0 ? this.rounds.length : later;
+  }
+
+  /** The round that brought the token of this number, or the last one. */
+  roundOf(number) {
+    let tokens = 0;
+    const found = this.rounds.findIndex((round) => (tokens += round.tokens.length) > number);
+    return found < 0 ? this.rounds.length - 1 : found;
+  }
+
+  /** The round that brought most tokens by guessing; the first of several. */
+  get best() {
+    let best = 0;
+    this.rounds.forEach((round, place) => {
+      if (kept(round) > kept(this.rounds[best])) best = place;
+    });
+    return best;
   }
 
   get meanLength() {
@@ -62,6 +115,9 @@ export class Run {
     return this.rounds.reduce((sum, round) => sum + depthOf(round), 0) / (this.rounds.length || 1);
   }
 }
+
+/** How many guesses of a round became text. */
+export const kept = (round) => round.tokens.filter((token) => token.origin === "accepted").length;
 
 /**
  * The point that an answer and its plain twin make in the paper's figures; null where nothing was guessed.

@@ -18,7 +18,6 @@ export function startSettings(state) {
   byId("tree-nodes").max = state.max_tree;
   byId("temperature").addEventListener("input", showTemperature);
   showTemperature();
-  if (window.matchMedia("(max-width: 40rem)").matches) byId("settings").open = false;
 }
 
 /** The body of a request; a seed is chosen where none is given, so that the plain twin draws the same noise. */

@@ -1,42 +1,13 @@
-// A round's tree, drawn from left to right: the root, the guesses, and the token that the model added.
+// A round's tree, and how it looks while it is drafted, verified and accepted.
 
 import { shape } from "./dom.js";
-import { percent, shortened } from "./format.js";
+import { percent } from "./format.js";
 import { reach, rove } from "./roving.js";
+import { BODY, connection, layout, onTheWay } from "./tree_layout.js";
 
-const LETTER = 7.6;
-const ROW = 40;
-const BODY = 31;
-const GAP = 26;
-const MARGIN = 6;
-
-/** The nodes of a round with their state and place; the root first, the model's own token last. */
-export function layout(round) {
-  // An answer may end inside of the path; what follows its end was not said.
-  const said = round.path.slice(0, round.tokens.filter((token) => token.origin === "accepted").length);
-  const kept = new Set(said);
-  const own = round.tokens.find((token) => token.origin !== "accepted");
-  const end = own ? undefined : said.at(-1);
-  const root = { label: round.root, state: "root", depth: 0, children: [] };
-  const guesses = round.nodes.map((node) => ({ ...node, children: [] }));
-  guesses.forEach((node, place) => {
-    const parent = guesses[node.parent] ?? root;
-    node.up = parent;
-    node.depth = parent.depth + 1;
-    const looked = (parent === root || parent.state === "accepted") && node.parent !== end;
-    node.state = kept.has(place) ? "accepted" : looked ? "rejected" : "unreached";
-    parent.children.push(node);
-  });
-  const nodes = [root, ...guesses];
-  if (own) {
-    const parent = guesses[said.at(-1)] ?? root;
-    const answer = { ...round.answer, up: parent, depth: parent.depth + 1, state: own.origin, own: true, children: [] };
-    parent.children.push(answer);
-    nodes.push(answer);
-  }
-  place(root, nodes);
-  return nodes;
-}
+const SWEEP = 46;
+/** Which part of the step "accept" the walk along the path takes; the tokens become text behind it. */
+export const WALK = 0.72;
 
 export class Tree {
   /** `read` is called with the node under pointer or focus. */
@@ -44,27 +15,78 @@ export class Tree {
     this.host = host;
     this.read = read;
     this.nodes = new Map();
+    this.round = null;
     rove(host, ".node", (item, key) => this.#towards(this.nodes.get(item), key));
     for (const kind of ["focusin", "pointerover", "click"]) {
       host.addEventListener(kind, (event) => {
         const node = this.nodes.get(event.target.closest(".node"));
-        if (node) this.read(node);
+        if (node && !node.drawn.classList.contains("coming")) this.read(node);
       });
     }
   }
 
+  /** Draw a round, as it looks when it is over. */
   show(round) {
-    const nodes = layout(round);
-    const width = Math.max(...nodes.map((node) => node.x + node.width)) + MARGIN;
-    const height = Math.max(...nodes.map((node) => node.y)) + BODY + MARGIN;
-    const edges = nodes.filter((node) => node.up).map(edge);
+    this.round = round;
+    const { nodes, width, height } = layout(round, this.host.clientWidth);
+    const edges = nodes.map((node) => node.up && shape("path", { d: connection(node, width) }));
     const drawn = nodes.map((node) => body(node));
+    this.sweep = shape(
+      "g",
+      { class: "sweep", "aria-hidden": "true" },
+      shape("rect", { x: -SWEEP, y: 0, width: SWEEP, height }),
+      shape("line", { x1: 0, x2: 0, y1: 0, y2: height }),
+    );
+    this.width = width;
     this.nodes = new Map(nodes.map((node, place) => [drawn[place], node]));
-    nodes.forEach((node, place) => (node.drawn = drawn[place]));
-    this.host.replaceChildren(shape("svg", { width, height, viewBox: `0 0 ${width} ${height}` }, ...edges, ...drawn));
-    const first = nodes.findLast(onTheWay);
-    reach(this.host, first.drawn);
-    this.read(first);
+    nodes.forEach((node, place) => {
+      node.drawn = drawn[place];
+      node.edge = edges[place];
+      node.look = node.edgeLook = "";
+    });
+    // Lines of what was kept lie over the others.
+    const ordered = nodes.filter((node) => node.up).sort((a, b) => onTheWay(a) - onTheWay(b));
+    const size = { width, height, viewBox: `0 0 ${width} ${height}` };
+    this.host.replaceChildren(shape("svg", size, ...ordered.map((node) => node.edge), this.sweep, ...drawn));
+    this.host.scrollTop = 0;
+    this.first = nodes.findLast(onTheWay);
+    this.told = null;
+    reach(this.host, this.first.drawn);
+    this.pose("accept", 1);
+  }
+
+  /** The height that a round's tree takes here. */
+  heightOf(round) {
+    return layout(round, this.host.clientWidth).height;
+  }
+
+  /** How the tree looks within a step, `progress` in [0, 1]. */
+  pose(step, progress) {
+    const guesses = this.round.nodes.length;
+    const all = [...this.nodes.values()];
+    const last = Math.max(...all.filter(onTheWay).map((node) => node.depth));
+    const swept = step === "verify" ? progress * (this.width + SWEEP) : step === "accept" ? Infinity : -1;
+    const walked = step === "accept" ? (progress / WALK) * (last + 0.01) : -1;
+    all.forEach((node, place) => {
+      const drafted = step !== "draft" || place - 1 < Math.ceil(progress * guesses - 1e-9);
+      node.look = look(node, drafted, swept, walked, last);
+      paint(node);
+    });
+    this.#tell(walked >= last ? this.first : all[0]);
+    this.sweep.classList.toggle("on", step === "verify" && progress > 0 && progress < 1);
+    this.sweep.setAttribute("transform", `translate(${swept === Infinity ? 0 : Math.max(0, swept)} 0)`);
+  }
+
+  /** The nodes that became text, in order. */
+  get said() {
+    return [...this.nodes.values()].filter(onTheWay).sort((a, b) => a.depth - b.depth);
+  }
+
+  /** Read out what the round comes to when it is over, unless somebody looks at another node. */
+  #tell(node) {
+    if (node === this.told || this.host.contains(document.activeElement)) return;
+    this.told = node;
+    this.read(node);
   }
 
   #towards(node, key) {
@@ -76,58 +98,40 @@ export class Tree {
   }
 }
 
-const onTheWay = (node) => node.state === "accepted" || node.own === true;
-
-/** x by depth, as wide as each level's longest token; y by leaves, a parent level with its first child. */
-function place(root, nodes) {
-  const widths = [];
-  for (const node of nodes) {
-    node.short = shortened(node.label);
-    node.width = Math.max(34, [...node.short].length * LETTER + 18);
-    widths[node.depth] = Math.max(widths[node.depth] ?? 0, node.width);
-  }
-  const lefts = widths.map((_, depth) => MARGIN + widths.slice(0, depth).reduce((sum, width) => sum + width + GAP, 0));
-  let row = 0;
-  (function descend(node) {
-    node.x = lefts[node.depth];
-    node.y = MARGIN + row * ROW;
-    // What was kept runs straight on; the rest hangs below it.
-    const ordered = [...node.children].sort((a, b) => onTheWay(b) - onTheWay(a));
-    ordered.forEach((child, place) => {
-      if (place > 0) row += 1;
-      descend(child);
-    });
-  })(root);
+/** What a node looks like: the root, not there yet, a guess, a guess that the pass has seen, or what became of it. */
+function look(node, drafted, swept, walked, last) {
+  if (node.state === "root") return "root";
+  if (node.own) return walked >= node.depth ? node.state : "coming";
+  if (!drafted) return "coming";
+  // Guesses that were never looked at are known as such when the walk is over.
+  if (walked >= (node.state === "unreached" ? last : Math.min(node.depth, last))) return node.state;
+  return swept >= node.x + node.width / 2 ? "checked" : "guess";
 }
 
-function edge(node) {
-  const [x1, y1, x2, y2] = [node.up.x + node.up.width, node.up.y + BODY / 2, node.x, node.y + BODY / 2];
-  const middle = x2 - GAP / 2;
-  const kind = node.own ? `own ${node.state}` : node.state === "accepted" ? "kept" : "";
-  return shape("path", { class: `edge ${kind}`, d: `M${x1} ${y1} H${middle - 8} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` });
+function paint(node) {
+  if (node.drawn.dataset.look === node.look) return;
+  node.drawn.dataset.look = node.look;
+  node.drawn.setAttribute("class", `node ${node.look}`);
+  if (!node.edge) return;
+  const kind = node.own ? `own ${node.look}` : node.look === "accepted" ? "kept" : node.look;
+  node.edge.setAttribute("class", `edge ${kind}`);
 }
 
 function body(node) {
   const room = node.width - 16;
   const parts = [
     shape("rect", { class: "body", x: 0, y: 0, width: node.width, height: BODY, rx: 8 }),
-    shape("text", { x: node.width / 2, y: node.state === "root" ? 20 : 16, "text-anchor": "middle" }, node.short),
+    shape("text", { x: node.width / 2, y: node.state === "root" ? 19 : 15, "text-anchor": "middle" }, node.short),
   ];
   if (node.target !== undefined) {
-    parts.push(shape("rect", { class: "room", x: 8, y: 22, width: room, height: 3 }));
-    parts.push(shape("rect", { class: "p", x: 8, y: 22, width: room * node.target, height: 3 }));
-    if (typeof node.draft === "number") parts.push(shape("rect", { class: "q", x: 8, y: 26.5, width: room * node.draft, height: 2 }));
+    parts.push(shape("rect", { class: "room", x: 8, y: 20.5, width: room, height: 3 }));
+    parts.push(shape("rect", { class: "p", x: 8, y: 20.5, width: room * node.target, height: 3 }));
+    if (typeof node.draft === "number") parts.push(shape("rect", { class: "q", x: 8, y: 25, width: room * node.draft, height: 2 }));
   }
   return shape(
     "g",
-    {
-      class: `node ${node.state}`,
-      transform: `translate(${node.x} ${node.y})`,
-      tabindex: "-1",
-      role: "img",
-      "aria-label": described(node),
-    },
-    ...parts,
+    { transform: `translate(${node.x} ${node.y})`, tabindex: "-1", role: "img", "aria-label": described(node) },
+    shape("g", { class: "pop" }, ...parts),
   );
 }
 

@@ -1,0 +1,101 @@
+"""``headstart lab``: the lab page as files that need no server, with runs measured here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headstart.cli import options
+from headstart.cli.options import PrecisionChoice
+from headstart.drafting import DEFAULT_DRAFTER
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+PAGE = "Page"
+_TITLE_WORDS = 4
+
+
+def _page_folder(option: typer.CallbackParam, export: Path) -> Path | None:
+    return options.made_folder(option, options.new_folder(option, export))
+
+
+def lab(
+    export: Annotated[
+        Path,
+        typer.Option(
+            help="The folder to write; index.html in it is the page.",
+            metavar="DIR",
+            callback=_page_folder,
+            rich_help_panel=PAGE,
+        ),
+    ],
+    record: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--record",
+            help="A prompt to answer, with speculation and plainly in turns, for the page to play; may be repeated. "
+            "If left out: the runs that come with Headstart.",
+            rich_help_panel=PAGE,
+            metavar="PROMPT",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens of a recorded answer.", rich_help_panel=PAGE, metavar="N")
+    ] = 96,
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    precision: options.Precision = PrecisionChoice.AUTO,
+    drafter: options.Drafter = DEFAULT_DRAFTER,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write the page that shows speculation at work as static files: draft, verify, accept, and a race against plain
+    decoding.
+
+    It plays recorded runs in any browser, from any host or straight from the folder, without a server. To ask a model
+    something on the page, run `headstart serve` and open its address.
+
+    Examples:
+
+        headstart lab --export page
+
+        headstart lab --export page --record "Name ten rivers." --max-tokens 64
+
+        headstart lab --export page --record "Name ten rivers." --record "Name ten lakes." --drafter suffix
+    """
+    if any(not prompt.strip() for prompt in record or ()):
+        raise typer.BadParameter("it is empty; give a message.", param_hint="--record")
+    from headstart.server.lab_files import recorded_runs, static_page
+
+    runs: list[dict[str, Any]] = []
+    if record:
+        from headstart.cli.progress import Activity
+        from headstart.drafting.options import parse_drafter
+        from headstart.llm import LLM
+        from headstart.server.lab_recording import PAIRS
+        from headstart.server.lab_recording import record as record_run
+
+        name, drafter_options = parse_drafter(drafter)
+        with Activity(shown=not quiet) as activity:
+            activity.show(f"Loading {model}")
+            with LLM(model, name, drafter_options=drafter_options, precision=precision.value, revision=revision) as llm:
+                activity.show("Recording", len(record) * (PAIRS + 1))
+                for prompt in record:
+                    runs.append(
+                        record_run(llm, _title(prompt), prompt, max_tokens, lambda: activity.advance_saying(1, ""))
+                    )
+    pages = static_page(runs or recorded_runs())
+    try:
+        for file, text in pages.items():
+            (export / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--export is {export}, which cannot be written: {error.strerror}.") from error
+    if not quiet:
+        typer.echo(f"Wrote {export / 'index.html'}; open it in a browser.", err=True)
+
+
+def _title(prompt: str) -> str:
+    """A prompt's first words."""
+    words = prompt.split()
+    return " ".join(words[:_TITLE_WORDS]) + (" …" if len(words) > _TITLE_WORDS else "")

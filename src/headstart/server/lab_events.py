@@ -1,0 +1,91 @@
+"""What the lab page is told of an answer: its start, its rounds with their trees and times, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from headstart.analysis.machine_load import OtherLoad
+from headstart.engine.outputs import FinishReason
+from headstart.engine.trace import RoundTrace, TracedNode
+from headstart.request import Job, StreamPiece
+from headstart.text.detokenizer import IncrementalDetokenizer
+from headstart.text.tokenizer import Tokenizer
+
+Event = dict[str, Any]
+
+
+class LabEvents:
+    """The events of one traced sample, as plain values.
+
+    Args:
+        job: the sample.
+        drafter: who guesses for it; None: nobody.
+        tokenizer: the target's.
+    """
+
+    def __init__(self, job: Job, drafter: str | None, tokenizer: Tokenizer) -> None:
+        self._drafter = drafter
+        self._tokenizer = tokenizer
+        self._prompt_tokens = job.sequence.prompt_length
+        self._text = IncrementalDetokenizer(tokenizer, job.sequence.tokens[: self._prompt_tokens])
+        self._load = OtherLoad()
+
+    def start(self) -> Event:
+        """The first event."""
+        return {"event": "start", "drafter": self._drafter, "prompt_tokens": self._prompt_tokens}
+
+    def of(self, piece: StreamPiece) -> Iterator[Event]:
+        """An event for each round of a piece, and in the last piece the end or an error."""
+        start = 0
+        for seen in piece.rounds:
+            # The sequence may have ended within the last round.
+            end = min(start + len(seen.path) + 1, len(piece.token_ids))
+            tokens = [self._token(piece, place) for place in range(start, end)]
+            if piece.finish_reason is not None and end == len(piece.token_ids) and tokens:
+                tokens[-1]["text"] += self._text.finish()
+            yield {"event": "round", "tokens": tokens, **self._round(seen)}
+            start = end
+        done = piece.completion
+        if done is None:
+            return
+        if done.finish_reason is FinishReason.ERROR:
+            yield {"event": "error", "message": str(done.error)}
+            return
+        yield {
+            "event": "end",
+            "finish_reason": str(done.finish_reason),
+            "text": done.text,
+            "stats": done.stats.as_dict(),
+            # Of all cores' time since the start; what is slow because of others is not the drafter's fault.
+            "others": self._load.share(),
+        }
+
+    def _token(self, piece: StreamPiece, place: int) -> Event:
+        token, rejected = piece.token_ids[place], piece.rejected[place]
+        return {
+            "text": self._text.append(token),
+            "label": self._tokenizer.token_text(token),
+            "origin": str(piece.origins[place]),
+            "rejected": None if rejected is None else self._tokenizer.token_text(rejected),
+        }
+
+    def _round(self, seen: RoundTrace) -> Event:
+        return {
+            "root": self._tokenizer.token_text(seen.root),
+            "nodes": [self._node(node) for node in seen.nodes],
+            "path": seen.path,
+            "answer": self._node(seen.answer),
+            "seconds": seen.seconds,
+            "draft_seconds": seen.draft_seconds,
+            "pass_seconds": seen.pass_seconds,
+        }
+
+    def _node(self, node: TracedNode) -> Event:
+        return {
+            "label": self._tokenizer.token_text(node.token),
+            "parent": node.parent,
+            "target": node.target_prob,
+            "law": node.law_prob,
+            "draft": node.draft_prob,
+        }
