@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,30 @@ def test_every_experiment_is_listed_by_subject() -> None:
     document = ROOT / "docs" / "experiments.md"
     listed = [link.removeprefix("#") for link in links(document) if link.startswith("#")]
     assert sorted({*listed, "experiments", "by-subject"}) == sorted(anchors(document))
+
+
+def spelt_out(name: str) -> list[str]:
+    """A name with alternatives in braces, as the names that it stands for."""
+    found = re.search(r"\{([^{}]*)\}", name)
+    if found is None:
+        return [name]
+    return [
+        each for part in found[1].split(",") for each in spelt_out(name[: found.start()] + part + name[found.end() :])
+    ]
+
+
+def test_results_that_are_cited_are_there() -> None:
+    kept = [path.stem for path in (ROOT / "benchmarks" / "results").iterdir()]
+    cited = {
+        name.removesuffix(".json")
+        for document in DOCUMENTS
+        for found in re.findall(r"20\d\d-\d\d-\d\d-[\w.{},*-]*[\w}*]", document.read_text(encoding="utf-8"))
+        for name in spelt_out(found)
+    }
+    assert len(cited) > 50
+    assert not [name for name in cited if not any(fnmatchcase(stem, name) for stem in kept)]
+
+
+def test_results_are_figures_and_no_pages() -> None:
+    assert {path.suffix for path in (ROOT / "benchmarks" / "results").iterdir()} == {".json"}
+    assert not list((ROOT / "src").rglob("report.html"))
