@@ -15,12 +15,12 @@ Cell = str | int | float | None
 _PAGE_STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--ground:#fff}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--ground:#14171c}}
-body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:760px;margin:2rem auto;
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:960px;margin:2rem auto;
 padding:0 1rem}
-svg{max-width:100%;height:auto}.wide{overflow-x:auto}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .75rem;text-align:right;border-bottom:1px solid var(--line)}
-th:first-child,td:first-child{text-align:left}p.note{color:var(--soft)}
+p,figure{max-width:760px}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.wide{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;line-height:1.35}
+th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid var(--line)}th{vertical-align:bottom}
+th:first-child,td:first-child{padding-left:0;text-align:left}p.note{color:var(--soft)}
 """
 
 

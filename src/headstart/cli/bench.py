@@ -83,7 +83,7 @@ def bench(
     from headstart.analysis.bench.report import exhibits, to_json
     from headstart.analysis.bench.run import Sitting
     from headstart.analysis.bench.summary import summarise
-    from headstart.analysis.provenance import provenance
+    from headstart.analysis.provenance import Origin
     from headstart.analysis.workbench import Workbench, contenders, most_rows
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
@@ -93,7 +93,7 @@ def bench(
 
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
-    where = provenance()
+    where = Origin()
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
@@ -120,7 +120,7 @@ def bench(
         batch_size=1,
     )
     summaries = summarise(runs)
-    result, shown = to_json(runs, summaries, record), exhibits(runs, summaries, record)
+    result, shown = to_json(runs, summaries, record), exhibits(runs, summaries)
     title = f"Benchmark of {loaded.backend.name} {Path(model).name}"
-    hand_out(result, shown, as_json, out, "bench", title, interruption.sentence)
+    hand_out(result, shown, record, as_json, out, "bench", title, interruption.sentence)
     interruption.end()

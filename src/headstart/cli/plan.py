@@ -60,7 +60,7 @@ def plan(
     from headstart.analysis.plan_report import exhibits, to_json
     from headstart.analysis.planner import Plan, make_plan
     from headstart.analysis.planner import check as check_plan
-    from headstart.analysis.provenance import provenance
+    from headstart.analysis.provenance import Origin
     from headstart.analysis.workbench import Contender, Workbench, contenders, most_rows
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
@@ -72,7 +72,7 @@ def plan(
     batches, listed = _batches(batch_sizes), contenders(_USUAL if drafters is None else drafters)
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
     chosen = choose(read_prompts(prompts), per_group)
-    where = provenance()
+    where = Origin()
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
@@ -106,7 +106,7 @@ def plan(
         repeats=repeats,
     )
     title = f"Plan for {loaded.backend.name} {Path(model).name}"
-    hand_out(to_json(made, record), exhibits(made, record), as_json, out, "plan", title, interruption.sentence)
+    hand_out(to_json(made, record), exhibits(made), record, as_json, out, "plan", title, interruption.sentence)
     interruption.end()
 
 

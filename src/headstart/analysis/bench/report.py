@@ -12,7 +12,6 @@ from headstart.analysis.bench.run import BenchRuns, Run
 from headstart.analysis.bench.summary import Speed, Summary
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.plots import Curve, Figure
-from headstart.analysis.provenance import flat
 from headstart.analysis.workbench import PLAIN
 
 FORMAT = "headstart-bench/1"
@@ -58,9 +57,7 @@ def run_row(run: Run) -> dict[str, Any]:
     }
 
 
-def exhibits(
-    results: BenchRuns, summaries: Sequence[Summary], record: Mapping[str, Any]
-) -> list[Table | Figure | BarChart]:
+def exhibits(results: BenchRuns, summaries: Sequence[Summary]) -> list[Table | Figure | BarChart]:
     """What a reader wants to see, the most important first."""
     shown: list[Table | Figure | BarChart] = [
         overview(summaries),
@@ -75,7 +72,6 @@ def exhibits(
         shown.append(difference_table(results))
     if results.skipped:
         shown.append(Table("Left out", ("what", "why"), tuple(results.skipped.items())))
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 
