@@ -12,6 +12,7 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra '
 from playwright.sync_api import sync_playwright
 
 from headstart.analysis.bench.report import overview
+from headstart.analysis.bench.run import BenchRuns
 from headstart.analysis.bench.summary import Breakdown, Speed, Spread, Summary
 from headstart.analysis.page import to_html
 
@@ -39,7 +40,9 @@ def summary(name: str) -> Summary:
 
 
 def test_every_column_of_the_widest_table_is_in_sight() -> None:
-    page_of = to_html("Benchmark", [overview([summary("none"), summary("eagle3:min_probability=0:tree_nodes=31")])])
+    page_of = to_html(
+        "Benchmark", [overview(BenchRuns(), [summary("none"), summary("eagle3:min_probability=0:tree_nodes=31")])]
+    )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": 1000, "height": 700})

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from headstart.analysis.ratio import Ratio
 from headstart.cli.prompts import Conversation
-from headstart.cli.turns import Ratio, Timed, Turns, decoding_speed
+from headstart.cli.turns import Timed, Turns, decoding_speed
 from headstart.engine.outputs import Completion, RequestOutput, TokenLogprobs
 from headstart.errors import RequestError
 

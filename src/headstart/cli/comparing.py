@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from headstart.cli.turns import Ratio
+from headstart.analysis.ratio import Ratio
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput
 from headstart.llm import LLM
