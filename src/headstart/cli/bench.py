@@ -155,7 +155,7 @@ def bench(
             if budget is not None:
                 activity.show("Making the drafters")
                 pace = sitting.prepare(chosen[0])
-                left = budget - (time.perf_counter() - began)
+                left = max(budget - (time.perf_counter() - began), 0.0)
                 able = len(listed) - len(runs.skipped)
                 extent = fit(chosen, pace, able, left, max_tokens=max_tokens, repeats=repeats)
                 interruption.plan(extent.turns)
