@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 
 import pytest
 
@@ -29,18 +30,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_in_a_file_a_line_every_ten_seconds_says_how_it_stands(
-    clock: list[float], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_says_how_it_stands(clock: list[float]) -> None:
     activity = Activity(aloud=True)
     activity.show("Measuring", 10)
-    for second in range(1, 26):
+    for second in range(1, 21):
         clock[0] = float(second)
         activity.advance(int(second % 5 == 0), 4)
-    assert capsys.readouterr().err.splitlines() == [
-        "Measuring 2 of 10, 40 tokens, 4 tokens/s, about 40 s left",
-        "Measuring 4 of 10, 80 tokens, 4 tokens/s, about 30 s left",
-    ]
+    assert activity.line == "Measuring 4 of 10, 80 tokens, 4 tokens/s, about 30 s left"
+
+
+def test_in_a_file_there_are_lines_even_while_nothing_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.001)
+    said = Event()
+    line = Activity.line.fget
+
+    def telling(self: Activity) -> str:
+        said.set()
+        return line(self)
+
+    monkeypatch.setattr(Activity, "line", property(telling))
+    with Activity(aloud=True) as activity:
+        activity.show("Loading")
+        assert said.wait(60)
+    before = capsys.readouterr().err
+    assert before.splitlines()[-1] == "Loading"
 
 
 def test_a_limit_says_how_much_is_left_whatever_is_done(clock: list[float]) -> None:
@@ -56,13 +71,13 @@ def test_a_limit_says_how_much_is_left_whatever_is_done(clock: list[float]) -> N
 
 @pytest.mark.parametrize("arguments", [{"shown": False, "aloud": True}, {}])
 def test_who_was_not_asked_says_nothing(
-    clock: list[float], capsys: pytest.CaptureFixture[str], arguments: dict[str, bool]
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: dict[str, bool]
 ) -> None:
-    activity = Activity(**arguments)
-    activity.show("Measuring", 10)
-    clock[0] = 100.0
-    activity.advance(1, 1)
-    activity.announce("A line.")
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with Activity(**arguments) as activity:
+        activity.show("Measuring", 10)
+        activity.advance(1, 1)
+        activity.announce("A line.")
     assert capsys.readouterr().err == ""
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -59,13 +60,19 @@ class Activity:
         self._done = 0
         self._total: int | None = None
         self._deadline: float | None = None
-        self._spoken = time.perf_counter()
+        self._silent = Event()
+        self._speaker = Thread(target=self._speak, name="headstart-progress", daemon=True) if self._aloud else None
 
     def __enter__(self) -> Activity:
+        if self._speaker is not None:
+            self._speaker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        if self._speaker is not None:
+            self._silent.set()
+            self._speaker.join()
 
     def show(self, description: str, total: int | None = None) -> None:
         """Begin something; ``total``: how many steps it has, where that is known."""
@@ -90,11 +97,16 @@ class Activity:
         self._done, self._note = self._done + steps, note
         if self._shown:
             self._progress.update(self._task, advance=steps, note=note)
-        elif self._aloud and time.perf_counter() - self._spoken >= LINE_SECONDS:
-            self._spoken = time.perf_counter()
-            count = "" if self._total is None else f" {self._done} of {self._total}"
-            parts = [f"{self._description}{count}", note, self.left]
-            print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+
+    @property
+    def line(self) -> str:
+        """How it stands."""
+        count = "" if self._total is None else f" {self._done} of {self._total}"
+        return ", ".join(part for part in (f"{self._description}{count}", self._note, self.left) if part)
+
+    def _speak(self) -> None:
+        while not self._silent.wait(LINE_SECONDS):
+            print(self.line, file=sys.stderr, flush=True)
 
     @property
     def left(self) -> str:
