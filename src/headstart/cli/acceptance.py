@@ -78,7 +78,7 @@ def acceptance(
     skipped: dict[str, str] = {}
     turns = len(listed) * len(requests) * sum(len(prompt.turns) for prompt in chosen)
     interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         activity.show("Measuring", turns)

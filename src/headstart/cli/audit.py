@@ -62,7 +62,7 @@ def audit(
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
     settings = AuditSettings(max_tokens=max_tokens, batch_size=batch_size, samples=samples, seed=seed)
     where = Origin()
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         activity.show("Checking", 2 * len(listed) + 1)

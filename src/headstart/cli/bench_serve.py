@@ -143,7 +143,7 @@ def bench_serve(
         activity.say(llm.memory.sentence())
         return llm
 
-    with Activity(shown=not quiet) as activity, interruption.kept():
+    with Activity(shown=not quiet, aloud=True) as activity, interruption.kept():
         activity.show("Starting the server" if url is None else f"Asking {url}")
         with _serving(load_model(), max_waiting=requests) if url is None else nullcontext(url) as address:
             client = Client(address, key)

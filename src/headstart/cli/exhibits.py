@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FILE_WIDTH = 160
 """Characters in a line of a file or pipe, which have no width of their own."""
-_PROSE = 30
-"""Characters of the longest cell that is never folded."""
 _GAP = 2
 """Characters between two columns."""
 
@@ -60,8 +58,8 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
             continue
         shown = RichTable(box=None, pad_edge=False)
         widths = _column_widths(table, console.width)
-        for place, (column, width) in enumerate(zip(table.columns, widths, strict=True)):
-            justify: Literal["left", "right"] = "left" if place == 0 or not column else "right"
+        for column, width, left in zip(table.columns, widths, table.left, strict=True):
+            justify: Literal["left", "right"] = "left" if left else "right"
             shown.add_column(column, justify=justify, overflow="fold", width=width)
         for row in table.texts():
             shown.add_row(*row)
@@ -81,11 +79,13 @@ def _column_widths(table: Table, room: int) -> list[int]:
     """
     from rich.cells import cell_len
 
+    from headstart.analysis.page import PROSE
+
     widths, least = [], []
     for title, *cells in zip(table.columns, *table.texts(), strict=True):
         longest = max(map(cell_len, cells))
         widths.append(max(cell_len(title), longest))
-        least.append(max(min(longest, _PROSE), *map(cell_len, title.split() or [""])))
+        least.append(max(min(longest, PROSE), *map(cell_len, title.split() or [""])))
     for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):
         # The widest of those that can still give.
         place = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))

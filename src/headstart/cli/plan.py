@@ -71,7 +71,7 @@ def plan(
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
     chosen = choose(read_prompts(prompts), per_group)
     where = Origin()
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         listed = usual_contenders(loaded, alone=True) if named is None else named

@@ -83,7 +83,7 @@ def quality(
     where = Origin()
     results: list[Quality] = []
     skipped: dict[str, str] = {}
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet, aloud=True) as activity:
 
         def answers(precision: Precision, bench: Workbench) -> list[list[int]]:
             activity.show(f"Answering in {precision.value}", len(asked))
