@@ -22,7 +22,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/.run  ## every drafter against plain decoding
+bench: $(VENV)/.run  ## two minutes of the drafters that pay, against plain decoding
 	$(BIN)/headstart bench
 
 docs: $(VENV)/.docs  ## the documentation site in site/, every link checked

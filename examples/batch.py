@@ -1,5 +1,7 @@
 """Decode several prompts together, each with its own sampling, and see what speculation did for each."""
 
+import sys
+
 from headstart import LLM, SamplingParams
 
 PROMPTS = {
@@ -21,4 +23,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

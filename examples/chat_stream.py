@@ -1,12 +1,23 @@
-"""Chat in the terminal; answers appear as they are decoded. An empty line ends it."""
+"""Chat in the terminal; answers appear as they are decoded. An empty line, Ctrl-D or Ctrl-C ends it."""
+
+import sys
 
 from headstart import LLM, SamplingParams
+
+
+def asked() -> str:
+    """What the user says; empty: nothing more."""
+    try:
+        return input("you: ").strip()
+    except EOFError:
+        print()
+        return ""
 
 
 def main() -> None:
     llm = LLM("smollm2", drafter="prompt-lookup")
     messages = [{"role": "system", "content": "You are a helpful assistant. Keep answers short."}]
-    while question := input("you: ").strip():
+    while question := asked():
         messages.append({"role": "user", "content": question})
         answer = ""
         print("model: ", end="")
@@ -18,4 +29,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

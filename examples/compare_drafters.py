@@ -1,5 +1,7 @@
 """Decode one prompt with several drafters: the text is the same each time, the number of rounds is not."""
 
+import sys
+
 from headstart import LLM, SamplingParams
 
 PROMPT = """\
@@ -28,4 +30,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

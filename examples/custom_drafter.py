@@ -4,6 +4,7 @@ The text stays the target's own however bad the guesses are. docs/add_a_drafter.
 drafter a name.
 """
 
+import sys
 from collections.abc import Sequence
 
 from headstart import LLM, DraftTree, RoundOutcome, SamplingParams, TargetSignals
@@ -56,4 +57,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

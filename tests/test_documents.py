@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -111,3 +112,30 @@ def test_the_list_of_experiments_is_current(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     list_experiments = import_module("list_experiments")
     assert (ROOT / "docs" / "experiments" / "README.md").read_text(encoding="utf-8") == list_experiments.listing()
+
+
+def spelt_out(name: str) -> list[str]:
+    """A name with alternatives in braces, as the names that it stands for."""
+    found = re.search(r"\{([^{}]*)\}", name)
+    if found is None:
+        return [name]
+    return [
+        each for part in found[1].split(",") for each in spelt_out(name[: found.start()] + part + name[found.end() :])
+    ]
+
+
+def test_results_that_are_cited_are_there() -> None:
+    kept = [path.stem for path in (ROOT / "benchmarks" / "results").iterdir()]
+    cited = {
+        name.removesuffix(".json")
+        for document in DOCUMENTS
+        for found in re.findall(r"20\d\d-\d\d-\d\d-[\w.{},*-]*[\w}*]", document.read_text(encoding="utf-8"))
+        for name in spelt_out(found)
+    }
+    assert len(cited) > 50
+    assert not [name for name in cited if not any(fnmatchcase(stem, name) for stem in kept)]
+
+
+def test_results_are_figures_and_no_pages() -> None:
+    assert {path.suffix for path in (ROOT / "benchmarks" / "results").iterdir()} == {".json"}
+    assert not list((ROOT / "src").rglob("report.html"))

@@ -7,6 +7,7 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +43,37 @@ def test_there_are_examples() -> None:
 def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out) > 100
+
+
+ALL_EXAMPLES = sorted(EXAMPLES[0].parent.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", ALL_EXAMPLES, ids=lambda path: path.stem)
+def test_ctrl_c_ends_an_example_without_a_traceback(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(headstart, "LLM", interrupted, raising=False)
+    monkeypatch.setattr("argparse.ArgumentParser.parse_args", interrupted)
+    monkeypatch.setitem(sys.modules, "openai", SimpleNamespace(OpenAI=interrupted))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path), run_name="__main__")
+    assert ended.value.code == 130
+
+
+@pytest.mark.usefixtures("on_the_tiny_model")
+def test_ctrl_d_ends_the_chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    said = iter(["Hello"])
+
+    def typed(prompt: str) -> str:
+        try:
+            return next(said)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(builtins, "input", typed)
+    runpy.run_path(str(EXAMPLES[0].parent / "chat_stream.py"), run_name="__main__")
+    assert capsys.readouterr().out.startswith("model: ")
 
 
 def test_documents_become_prompts_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

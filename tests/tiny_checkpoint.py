@@ -20,7 +20,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True, head_dim: int = HIDDEN // HEADS) -> Path:
+def write_tiny_model(
+    directory: Path, *, seed: int = 0, chat: bool = True, head_dim: int = HIDDEN // HEADS, layers: int = LAYERS
+) -> Path:
     """A llama-like model of 3 layers and 259 tokens (bytes and special tokens) that says printable ASCII.
 
     The native pass computes it with a ``head_dim`` of 32.
@@ -36,7 +38,7 @@ def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True, head_
         "vocab_size": vocab_size,
         "hidden_size": HEADS * head_dim,
         "intermediate_size": MLP,
-        "num_hidden_layers": LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
         "max_position_embeddings": MAX_POSITIONS,
@@ -47,7 +49,9 @@ def write_tiny_model(directory: Path, *, seed: int = 0, chat: bool = True, head_
         "eos_token_id": tokenizer.token_to_id("<|im_end|>"),
     }
     _write_json(directory / "config.json", config)
-    save_file(_weights(tokenizer, seed, HEADS * head_dim), directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        _weights(tokenizer, seed, HEADS * head_dim, layers), directory / "model.safetensors", metadata={"format": "pt"}
+    )
     return directory
 
 
@@ -59,7 +63,7 @@ def _tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _weights(tokenizer: Tokenizer, seed: int, hidden: int) -> dict[str, torch.Tensor]:
+def _weights(tokenizer: Tokenizer, seed: int, hidden: int, layers: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
@@ -74,7 +78,7 @@ def _weights(tokenizer: Tokenizer, seed: int, hidden: int) -> dict[str, torch.Te
         "lm_head.weight": head,
     }
     kv_size = hidden // HEADS * KV_HEADS
-    for layer in range(LAYERS):
+    for layer in range(layers):
         prefix = f"model.layers.{layer}."
         weights |= {
             prefix + "input_layernorm.weight": torch.ones(hidden),

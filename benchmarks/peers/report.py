@@ -14,9 +14,8 @@ from headstart.analysis.bench.run import Run
 from headstart.analysis.bench.summary import Speed, speeds
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.plots import Figure
-from headstart.analysis.provenance import flat
 from headstart.analysis.workbench import PLAIN
-from headstart.cli.exhibits import print_tables, write_report
+from headstart.cli.exhibits import show, write_report
 
 FORMAT = "headstart-peers/2"
 PLAIN_GOAL, BEST_GOAL = 2.0, 4.0
@@ -62,9 +61,8 @@ def report(sitting: Sitting, record: dict[str, Any], out: Path | None) -> None:
         ),
         chart(ranked, figures),
         Table("Left out", ("what", "why"), tuple(sitting.left_out.items())),
-        Table("Where these figures come from", ("", ""), tuple(flat(record))),
     ]
-    print_tables(shown)
+    show(shown, record)
     if out is not None:
         result = {
             "format": FORMAT,
@@ -84,7 +82,7 @@ def report(sitting: Sitting, record: dict[str, Any], out: Path | None) -> None:
             ],
             "runs": [run_row(run) for run in sitting.runs],
         }
-        write_report(out, "peers", result, "Headstart and its peers", shown)
+        write_report(out, "peers", result, "Headstart and its peers", shown, record)
 
 
 Figures = dict[str, tuple[dict[str, Speed], Speed]]

@@ -1,6 +1,7 @@
 """Stream an answer of ``headstart serve`` through OpenAI's own client (``pip install openai``)."""
 
 import os
+import sys
 
 from openai import OpenAI
 
@@ -30,4 +31,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -17,6 +17,7 @@ import gzip
 import html
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,4 +117,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -181,6 +181,7 @@ class LLM:
         speculation: SpeculationParams | None = None,
         on_commit: OnCommit | None = None,
         strict: bool = True,
+        cache_salt: str = "",
     ) -> list[RequestOutput]:
         """Decode prompts together.
 
@@ -190,6 +191,7 @@ class LLM:
             speculation: overrides the engine's for this call.
             on_commit: called with each piece as it is committed.
             strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
+            cache_salt: only requests of the same salt share cached prefixes, and what drafters remember of them.
 
         Returns:
             One output for each prompt, in order. A prompt that fails while it decodes gets finish reason "error".
@@ -199,7 +201,7 @@ class LLM:
                 anything is decoded.
         """
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
-        return self._run(encoded, sampling_params, speculation, on_commit, strict)
+        return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
 
     def chat(
         self,
@@ -333,8 +335,9 @@ class LLM:
         speculation: SpeculationParams | None,
         on_commit: OnCommit | None,
         strict: bool,
+        cache_salt: str = "",
     ) -> list[RequestOutput]:
-        jobs = self._jobs(prompts, params, speculation)
+        jobs = self._jobs(prompts, params, speculation, cache_salt)
         admitted = []
         try:
             for job in jobs:
@@ -361,6 +364,7 @@ class LLM:
         prompts: Sequence[EncodedPrompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         speculation: SpeculationParams | None,
+        cache_salt: str = "",
     ) -> list[Job]:
         each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
         if len(each) != len(prompts):
@@ -370,7 +374,7 @@ class LLM:
         jobs = []
         for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
             with naming(index, len(prompts)):
-                jobs += self.jobs(prompt, wanted, speculation, prompt_index=index)
+                jobs += self.jobs(prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt)
         return jobs
 
     def _rounds(self, jobs: Sequence[Job], wanted: bool) -> Iterator[list[StreamPiece]]:

@@ -256,10 +256,10 @@ class TestVerdict:
         assert written["verdict"] == audit.verdict
         assert written["texts"][0]["greedy_differences"][0]["index"] == 2
         assert written["laws"][0]["goodness"]["p_value"] == 0.4
-        titles = [table.title for table in exhibits(audit, {})]
+        titles = [table.title for table in exhibits(audit)]
         assert titles[0] == "Faults"
         assert "Differences" in titles
-        for table in exhibits(audit, {}):
+        for table in exhibits(audit):
             assert all(len(row) == len(table.columns) for row in table.rows)
 
 

@@ -162,7 +162,7 @@ def test_the_report_states_where_speculation_is_slower() -> None:
     slow = (loads[1], loads[3])
     runs = [run(mode, 0, 2.0 + (mode == "ngram" and load in slow), load) for load in loads for mode in ("ngram", OFF)]
     summaries = summarise(runs)
-    shown = exhibits(summaries, {"provenance": {"date": "today"}})
+    shown = exhibits(summaries)
     assert isinstance(shown[0], Table)
     assert "Slower than without speculation: 4 at a time." in shown[0].note
     assert "compare the waits" in shown[0].note
@@ -176,4 +176,4 @@ def test_nothing_answered_is_no_figure() -> None:
     nothing = [LoadRun(mode, Load(users=1), 0, (Answered(0.0, error="gone"),)) for mode in ("ngram", OFF)]
     ngram, _ = summarise(nothing)
     assert (ngram.tokens_per_second, ngram.ratio, ngram.whole) == (0.0, None, None)
-    assert to_html("x", exhibits(summarise(nothing), {}))
+    assert to_html("x", exhibits(summarise(nothing)))

@@ -14,7 +14,7 @@ from headstart.analysis.workbench import PLAIN, Contender, Workbench, contenders
 from headstart.draft_tree import DraftTree
 from headstart.drafting.model_free.none import NoDrafter
 from headstart.drafting.options import NoOptions
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.loading import Model, load_model
 from headstart.sampling.params import SamplingParams
 
@@ -140,6 +140,52 @@ def test_what_nobody_asked_for_by_name_may_be_left_out(model):
     assert "layers is 99" in results.skipped["draft-model:layers=99"]
     with pytest.raises(ConfigError, match="layers is 99"):
         sit(model, contenders("draft-model:layers=99"))
+
+
+def test_what_cannot_run_is_one_line_and_no_failed_run(model):
+    results, _ = sit(model, contenders("draft-model:layers=99,ngram,medusa"), repeats=2)
+    assert {run.contender for run in results.runs} == {PLAIN, "ngram"}
+    assert set(results.skipped) == {"draft-model:layers=99", "medusa"}
+    with pytest.raises(ConfigError, match="layers is 99"):
+        sit(model, contenders("draft-model:layers=99"))
+
+
+class Failing(NoDrafter):
+    """Gives up in its second answer."""
+
+    answers = 0
+
+    def begin(self, sequence):
+        Failing.answers += 1
+        if Failing.answers > 2:  # the first one is the warm-up
+            raise HeadstartError("no more of this.")
+
+
+def test_what_fails_on_the_way_is_left_out_and_the_others_go_on(model):
+    failing = Contender("failing", lambda context: Failing(context, NoOptions()))
+    results, _ = sit(model, [*contenders("ngram"), failing])
+    assert results.skipped == {"failing": "no more of this."}
+    assert Counter(run.contender for run in results.runs) == {PLAIN: 3, "ngram": 3}
+    assert len(summarise(results)) == 2
+
+
+def test_out_of_time_the_first_prompt_is_measured_all_the_same(model):
+    sitting = Sitting(model, Workbench.of_model(model), contenders("ngram"), GREEDY)
+    pace = sitting.prepare(PROMPTS[0])
+    assert min(pace.opening, pace.per_character, pace.per_token) > 0
+    sitting.run(PROMPTS, 9, seconds=0.0, max_tokens=5)
+    assert {(run.prompt, run.repeat, len(run.tokens)) for run in sitting.results.runs} == {("a", 0, 5)}
+
+
+def test_with_time_enough_all_repeats_are_measured(model):
+    sitting = Sitting(model, Workbench.of_model(model), contenders("suffix"), GREEDY)
+    sitting.prepare(PROMPTS[0])
+    sitting.run(PROMPTS, 3, seconds=1e9)
+    assert sitting.results.turns == 9
+    # What the first repeat was prepared with is as fresh as what the others begin with.
+    assert (
+        len({tuple(run.depths) for run in sitting.results.runs if (run.contender, run.prompt) == ("suffix", "a")}) == 1
+    )
 
 
 def test_prompts_that_do_not_fit_are_left_out(model):

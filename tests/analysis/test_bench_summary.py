@@ -146,7 +146,7 @@ def test_the_report_holds_every_figure_and_nothing_from_elsewhere():
     assert result["contenders"][1]["mean"]["speedup"]["middle"] == 2.0
     assert result["differences"][0]["first"]["index"] == 3
     assert [row["decode_seconds"] for row in result["runs"]] == pytest.approx([1.0, 0.5])
-    shown = exhibits(results, summaries, record)
+    shown = exhibits(results, summaries)
     page = to_html("A benchmark", shown)
     for text in ("ngram", "2.00", "9999 tokens are too many", "Theorem 3.8", "repeats"):
         assert text in page
@@ -159,6 +159,6 @@ def test_the_report_holds_every_figure_and_nothing_from_elsewhere():
 
 def test_the_floor_is_a_part_of_the_round():
     results = BenchRuns([run()], read_seconds=[0.02])
-    rounds = next(item for item in exhibits(results, summarise(results), {}) if item.title == "An average round")
+    rounds = next(item for item in exhibits(results, summarise(results)) if item.title == "An average round")
     assert rounds.rows[0][-1] == pytest.approx(0.05 / 0.02)
     assert math.isclose(rounds.rows[0][1], 100.0)

@@ -1,46 +1,81 @@
-"""What other programs took, from made-up readings of the system's counters."""
+"""Who used the processors while something was measured."""
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
 
 from headstart.analysis import machine_load
-from headstart.analysis.machine_load import OtherLoad
+from headstart.analysis.machine_load import LoadWatch, MachineLoad
 
-LINE = "cpu  {user} 0 0 1000 0 0 0 {stolen} 0 0\ncpu0 1 2 3\n"
+IDLE = 1_000_000
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Two cores, a hundred ticks a second, at a time of its own."""
-    stat = tmp_path / "stat"
-    stat.write_text(LINE.format(user=500, stolen=0))
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A machine of three processors, of which the process may use two; its clocks stand where they are put."""
+    stat, clocks = tmp_path / "stat", {"now": 100.0, "own": 50.0}
+
+    def tell(*processors: tuple[int, int]) -> None:
+        rows = ["cpu  1 2 3 4 5 6 7 8 9 10"]
+        rows += [f"cpu{i} {used} 0 0 {IDLE} 77 0 0 {stolen} 0 0" for i, (used, stolen) in enumerate(processors)]
+        stat.write_text("\n".join([*rows, "intr 5 5 5"]))
+
     monkeypatch.setattr(machine_load, "_STAT", stat)
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "sysconf", lambda name: 100)
-    monkeypatch.setattr(time, "perf_counter", lambda: 10.0)
-    monkeypatch.setattr(time, "process_time", lambda: 3.0)
-    return stat
+    monkeypatch.setattr(machine_load, "_processors", lambda: {0, 2})
+    monkeypatch.setattr(machine_load, "_own_seconds", lambda: clocks["own"])
+    monkeypatch.setattr(machine_load.time, "perf_counter", lambda: clocks["now"])
+    monkeypatch.setattr(machine_load.os, "sysconf", lambda name: 100)
+    return tell, clocks
 
 
-@pytest.mark.parametrize(
-    ("user", "stolen", "own", "share"),
-    [(600, 0, 1.0, 0.0), (700, 0, 1.0, 0.25), (600, 200, 1.0, 0.5), (500, 0, 0.5, 0.0), (9000, 0, 0.0, 1.0)],
-)
-def test_the_work_of_others_is_told_from_ones_own(
-    machine: Path, monkeypatch: pytest.MonkeyPatch, user: int, stolen: int, own: float, share: float
-) -> None:
-    load = OtherLoad()
-    machine.write_text(LINE.format(user=user, stolen=stolen))
-    monkeypatch.setattr(time, "perf_counter", lambda: 12.0)
-    monkeypatch.setattr(time, "process_time", lambda: 3.0 + own)
-    assert load.share() == pytest.approx(share)
+def test_others_are_what_was_used_less_ones_own_on_ones_own_processors(machine) -> None:
+    tell, clocks = machine
+    tell((1000, 0), (0, 0), (500, 10))
+    watch = LoadWatch(threads=2)
+    tell((1900, 0), (9999, 9999), (1300, 60))  # 17 seconds used, half a second stolen
+    clocks["now"], clocks["own"] = 110.0, 54.0
+    load = watch.so_far()
+    assert (load.seconds, load.cores) == (10.0, 2)
+    assert load.others == pytest.approx(1.3)
+    assert load.stolen == pytest.approx(0.05)
+    assert load.busy
+    assert load.sentence.startswith("Other programs used 1.3 of 2 cores during the measurement")
 
 
-def test_a_system_that_does_not_say_is_no_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine_load, "_STAT", tmp_path / "nothing")
-    assert OtherLoad().share() is None
+def test_a_quiet_machine_says_nothing(machine) -> None:
+    tell, clocks = machine
+    tell((0, 0), (0, 0), (0, 0))
+    watch = LoadWatch(threads=2)
+    tell((1000, 0), (0, 0), (990, 0))
+    clocks["now"], clocks["own"] = 110.0, 69.5
+    assert not watch.so_far().busy
+    assert watch.so_far().sentence == ""
+
+
+@pytest.mark.parametrize("text", ["", "cpu0 1 2", "cpu0 a b c d e f g h", "nothing"])
+def test_what_the_system_does_not_tell_is_unknown(tmp_path: Path, monkeypatch, text: str) -> None:
+    (tmp_path / "stat").write_text(text)
+    for path in (tmp_path / "stat", tmp_path / "missing"):
+        monkeypatch.setattr(machine_load, "_STAT", path)
+        load = LoadWatch(threads=1).so_far()
+        assert (load.others, load.stolen, load.busy, load.sentence) == (None, None, False, "")
+
+
+def test_cores_that_nobody_computes_with_may_be_used_by_others() -> None:
+    assert not MachineLoad(1.0, 64, 2, others=40.0, stolen=0.0, load_average=42.0).busy
+    assert MachineLoad(1.0, 64, 64, others=40.0, stolen=0.0, load_average=42.0).busy
+
+
+def test_a_hypervisor_is_named() -> None:
+    assert "the hypervisor kept back 0.8 of 2 cores" in MachineLoad(1.0, 2, 2, 0.4, 0.8, 3.0).sentence
+    assert MachineLoad(1.0, 2, 2, 0.01, 0.8, None).sentence == (
+        "The hypervisor kept back 0.8 of 2 cores during the measurement."
+    )
+
+
+def test_the_share_of_others_is_of_all_cores() -> None:
+    assert MachineLoad(1.0, 2, 2, 0.4, 0.8, 3.0).share_of_others == pytest.approx(0.6)
+    assert MachineLoad(1.0, 2, 2, 9.0, 0.8, 3.0).share_of_others == 1.0
+    assert MachineLoad(1.0, 2, 2, None, None, 3.0).share_of_others is None

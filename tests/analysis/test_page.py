@@ -57,3 +57,12 @@ def test_page_is_whole_and_self_contained() -> None:
     assert page.count("--grid:") == 2  # the plots' style, light and dark, once for the page
     assert set(re.findall(r"https?://[^\"'<]*", page)) == {"http://www.w3.org/2000/svg"}
     assert "<script" not in page
+
+
+def test_prose_is_read_from_the_left_and_figures_from_the_right() -> None:
+    table = Table("t", ("name", "figure", "why", ""), (("a", 1.5, "what it knows does not occur in these texts", "x"),))
+    assert table.left == [True, False, True, True]
+    assert Table("t", ("name", "figure"), ()).left == [True, False]
+    page = to_html("x", [table])
+    assert '<td class="left">what it knows' in page
+    assert "<td>1.50</td>" in page

@@ -278,7 +278,7 @@ def test_the_report_says_what_was_measured_and_predicted() -> None:
     assert result["checked"][0]["error"] == pytest.approx(1.0 / 0.8 - 1)
     assert result["checked"][0]["speedup_error"] == pytest.approx(0.0)
     assert result["checked"][1]["speedup_error"] == pytest.approx(best.speedup * 0.8 / 1.6 - 1)
-    shown = exhibits(plan, {})
+    shown = exhibits(plan)
     assert [item.title for item in shown[:2]] == ["Recommended", "Prediction and measurement"]
     assert "Target pass" in [item.title for item in shown]
     (lengths,) = [item for item in shown if item.title.startswith("Speed-up by draft length")]

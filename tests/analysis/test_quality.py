@@ -124,9 +124,7 @@ class TestVerdicts:
         (row,) = written["precisions"]
         assert (row["same_best_token"], row["greedy_equal"], row["greedy_mean_shared"]) == (0.5, 1, 2.5)
         assert row["verdict"] == written["verdicts"][0] == result.verdict
-        shown = [
-            cell for table in exhibits([result], {"a": 1}, {"fp32": "why"}) for row in table.texts() for cell in row
-        ]
+        shown = [cell for table in exhibits([result], {"fp32": "why"}) for row in table.texts() for cell in row]
         for expected in ("bf16 (reference)", "50.00%", "1 of 2", "why"):
             assert expected in shown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,37 @@ def test_json_alone_on_stdout(invoke):
     assert {row["repeat"] for row in json.loads(result.stdout)["runs"]} == {0, 1}
 
 
+def test_left_to_itself_it_measures_what_pays_within_its_budget(tiny_model_dir, monkeypatch):
+    monkeypatch.setattr("headstart.analysis.workbench.shipped_heads", lambda digest: {"bigram": Path()})
+    monkeypatch.setattr("headstart.analysis.bench.extent.MOST_REPEATS", 2)
+    fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--json"]
+    result = CliRunner().invoke(app, [*fixed, "--minutes", "0.05"])
+    assert result.exit_code == 0, result.output
+    written = json.loads(result.stdout)
+    assert [each["name"] for each in written["contenders"]] == [
+        "none",
+        "ngram",
+        "suffix",
+        "recycling",
+        "auto",
+        "bigram",
+    ]
+    assert written["settings"]["minutes"] == 0.05
+    assert written["settings"]["max_tokens"] <= 128
+    assert re.search(r"^\d s for 5 drafters and plain decoding: 6 prompts", result.stderr, re.MULTILINE)
+    assert set(written["provenance"]["machine"]) >= {"others", "stolen", "busy", "sentence"}
+
+
+def test_a_limit_and_no_limit_exclude_each_other(invoke):
+    assert invoke("--full", "--minutes", "3").exit_code == 2
+
+
+def test_what_was_asked_for_in_numbers_has_no_limit_of_time(invoke):
+    assert json.loads(invoke("--drafters", "ngram", "--json").stdout)["settings"]["minutes"] is None
+    full = invoke("--drafters", "ngram", "--json", "--full", "--repeats", "2")
+    assert json.loads(full.stdout)["settings"]["repeats"] == 2
+
+
 def test_prompts_of_ones_own(invoke, tmp_path):
     file = tmp_path / "own.jsonl"
     file.write_text('{"id": "mine", "category": "poems", "turns": ["Hello"]}')
@@ -80,7 +112,7 @@ def test_ctrl_c_keeps_what_was_measured(invoke, tmp_path, monkeypatch):
 
 
 def test_ctrl_c_before_the_first_turn_reports_nothing(invoke, tmp_path, monkeypatch):
-    def run(*_: object) -> None:
+    def run(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("headstart.analysis.bench.run.Sitting.run", run)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_runs import headstart, rows
@@ -13,6 +15,7 @@ from typer.testing import Result
 from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
 from headstart.cli import comparing
 from headstart.cli.comparing import Comparator
+from headstart.cli.reports import TextReport
 from headstart.drafting import DEFAULT_DRAFTER
 
 PROMPT = "Hello wörld"
@@ -51,6 +54,7 @@ class TestCommand:
         assert table[DEFAULT_DRAFTER][1] == table["plain"][1] == "24"
         assert table["plain"][-2:] == ["1.00", "–"]
         assert "Speed-up: " in result.stdout
+        assert re.search(r" in [2-7] turns|measured once", result.stdout)
 
     def test_a_narrow_terminal_cuts_nothing_off(self, tiny_model_dir: Path) -> None:
         result = headstart("generate", PROMPT, "-m", tiny_model_dir, "--max-tokens", 4, "--compare", COLUMNS="40")
@@ -102,12 +106,49 @@ class TestCommand:
         found = rows(compare(tiny_model_dir, "--prompts", "-", "--json", stdin="\n".join(lines)))
         assert [row.get("identical") for row in found] == [True, True, None, True]
         assert all(row["speedup"] > 0 for row in found if "error" not in row)
+        assert all(row["speedup_range"][0] <= row["speedup"] <= row["speedup_range"][1] for row in found[:2])
+        assert all(1 <= row["turns"] <= 7 for row in found[:2])
 
     def test_a_drafter_that_remembers_has_not_seen_the_plain_answer(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "suffix", "--drafter-option", "shared_tokens=4096", "--json"]
         base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 24)
         (alone,), (compared,) = rows(headstart(*base, *arguments)), rows(compare(tiny_model_dir, *arguments))
         assert compared["stats"]["accepted"] == alone["stats"]["accepted"]
+
+    def test_turns_do_not_teach_the_drafter_the_answer(
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rounds: dict[bool, list[int]] = {True: [], False: []}
+        generate = LLM.generate
+
+        def counted(self: LLM, *args: Any, **kwargs: Any) -> list[RequestOutput]:
+            outputs = generate(self, *args, **kwargs)
+            if kwargs.get("on_commit"):
+                rounds[kwargs["speculation"].enabled].append(outputs[0].stats.rounds)
+            return outputs
+
+        monkeypatch.setattr(LLM, "generate", counted)
+        (row,) = rows(
+            compare(tiny_model_dir, PROMPT, "-d", "suffix", "--drafter-option", "shared_tokens=4096", "--json")
+        )
+        assert len(rounds[True]) == len(rounds[False]) == row["turns"]
+        assert len(set(rounds[True])) == 1
+
+    def test_ctrl_c_among_the_turns_keeps_what_was_measured(
+        self, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begin = TextReport.begin
+
+        def interrupted(self: TextReport, activity: str, samples: int) -> None:
+            if activity.startswith("Turn 2"):
+                raise KeyboardInterrupt
+            begin(self, activity, samples)
+
+        monkeypatch.setattr(TextReport, "begin", interrupted)
+        result = compare(tiny_model_dir, PROMPT)
+        assert result.exit_code == 130
+        assert "say the same, token for token." in result.stdout
+        assert "measured once" in result.stdout
 
 
 class TestVerdict:

@@ -21,7 +21,7 @@ from headstart.verification.cases import cases
 CALLS: dict[str, tuple[str | int, ...]] = {
     "acceptance": ("--drafter", "ngram,bigram", "--temperatures", 0),
     "audit": ("--drafters", "ngram,bigram", "--samples", 20),
-    "bench": ("--drafters", "ngram,bigram"),
+    "bench": ("--drafters", "ngram,bigram", "--repeats", 1),
     "bench serve": ("--drafter", "ngram", "--concurrency", "2,1", "--requests", 4),
     "plan": ("--drafters", "ngram,bigram", "--batch-sizes", 1, "--repeats", 1),
     "quality": ("--reference", "fp32", "--precisions", "bf16,fp32", "--context", 16),

@@ -50,9 +50,9 @@ def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir):
 
 
 def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatch):
-    monkeypatch.setattr("headstart.models.heads.shipped.shipped_heads", lambda digest: {"bigram": Path()})
+    monkeypatch.setattr("headstart.analysis.workbench.shipped_heads", lambda digest: {"bigram": Path()})
     drafters = [each["drafter"] for each in json.loads(invoke("--json").stdout)["drafters"]]
-    assert drafters == ["none", "suffix", "recycling", "ngram", "bigram"]
+    assert drafters == ["none", "ngram", "suffix", "recycling", "bigram"]
 
 
 def test_of_all_drafters_those_that_lack_something_are_left_out_with_the_reason(invoke):

@@ -15,6 +15,7 @@ from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
+from headstart.models.aliases import Alias
 
 PAGE = Path(__file__).parents[2] / "docs" / "add_a_drafter.md"
 
@@ -55,14 +56,18 @@ def installed(blocks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("installed")
-def test_the_pages_package_works_as_printed(blocks: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {"context": DraftContext(128, tokenizer=Letters())}
+def test_the_pages_package_works_as_printed(
+    blocks: list[str], tiny_model_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Alias, "installed_file", lambda self: tiny_model_dir)
+    names: dict[str, object] = {}
     exec(compile(blocks[2], str(PAGE), "exec"), names)
     printed = re.search(r"# (.*)$", blocks[2], flags=re.M)
     assert printed is not None
-    assert capsys.readouterr().out.strip() == printed.group(1)
+    assert capsys.readouterr().out.splitlines()[0] == printed.group(1)
+    assert names["llm"].drafter_name == "phrases"
 
-    drafter = names["drafter"]
+    drafter = create_drafter("phrases", DraftContext(128, tokenizer=Letters()), path="phrases.txt")
     sequences = [ToySequence(i, Letters().encode(text)) for i, text in enumerate(("with ki", "well, si", "abc"))]
     budgets = [DraftBudget(30, 30), DraftBudget(5, 3), DraftBudget(4, 4)]
     for sequence in sequences:

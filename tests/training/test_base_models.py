@@ -15,7 +15,8 @@ from headstart.loading import Model, load_model
 from headstart.models.heads.loading import load_head
 from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
-from headstart.training.recipe import HeadName, HeadSettings, train_head
+from headstart.training.making import HeadName, HeadSettings
+from headstart.training.recipe import train_head
 from headstart.training.synthesis import begin_texts, encode_asked, read_conversations, write_answers
 from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings

@@ -25,8 +25,9 @@ from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
 from headstart.training import recipe
 from headstart.training.beginning import begin_from
+from headstart.training.making import HEAD_NAMES, HeadName, HeadSettings
 from headstart.training.progressing import Progressing
-from headstart.training.recipe import HEAD_NAMES, HeadName, HeadSettings, train_head
+from headstart.training.recipe import train_head
 from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers
 from headstart.training.text import Text, TextSettings
 from headstart.training.trainer import StepReport, TrainSettings
@@ -372,7 +373,8 @@ import sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from headstart.training.recipe import HeadSettings, train_head
+from headstart.training.making import HeadSettings
+from headstart.training.recipe import train_head
 from headstart.training.text import Text, TextSettings
 from headstart.training.trainer import TrainSettings
 model, out, corpus = sys.argv[1:]

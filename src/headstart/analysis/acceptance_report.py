@@ -9,7 +9,6 @@ from typing import Any
 from headstart.analysis.acceptance import LENIENCES, Acceptance, Position
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.plots import Curve, Figure
-from headstart.analysis.provenance import flat
 from headstart.analysis.token_kinds import TokenKind
 
 FORMAT = "headstart-acceptance/2"
@@ -58,7 +57,6 @@ def exhibits(
         shown.append(Table(f"Left out: {len(left_out)} turns", ("turn", "why"), tuple(left_out.items())))
     if skipped:
         shown.append(Table("Left out", ("drafter", "why"), tuple(skipped.items())))
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 

@@ -11,16 +11,18 @@ from headstart.analysis.bars import BarChart, bars_to_svg
 from headstart.analysis.plots import STYLE, Figure, to_svg
 
 Cell = str | int | float | None
+PROSE = 30
+"""Characters of the longest cell that is a name or a figure."""
 
 _PAGE_STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--ground:#fff}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--ground:#14171c}}
-body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:760px;margin:2rem auto;
+body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:960px;margin:2rem auto;
 padding:0 1rem}
-svg{max-width:100%;height:auto}.wide{overflow-x:auto}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.25rem .75rem;text-align:right;border-bottom:1px solid var(--line)}
-th:first-child,td:first-child{text-align:left}p.note{color:var(--soft)}
+p,figure{max-width:760px}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.wide{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;line-height:1.35}
+th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid var(--line)}th{vertical-align:bottom}
+th.left,td.left{text-align:left}th:first-child,td:first-child{padding-left:0}p.note{color:var(--soft)}
 """
 
 
@@ -39,6 +41,15 @@ class Table:
         """The rows as they are shown."""
         decimals = (self.decimals,) * len(self.columns) if isinstance(self.decimals, int) else self.decimals
         return [[_text(cell, digits) for cell, digits in zip(row, decimals, strict=True)] for row in self.rows]
+
+    @property
+    def left(self) -> list[bool]:
+        """[column] whether it is read from the left: names, and prose."""
+        columns = zip(*self.texts(), strict=True) if self.rows else [()] * len(self.columns)
+        return [
+            place == 0 or not title or any(len(text) > PROSE for text in texts)
+            for place, (title, texts) in enumerate(zip(self.columns, columns, strict=True))
+        ]
 
 
 def _text(cell: Cell, digits: int) -> str:
@@ -66,8 +77,10 @@ def _figure(figure: Figure | BarChart) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.texts())
+    side = [' class="left"' if left else "" for left in table.left]
+    head = "".join(f'<th scope="col"{at}>{escape(column)}</th>' for at, column in zip(side, table.columns, strict=True))
+    rows = ([f"<td{at}>{escape(cell)}</td>" for at, cell in zip(side, row, strict=True)] for row in table.texts())
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
     return (
         f'<section><h2>{escape(table.title)}</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{_note(table.note)}</section>"

@@ -9,7 +9,6 @@ from typing import Any
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.planner import Checked, Forecast, Plan
 from headstart.analysis.plots import Curve, Figure
-from headstart.analysis.provenance import flat
 
 FORMAT = "headstart-plan/3"
 
@@ -64,7 +63,7 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def exhibits(plan: Plan, record: Mapping[str, Any]) -> list[Table | Figure]:
+def exhibits(plan: Plan) -> list[Table | Figure]:
     """What a reader wants to see, the most important first."""
     shown: list[Table | Figure] = [_recommended(plan)]
     if plan.checked:
@@ -72,7 +71,6 @@ def exhibits(plan: Plan, record: Mapping[str, Any]) -> list[Table | Figure]:
     shown += [_drafters(plan), *_lengths(plan), *_speedups(plan), _pass_figure(plan)]
     if plan.skipped:
         shown.append(Table("Left out", ("drafter", "why"), tuple(plan.skipped.items())))
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from headstart.analysis.machine_load import LoadWatch
+from headstart.analysis.page import Table
 from headstart.loading import Model
 
 _PACKAGES = ("headstart", "torch", "numpy", "tokenizers", "transformers")
@@ -42,6 +44,47 @@ def provenance() -> dict[str, Any]:
 def finished(record: Mapping[str, Any]) -> dict[str, Any]:
     """The same record with the load average after the measurement."""
     return {**record, "load_average_after": _load_average()}
+
+
+class Origin:
+    """Where the figures of a measurement come from, that begins when this is made.
+
+    Args:
+        computes_here: False: another process computes, whose work must not be taken for a disturbance.
+    """
+
+    def __init__(self, computes_here: bool = True) -> None:
+        self._begun = provenance()
+        self._watch = LoadWatch(self._begun["threads"]) if computes_here else None
+
+    def finished(self) -> dict[str, Any]:
+        """The record, with what else the machine did until now (``MachineLoad``)."""
+        if self._watch is None:
+            return finished(self._begun)
+        load = self._watch.so_far()
+        return {**finished(self._begun), "machine": {**load.record(), "sentence": load.sentence}}
+
+
+def origin_line(record: Mapping[str, Any]) -> str:
+    """One line for whoever reads a table: model, machine, version, load."""
+    where, model = record.get("provenance", {}), record.get("model") or record.get("server", {})
+    model = {"name": model["model"], **model} if "model" in model else model
+    versions = where.get("versions", {})
+    commit = "" if where.get("commit") is None else f" ({where['commit']})"
+    loads = [average[0] for name in ("load_average", "load_average_after") if (average := where.get(name))]
+    parts = [
+        " in ".join(str(model[name]) for name in ("name", "backend") if name in model) if "name" in model else "",
+        f"{where['cores']} cores of {where['cpu']}" if "cpu" in where else "",
+        f"headstart {versions['headstart']}{commit}" if "headstart" in versions else "",
+        f"load average {' to '.join(f'{load:.1f}' for load in loads)}" if loads else "",
+        where.get("date", ""),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def origin_table(record: Mapping[str, Any]) -> Table:
+    """All of a record, for a page."""
+    return Table("Where these figures come from", ("", ""), tuple(flat(record)))
 
 
 def model_record(model: Model) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context
 from headstart.loading import Model
 from headstart.models.backend import Backend
+from headstart.models.heads.shipped import shipped_heads
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.params import SamplingParams
 
@@ -69,6 +70,18 @@ def contenders(names: str) -> list[Contender]:
     named = dict.fromkeys(name for name in (PLAIN, *wanted) if name != ALL)
     others = [name for name in available_drafters() if name not in named] if ALL in wanted else []
     return [*map(Contender.parse, named), *(Contender.parse(name, optional=True) for name in others)]
+
+
+def usual_contenders(model: Model, alone: bool = False) -> list[Contender]:
+    """Plain decoding, the drafters that pay often enough to be measured unasked, and the heads that came with Headstart
+    for this model.
+
+    Args:
+        alone: leave out those that run others.
+    """
+    usual = [info.name for info in available_drafters().values() if info.usual and not (alone and info.runs_others)]
+    heads = shipped_heads(model.checkpoint.digest())
+    return [Contender.parse(name) for name in dict.fromkeys((PLAIN, *usual, *heads))]
 
 
 def most_rows(listed: Sequence[Contender]) -> int:

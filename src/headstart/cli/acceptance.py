@@ -57,7 +57,7 @@ def acceptance(
     from headstart.analysis.acceptance import Acceptance, measure_acceptance
     from headstart.analysis.acceptance_report import exhibits, to_json
     from headstart.analysis.bench.prompts import choose, read_prompts
-    from headstart.analysis.provenance import provenance
+    from headstart.analysis.provenance import Origin
     from headstart.analysis.workbench import PLAIN, Workbench, contenders, most_rows
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
@@ -73,12 +73,12 @@ def acceptance(
         SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
         for temperature in _temperatures(temperatures)
     ]
-    where = provenance()
+    where = Origin()
     results: list[Acceptance] = []
     skipped: dict[str, str] = {}
     turns = len(listed) * len(requests) * sum(len(prompt.turns) for prompt in chosen)
     interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         activity.show("Measuring", turns)
@@ -108,7 +108,7 @@ def acceptance(
     record = measurement_record(where, loaded, prompts, chosen, interruption, max_tokens=max_tokens, seed=seed)
     title = f"Acceptance of guesses for {Path(model).name}"
     shown = exhibits(results, record, skipped)
-    hand_out(to_json(results, record, skipped), shown, as_json, out, "acceptance", title, interruption.sentence)
+    hand_out(to_json(results, record, skipped), shown, record, as_json, out, "acceptance", title, interruption.sentence)
     interruption.end()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from headstart.analysis.ratio import Ratio
 from headstart.cli.prompts import Conversation
+from headstart.cli.turns import Timed, Turns, decoding_speed
 from headstart.engine.outputs import Completion, RequestOutput, TokenLogprobs
 from headstart.errors import RequestError
 
@@ -16,6 +18,12 @@ if TYPE_CHECKING:
     from headstart.llm import LLM, OnCommit
     from headstart.request import EncodedPrompt, StreamPiece
     from headstart.sampling.params import SamplingParams
+
+MOST_TURNS = 7
+"""Of both ways of decoding, where they are compared."""
+_FEW_TURNS = 3
+"""That are worth waiting for longer."""
+_TURNS_SECONDS, _FEW_SECONDS = 25.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Answer:
     """None where there is only an error."""
     plain: RequestOutput | None = None
     """The same, decoded plainly, where that was asked for."""
+    ratio: Ratio | None = None
+    """How much faster speculation was, over all turns of both ways."""
     error: str | None = None
 
 
@@ -36,7 +46,9 @@ class Clock:
     """Wall time of decoding, in seconds, model loading not included."""
 
     speculative: float = 0.0
-    plain: float = 0.0
+    """Of the answers themselves."""
+    turns: Turns = field(default_factory=Turns)
+    """Both ways in turns, where they are compared: over all answers."""
 
 
 class Taker(Protocol):
@@ -63,17 +75,25 @@ def answer_all(
     taker: Taker,
     *,
     compare: bool,
-) -> Clock:
-    """Answer all turns of all conversations; with ``compare`` decode each request plainly too.
+    clock: Clock,
+) -> None:
+    """Answer all turns of all conversations; with ``compare`` decode each request plainly too, and both ways again in
+    turns, as often as it takes little time.
 
-    What is there when it is cut short is handed on before it is left.
+    What is there when it is cut short is handed on, and on the clock, before it is left.
     """
-    return _Answering(llm, params, speculation, taker, compare).run(conversations)
+    _Answering(llm, params, speculation, taker, compare, clock).run(conversations)
 
 
 class _Answering:
     def __init__(
-        self, llm: LLM, params: SamplingParams, speculation: SpeculationParams, taker: Taker, compare: bool
+        self,
+        llm: LLM,
+        params: SamplingParams,
+        speculation: SpeculationParams,
+        taker: Taker,
+        compare: bool,
+        clock: Clock,
     ) -> None:
         self._llm = llm
         self._params = params
@@ -82,9 +102,10 @@ class _Answering:
         self._compare = compare
         self._answers: list[Answer | None] = []
         self._handed_on = 0
-        self._clock = Clock()
+        self._clock = clock
+        self._salt = 0
 
-    def run(self, conversations: Sequence[Conversation]) -> Clock:
+    def run(self, conversations: Sequence[Conversation]) -> None:
         first_places = []
         for conversation in conversations:
             first_places.append(len(self._answers))
@@ -103,7 +124,6 @@ class _Answering:
             for answer in self._answers[self._handed_on :]:
                 if answer is not None:
                     self._taker.answer(answer)
-        return self._clock
 
     def _take_turn(self, turn: int, conversations: Sequence[tuple[Conversation, int]]) -> None:
         requests: list[tuple[Conversation, int, EncodedPrompt]] = []
@@ -121,7 +141,9 @@ class _Answering:
         samples: list[list[Completion]] = [[] for _ in requests]
         read: dict[int, list[TokenLogprobs | None]] = {}
 
-        def settle(index: int, output: RequestOutput, plain: RequestOutput | None = None) -> None:
+        def settle(
+            index: int, output: RequestOutput, plain: RequestOutput | None = None, ratio: Ratio | None = None
+        ) -> None:
             conversation, place, _ = requests[index]
             if self._answers[place] is not None:
                 return
@@ -130,7 +152,7 @@ class _Answering:
                 self._fail(conversation, place, turn, str(broken.error))
             else:
                 conversation.answered(output.text)
-                self._settle(place, Answer(conversation, turn, output, plain))
+                self._settle(place, Answer(conversation, turn, output, plain, ratio))
 
         def on_commit(piece: StreamPiece) -> None:
             self._taker.piece(piece)
@@ -150,22 +172,59 @@ class _Answering:
         # Speculation goes first: drafters that remember requests must not have seen the plain answer.
         activity = "Decoding" if turn == 0 else f"Decoding turn {turn + 1}"
         self._taker.begin(activity, len(requests) * self._params.n)
-        start = time.perf_counter()
-        outputs = self._decode(prompts, self._speculation, on_commit)
-        self._clock.speculative += time.perf_counter() - start
-        plain: Sequence[RequestOutput | None] = [None] * len(outputs)
-        if self._compare:
+        outputs, speculative = self._timed(prompts, self._speculation, on_commit)
+        self._clock.speculative += speculative.seconds
+        if not self._compare:
+            for index, output in enumerate(outputs):
+                settle(index, output)
+            return
+        taken, plain = _Taken(), outputs
+        try:
             self._taker.begin(f"{activity} plainly", len(requests) * self._params.n)
-            start = time.perf_counter()
-            plain = self._decode(prompts, replace(self._speculation, enabled=False), self._taker.plain_piece)
-            self._clock.plain += time.perf_counter() - start
-        for index, output in enumerate(outputs):
-            settle(index, output, plain[index])
+            plain, plainly = self._timed(prompts, self._plainly, self._taker.plain_piece)
+            taken.add(outputs, plain, speculative, plainly)
+            self._take_turns(prompts, taken)
+        finally:
+            if taken.turns.plain:
+                self._clock.turns.follow(taken.turns)
+                for index, output in enumerate(outputs):
+                    settle(index, output, plain[index], taken.ratio(index))
 
-    def _decode(
+    def _take_turns(self, prompts: Sequence[EncodedPrompt], taken: _Taken) -> None:
+        """Decode both ways again, one after the other, while that takes little time."""
+        while len(taken.turns.plain) < MOST_TURNS:
+            few = len(taken.turns.plain) < _FEW_TURNS
+            pair = taken.turns.seconds / len(taken.turns.plain)
+            if taken.turns.seconds + pair > (_FEW_SECONDS if few else _TURNS_SECONDS):
+                break
+            self._taker.begin(f"Turn {len(taken.turns.plain) + 1} of both", len(prompts) * self._params.n)
+            # A scope of its own: what drafters remember of the turns before would be the answer itself.
+            self._salt += 1
+            outputs, speculative = self._timed(prompts, self._speculation, self._taker.plain_piece)
+            plain, plainly = self._timed(prompts, self._plainly, self._taker.plain_piece)
+            taken.add(outputs, plain, speculative, plainly)
+
+    @property
+    def _plainly(self) -> SpeculationParams:
+        return replace(self._speculation, enabled=False)
+
+    def _timed(
         self, prompts: Sequence[EncodedPrompt], speculation: SpeculationParams, on_commit: OnCommit
-    ) -> list[RequestOutput]:
-        return self._llm.generate(prompts, self._params, speculation=speculation, on_commit=on_commit, strict=False)
+    ) -> tuple[list[RequestOutput], Timed]:
+        start = time.perf_counter()
+        outputs = self._llm.generate(
+            prompts,
+            self._params,
+            speculation=speculation,
+            on_commit=on_commit,
+            strict=False,
+            cache_salt=f"turn {self._salt}" if self._salt else "",
+        )
+        seconds = time.perf_counter() - start
+        samples = [sample for output in outputs for sample in output.outputs]
+        # Prefill can be told apart where one sequence had the passes to itself.
+        prefill = samples[0].stats.prefill_seconds if len(samples) == 1 else 0.0
+        return outputs, Timed(sum(sample.stats.tokens for sample in samples), seconds, prefill)
 
     def _fail(self, conversation: Conversation, place: int, turn: int, reason: str) -> None:
         where = "" if conversation.line is None else f"line {conversation.line}"
@@ -180,3 +239,24 @@ class _Answering:
         while self._handed_on < len(self._answers) and (ready := self._answers[self._handed_on]) is not None:
             self._handed_on += 1
             self._taker.answer(ready)
+
+
+class _Taken:
+    """Turns of both ways: together, and of each prompt's first sample."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+        self._ratios: dict[int, list[float]] = {}
+
+    def add(
+        self, outputs: Sequence[RequestOutput], plain: Sequence[RequestOutput], speculative: Timed, plainly: Timed
+    ) -> None:
+        self.turns.add(speculative, plainly)
+        for index, pair in enumerate(zip(outputs, plain, strict=True)):
+            fast, slow = (decoding_speed(output.stats) for output in pair)
+            if fast and slow:
+                self._ratios.setdefault(index, []).append(fast / slow)
+
+    def ratio(self, index: int) -> Ratio | None:
+        """Of one prompt."""
+        return Ratio.of(self._ratios.get(index, []))

@@ -52,7 +52,7 @@ def audit(
     from headstart.analysis.audit.report import exhibits, to_json
     from headstart.analysis.audit.run import Audit, AuditSettings, run_audit
     from headstart.analysis.bench.prompts import choose, read_prompts
-    from headstart.analysis.provenance import provenance
+    from headstart.analysis.provenance import Origin
     from headstart.analysis.workbench import contenders
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
@@ -61,8 +61,8 @@ def audit(
 
     chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
     settings = AuditSettings(max_tokens=max_tokens, batch_size=batch_size, samples=samples, seed=seed)
-    where = provenance()
-    with Activity(shown=not quiet) as activity:
+    where = Origin()
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         activity.show("Checking", 2 * len(listed) + 1)
@@ -84,7 +84,7 @@ def audit(
         seed=seed,
     )
     title = f"Audit of {loaded.backend.name} {Path(model).name}"
-    hand_out(to_json(found, record), exhibits(found, record), as_json, out, "audit", title, found.verdict)
+    hand_out(to_json(found, record), exhibits(found), record, as_json, out, "audit", title, found.verdict)
     if not as_json:
         if found.idle:
             typer.echo(f"No guess of {', '.join(found.idle)} was accepted, so they put little to the test.")

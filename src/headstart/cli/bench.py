@@ -1,14 +1,15 @@
-"""``headstart bench``: every drafter against plain decoding, in one sitting."""
+"""``headstart bench``: drafters against plain decoding, in one sitting."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headstart.cli import options
-from headstart.cli.options import OUTPUT, SPECULATION, PrecisionChoice
+from headstart.cli.options import OUTPUT, SPECULATION, STOPPING, PrecisionChoice
 from headstart.models.aliases import DEFAULT_MODEL
 
 PROMPTS = "Prompts"
@@ -44,83 +45,152 @@ Out = Annotated[
 ]
 
 
+BUDGET_MINUTES = 2.0
+
+
 def bench(
     context: typer.Context,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
-    drafters: Drafters = "all",
+    drafters: Annotated[
+        str | None,
+        typer.Option(
+            help="Drafters to measure, separated by commas, or all. Options follow a name, like ngram:draft_tokens=8. "
+            "Left out: those that pay as they come, and the heads that come with Headstart for the model.",
+            rich_help_panel=SPECULATION,
+            metavar="A,B,...",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.05,
+            help="How long it may take in all: what is measured is fitted to it. Left out: 2, or without a limit where "
+            "--full, --per-group or --repeats says how much.",
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Every prompt, whole answers, however long that takes.")] = False,
     prompts: Prompts = None,
     per_group: PerGroup = None,
-    max_tokens: options.MaxTokens = 128,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most output tokens. Left out: 128, or as few as the time allows.",
+            rich_help_panel=STOPPING,
+            metavar="N",
+        ),
+    ] = None,
     ignore_eos: options.IgnoreEos = False,
     temperature: options.Temperature = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.")] = 0,
-    repeats: Annotated[int, typer.Option(min=1, help="Repeat everything N times; figures are medians.")] = 1,
+    repeats: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Repeat everything N times; figures are medians. Left out: as often as the time allows, or 1."
+        ),
+    ] = None,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure every drafter against plain decoding: speed, acceptance, where the time goes, and what theory expects.
+    """Measure drafters against plain decoding: speed, acceptance, where the time goes, and what theory expects.
 
     Each prompt is decoded by all drafters one right after the other, so what else the machine does hits all alike:
-    trust the ratios. The tokens are compared with plain decoding's. One sequence decodes at a time. Ctrl-C ends it with
-    what has been measured until then.
+    trust the ratios. The tokens are compared with plain decoding's. One sequence decodes at a time. Without further
+    options it takes two minutes. Ctrl-C ends it with what has been measured until then.
 
     Examples:
 
         headstart bench
+
+        headstart bench --minutes 10 --drafters all
 
         headstart bench --drafters ngram,suffix,recycling --per-group 2 --repeats 3
 
         headstart bench --drafters ngram:draft_tokens=4,ngram:draft_tokens=8 --precision int8
 
         headstart bench --prompts spec_bench.jsonl --per-group 6 --repeats 3 --out results
+
+        headstart bench --full --drafters all
     """
     if context.invoked_subcommand is not None:
         return
+    if full and minutes is not None:
+        raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
+    began = time.perf_counter()
+    from headstart.analysis.bench.extent import MOST_REPEATS, MOST_TOKENS, Extent, fit
     from headstart.analysis.bench.prompts import choose, read_prompts
     from headstart.analysis.bench.report import exhibits, to_json
     from headstart.analysis.bench.run import Sitting
     from headstart.analysis.bench.summary import summarise
-    from headstart.analysis.provenance import provenance
-    from headstart.analysis.workbench import Workbench, contenders, most_rows
+    from headstart.analysis.provenance import Origin
+    from headstart.analysis.workbench import Workbench, contenders, most_rows, usual_contenders
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
-    from headstart.cli.progress import Activity, saying_memory
+    from headstart.cli.progress import Activity, saying_memory, spoken
     from headstart.loading import load_model
     from headstart.sampling.params import SamplingParams
 
-    params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=ignore_eos)
-    chosen, listed = choose(read_prompts(prompts), per_group), contenders(drafters)
-    where = provenance()
-    with Activity(shown=not quiet) as activity:
+    budget = None
+    if minutes is not None or not (full or per_group or repeats):
+        budget = 60 * (minutes or BUDGET_MINUTES)
+    params = SamplingParams(
+        temperature=temperature, seed=seed, max_tokens=max_tokens or MOST_TOKENS, ignore_eos=ignore_eos
+    )
+    chosen, named = choose(read_prompts(prompts), per_group), None if drafters is None else contenders(drafters)
+    where = Origin()
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
+        listed = usual_contenders(loaded) if named is None else named
         sitting = Sitting(
             loaded, Workbench.of_model(loaded, draft_rows=most_rows(listed)), saying_memory(listed, activity), params
         )
-        runs, turns = sitting.results, repeats * sum(len(prompt.turns) for prompt in chosen)
-        interruption = Interruption("turns", turns, lambda: runs.turns)
-        activity.show("Measuring", turns * len(listed))
+        runs, extent = sitting.results, Extent(chosen, max_tokens or MOST_TOKENS, repeats or 1)
+        interruption = Interruption("turns", extent.turns, lambda: runs.turns)
         with interruption.kept():
-            sitting.run(chosen, repeats, lambda run: activity.advance(1, run.stats.tokens))
+            left, most_repeats = None, extent.repeats
+            if budget is not None:
+                activity.show("Making the drafters")
+                pace = sitting.prepare(chosen[0])
+                left = max(budget - (time.perf_counter() - began), 0.0)
+                able = len(listed) - len(runs.skipped)
+                extent = fit(chosen, pace, able, left, max_tokens=max_tokens, repeats=repeats)
+                interruption.plan(extent.turns)
+                most_repeats = repeats or MOST_REPEATS
+                activity.end_within(left)
+                activity.announce(
+                    f"{spoken(left)} for {able - 1} drafters and plain decoding: {len(extent.prompts)} prompts, up to "
+                    f"{extent.max_tokens} tokens each."
+                )
+            activity.show("Measuring", None if budget is not None else extent.turns * len(listed))
+            sitting.run(
+                extent.prompts,
+                most_repeats,
+                lambda run: activity.advance(1, run.stats.tokens),
+                max_tokens=extent.max_tokens,
+                seconds=left,
+            )
+            interruption.plan(max(extent.turns, runs.turns))
 
     record = measurement_record(
         where,
         loaded,
         prompts,
-        chosen,
+        extent.prompts,
         interruption,
+        minutes=None if budget is None else budget / 60,
         repeats=len({run.repeat for run in runs.runs}),
-        max_tokens=max_tokens,
+        max_tokens=extent.max_tokens,
         ignore_eos=ignore_eos,
         temperature=temperature,
         seed=seed,
         batch_size=1,
     )
     summaries = summarise(runs)
-    result, shown = to_json(runs, summaries, record), exhibits(runs, summaries, record)
+    result, shown = to_json(runs, summaries, record), exhibits(runs, summaries)
     title = f"Benchmark of {loaded.backend.name} {Path(model).name}"
-    hand_out(result, shown, as_json, out, "bench", title, interruption.sentence)
+    hand_out(result, shown, record, as_json, out, "bench", title, interruption.sentence)
     interruption.end()

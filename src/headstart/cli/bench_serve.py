@@ -108,7 +108,7 @@ def bench_serve(
     from headstart.analysis.bench.load_report import exhibits, summarise, to_json
     from headstart.analysis.bench.load_run import OFF, LoadRun, LoadSitting
     from headstart.analysis.bench.prompts import read_prompts
-    from headstart.analysis.provenance import finished, provenance
+    from headstart.analysis.provenance import Origin
     from headstart.cli.exhibits import hand_out
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
@@ -122,7 +122,7 @@ def bench_serve(
     key = None if api_key_file is None else _first_key(api_key_file)
     questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
     fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
-    where = provenance()
+    where = Origin(computes_here=url is None)
     runs: list[LoadRun] = []
     interruption = Interruption("loads", repeats * len(loads), lambda: len(runs) // 2)
 
@@ -143,7 +143,7 @@ def bench_serve(
         activity.say(llm.memory.sentence())
         return llm
 
-    with Activity(shown=not quiet) as activity, interruption.kept():
+    with Activity(shown=not quiet, aloud=True) as activity, interruption.kept():
         activity.show("Starting the server" if url is None else f"Asking {url}")
         with _serving(load_model(), max_waiting=requests) if url is None else nullcontext(url) as address:
             client = Client(address, key)
@@ -155,7 +155,7 @@ def bench_serve(
 
     known = ("model", "backend", "max_context", "max_sequences")
     record = {
-        "provenance": finished(where),
+        "provenance": where.finished(),
         "server": {name: stats[name] for name in known if name in stats} | {"made_here": url is None},
         "settings": {
             "drafter": drafter,
@@ -169,8 +169,8 @@ def bench_serve(
     }
     summaries = summarise(runs)
     title = f"{record['server'].get('model', 'A server')} under load"
-    shown = exhibits(summaries, record)
-    hand_out(to_json(runs, summaries, record), shown, as_json, out, "bench-serve", title, interruption.sentence)
+    shown = exhibits(summaries)
+    hand_out(to_json(runs, summaries, record), shown, record, as_json, out, "bench-serve", title, interruption.sentence)
     interruption.end()
 
 

@@ -1,4 +1,4 @@
-"""Speculative decoding beside plain decoding of the same requests: are they the same, and how much faster is one."""
+"""Speculative decoding beside plain decoding of the same requests: are they the same, and if not, why."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from headstart.analysis.ratio import Ratio
 from headstart.drafting.base import SpeculationParams
-from headstart.engine.outputs import Completion, RequestOutput, SequenceStats
+from headstart.engine.outputs import Completion, RequestOutput
 from headstart.llm import LLM
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
@@ -45,7 +46,11 @@ class Comparison:
     comparable: bool
     """They had to be: every token was the target's own choice, or its own draw at that position."""
     speedup: float | None
-    """Ratio of the first samples' decoding speeds, prefill apart; None where nothing was decoded after it."""
+    """Ratio of the first samples' decoding speeds, prefill apart, the median over the turns that both ways took; None
+    where nothing was decoded after prefill."""
+    speedup_range: tuple[float, float] | None
+    """Between which values it lay."""
+    turns: int
     first_difference: Difference | None
 
 
@@ -73,14 +78,16 @@ class Comparator:
             speculation = replace(self._speculation, enabled=enabled)
             self._llm.generate("Warm up, warm up.", short, speculation=speculation, strict=False)
 
-    def compare(self, speculative: RequestOutput, plain: RequestOutput) -> Comparison:
+    def compare(self, speculative: RequestOutput, plain: RequestOutput, ratio: Ratio | None = None) -> Comparison:
         """A difference that greedy decoding must not have is looked into with one more pass."""
         pairs = list(zip(speculative.outputs, plain.outputs, strict=True))
         identical = all(a.token_ids == b.token_ids for a, b in pairs)
         return Comparison(
             identical=identical,
             comparable=self._comparable(speculative.outputs),
-            speedup=_ratio(decoding_speed(speculative.stats), decoding_speed(plain.stats)),
+            speedup=None if ratio is None else ratio.middle,
+            speedup_range=None if ratio is None else (ratio.low, ratio.high),
+            turns=0 if ratio is None else ratio.turns,
             first_difference=None if identical else self._first_difference(speculative, plain),
         )
 
@@ -138,16 +145,6 @@ class Comparator:
 
     def _token(self, token: int | None) -> str:
         return "the end" if token is None else f"{self._llm.model.tokenizer.token_text(token)!r} ({token})"
-
-
-def decoding_speed(stats: SequenceStats) -> float | None:
-    """Tokens a second after prefill."""
-    seconds = stats.seconds - stats.prefill_seconds
-    return stats.tokens / seconds if stats.tokens and seconds > 0 else None
-
-
-def _ratio(speculative: float | None, plain: float | None) -> float | None:
-    return speculative / plain if speculative and plain else None
 
 
 def _cause(difference: Difference) -> str:

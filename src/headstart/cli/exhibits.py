@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headstart.analysis.bench.prompts import BenchPrompt
     from headstart.analysis.page import Table
     from headstart.analysis.plots import Figure
+    from headstart.analysis.provenance import Origin
     from headstart.cli.interruption import Interruption
     from headstart.loading import Model
 
@@ -24,10 +25,22 @@ if TYPE_CHECKING:
 
 FILE_WIDTH = 160
 """Characters in a line of a file or pipe, which have no width of their own."""
-_PROSE = 30
-"""Characters of the longest cell that is never folded."""
 _GAP = 2
 """Characters between two columns."""
+
+
+def show(exhibits: Sequence[Exhibit], record: Mapping[str, Any]) -> None:
+    """The tables among the exhibits, the most important last, where it stays in sight; before it where the figures come
+    from, in a line, and what disturbed them, in another."""
+    from headstart.analysis.page import Table
+    from headstart.analysis.provenance import origin_line
+
+    tables = [each for each in exhibits if isinstance(each, Table) and each.rows]
+    print_tables(tables[:0:-1])
+    for line in (origin_line(record), record.get("provenance", {}).get("machine", {}).get("sentence")):
+        if line:
+            print(f"{line}\n")
+    print_tables(tables[:1])
 
 
 def print_tables(exhibits: Sequence[Exhibit]) -> None:
@@ -45,8 +58,8 @@ def print_tables(exhibits: Sequence[Exhibit]) -> None:
             continue
         shown = RichTable(box=None, pad_edge=False)
         widths = _column_widths(table, console.width)
-        for place, (column, width) in enumerate(zip(table.columns, widths, strict=True)):
-            justify: Literal["left", "right"] = "left" if place == 0 or not column else "right"
+        for column, width, left in zip(table.columns, widths, table.left, strict=True):
+            justify: Literal["left", "right"] = "left" if left else "right"
             shown.add_column(column, justify=justify, overflow="fold", width=width)
         for row in table.texts():
             shown.add_row(*row)
@@ -66,11 +79,13 @@ def _column_widths(table: Table, room: int) -> list[int]:
     """
     from rich.cells import cell_len
 
+    from headstart.analysis.page import PROSE
+
     widths, least = [], []
     for title, *cells in zip(table.columns, *table.texts(), strict=True):
         longest = max(map(cell_len, cells))
         widths.append(max(cell_len(title), longest))
-        least.append(max(min(longest, _PROSE), *map(cell_len, title.split() or [""])))
+        least.append(max(min(longest, PROSE), *map(cell_len, title.split() or [""])))
     for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):
         # The widest of those that can still give.
         place = max(range(len(widths)), key=lambda place: (widths[place] > least[place], widths[place]))
@@ -84,18 +99,25 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def write_report(
-    directory: Path, name: str, result: Mapping[str, Any], title: str, exhibits: Sequence[Exhibit], lead: str = ""
+    directory: Path,
+    name: str,
+    result: Mapping[str, Any],
+    title: str,
+    exhibits: Sequence[Exhibit],
+    record: Mapping[str, Any],
+    lead: str = "",
 ) -> None:
-    """``name``.json and ``name``.html in a directory, which is made if need be.
+    """``name``.json and ``name``.html in a directory, which is made if need be; ``record`` ends the page.
 
     Raises:
         ConfigError: they cannot be written.
     """
     from headstart.analysis.page import to_html
+    from headstart.analysis.provenance import origin_table
 
     texts = {
         f"{name}.json": json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n",
-        f"{name}.html": to_html(title, exhibits, lead),
+        f"{name}.html": to_html(title, [*exhibits, origin_table(record)], lead),
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -107,7 +129,7 @@ def write_report(
 
 
 def measurement_record(
-    where: Mapping[str, Any],
+    where: Origin,
     model: Model,
     prompts: Path | None,
     chosen: Sequence[BenchPrompt],
@@ -115,10 +137,10 @@ def measurement_record(
     **settings: Any,
 ) -> dict[str, Any]:
     """What every report of a measurement begins with: where, with which model, on which prompts, how, and how much."""
-    from headstart.analysis.provenance import finished, model_record
+    from headstart.analysis.provenance import model_record
 
     return {
-        "provenance": finished(where),
+        "provenance": where.finished(),
         "model": model_record(model),
         "settings": {
             "prompts": "package" if prompts is None else prompts.name,
@@ -132,13 +154,15 @@ def measurement_record(
 def hand_out(
     result: Mapping[str, Any],
     exhibits: Sequence[Exhibit],
+    record: Mapping[str, Any],
     as_json: bool,
     out: Path | None,
     name: str,
     title: str,
     lead: str = "",
 ) -> None:
-    """On stdout, as JSON or tables, and in a directory where one is named; ``lead`` stands at the page's top.
+    """On stdout, as JSON or tables, and in a directory where one is named; ``record``: where the figures come from;
+    ``lead`` stands at the page's top.
 
     Raises:
         ConfigError: files cannot be written.
@@ -146,6 +170,6 @@ def hand_out(
     if as_json:
         print_json(result)
     else:
-        print_tables(exhibits)
+        show(exhibits, record)
     if out is not None:
-        write_report(out, name, result, title, exhibits, lead)
+        write_report(out, name, result, title, exhibits, record, lead)

@@ -149,7 +149,7 @@ def generate(
 
     with Activity(shown=not quiet) as activity:
         activity.show(f"Loading {model}")
-        from headstart.cli.answering import answer_all
+        from headstart.cli.answering import Clock, answer_all
         from headstart.cli.reports import JsonReport, Report, TextReport
         from headstart.drafting.base import SpeculationParams
         from headstart.llm import LLM
@@ -190,7 +190,14 @@ def generate(
         else:
             live = _live(llm, conversations[0], params, show_drafts, quiet) if prompts is None and n == 1 else None
             report = TextReport(llm, activity, comparator, live)
-        clock = answer_all(llm, conversations, params, speculation, report, compare=compare)
+        clock = Clock()
+        try:
+            answer_all(llm, conversations, params, speculation, report, compare=compare, clock=clock)
+        except KeyboardInterrupt:
+            activity.stop()
+            if clock.turns.plain:
+                report.close(clock, quiet)
+            raise
     report.close(clock, quiet)
     if report.failures:
         raise typer.Exit(1)

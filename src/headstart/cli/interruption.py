@@ -24,6 +24,10 @@ class Interruption:
         self._planned = planned
         self._measured = measured
 
+    def plan(self, planned: int) -> None:
+        """So many there are to measure, now that it is known."""
+        self._planned = planned
+
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Measure in here: Ctrl-C goes on after it, where there is something to report.

@@ -13,8 +13,6 @@ from headstart.cli.options import SPECULATION, PrecisionChoice
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
-_USUAL = "suffix,recycling,ngram"
-
 
 def plan(
     model: options.Model = DEFAULT_MODEL,
@@ -24,7 +22,8 @@ def plan(
         str | None,
         typer.Option(
             help="Drafters to plan for, separated by commas, or all. Options follow a name, like "
-            f"draft-model:model=DIR. Left out: {_USUAL}, and the heads that come with Headstart for the model.",
+            "draft-model:model=DIR. Left out: those that pay as they come, and the heads that come with Headstart for "
+            "the model.",
             rich_help_panel=SPECULATION,
             metavar="A,B,...",
         ),
@@ -60,24 +59,22 @@ def plan(
     from headstart.analysis.plan_report import exhibits, to_json
     from headstart.analysis.planner import Plan, make_plan
     from headstart.analysis.planner import check as check_plan
-    from headstart.analysis.provenance import provenance
-    from headstart.analysis.workbench import Contender, Workbench, contenders, most_rows
+    from headstart.analysis.provenance import Origin
+    from headstart.analysis.workbench import Workbench, contenders, most_rows, usual_contenders
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
     from headstart.loading import load_model
-    from headstart.models.heads.shipped import shipped_heads
     from headstart.sampling.params import SamplingParams
 
-    batches, listed = _batches(batch_sizes), contenders(_USUAL if drafters is None else drafters)
+    batches, named = _batches(batch_sizes), None if drafters is None else contenders(drafters)
     params = SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
     chosen = choose(read_prompts(prompts), per_group)
-    where = provenance()
-    with Activity(shown=not quiet) as activity:
+    where = Origin()
+    with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
-        if drafters is None:
-            listed += map(Contender.parse, shipped_heads(loaded.checkpoint.digest()))
+        listed = usual_contenders(loaded, alone=True) if named is None else named
         bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024, draft_rows=most_rows(listed))
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]
@@ -106,7 +103,7 @@ def plan(
         repeats=repeats,
     )
     title = f"Plan for {loaded.backend.name} {Path(model).name}"
-    hand_out(to_json(made, record), exhibits(made, record), as_json, out, "plan", title, interruption.sentence)
+    hand_out(to_json(made, record), exhibits(made), record, as_json, out, "plan", title, interruption.sentence)
     interruption.end()
 
 

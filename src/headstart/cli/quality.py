@@ -69,7 +69,7 @@ def quality(
         headstart quality --model ./my-model --reference fp32 --precisions bf16,int8 --prompts my.jsonl --out results
     """
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
-    from headstart.analysis.provenance import provenance
+    from headstart.analysis.provenance import Origin
     from headstart.analysis.quality.passages import read_passages, windows
     from headstart.analysis.quality.report import exhibits, to_json
     from headstart.analysis.quality.run import GreedyPair, Quality, answer_greedily, read_texts
@@ -80,10 +80,10 @@ def quality(
     against = _named("--reference", reference.value)
     wanted = _wanted(precisions, against)
     passages, chosen = read_passages(text), choose(read_prompts(prompts), per_group)
-    where = provenance()
+    where = Origin()
     results: list[Quality] = []
     skipped: dict[str, str] = {}
-    with Activity(shown=not quiet) as activity:
+    with Activity(shown=not quiet, aloud=True) as activity:
 
         def answers(precision: Precision, bench: Workbench) -> list[list[int]]:
             activity.show(f"Answering in {precision.value}", len(asked))
@@ -132,7 +132,7 @@ def quality(
     lead = " ".join([*verdicts, interruption.sentence]).strip()
     title = f"Quality of {Path(model).name} by precision"
     hand_out(
-        to_json(results, record, skipped), exhibits(results, record, skipped), as_json, out, "quality", title, lead
+        to_json(results, record, skipped), exhibits(results, skipped), record, as_json, out, "quality", title, lead
     )
     if not as_json:
         for verdict in verdicts:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
+from headstart.analysis.machine_load import LoadWatch
 from headstart.cli.showing import json_row, labels
+from headstart.cli.turns import explained
 from headstart.engine.outputs import RequestOutput
 from headstart.errors import RequestError
+from headstart.native.team import team_size
 
 if TYPE_CHECKING:
     from headstart.cli.answering import Answer, Clock
@@ -69,6 +73,7 @@ class Report:
         self._comparator = comparator
         self._totals = Totals()
         self._plain_totals = Totals()
+        self._watch = LoadWatch(team_size())
 
     def begin(self, activity: str, samples: int) -> None:
         """Several samples are counted as they finish; a single one is not, since its length is not known."""
@@ -96,7 +101,7 @@ class Report:
             self._totals.add(answer.output)
             if answer.plain is not None and self._comparator is not None:
                 self._plain_totals.add(answer.plain)
-                comparison = self._comparator.compare(answer.output, answer.plain)
+                comparison = self._comparator.compare(answer.output, answer.plain, answer.ratio)
         with self._activity.aside():
             self._show(answer, comparison)
 
@@ -182,30 +187,34 @@ class TextReport(Report):
         from rich.console import Console
         from rich.table import Table
 
+        if not clock.turns.plain:
+            return
         table = Table(box=None, pad_edge=False)
         table.add_column("", overflow="fold")
-        for column in ("tokens", "prefill s", "decoding s", "tokens/s", "tokens a round", "acceptance"):
+        for column in ("tokens", "prefill s", "decoding s", "tokens/s", "range", "tokens a round", "acceptance"):
             table.add_column(column, justify="right", overflow="fold")
-        speeds = []
-        for name, totals, seconds in (
-            (self._llm.drafter_name, self._totals, clock.speculative),
-            ("plain", self._plain_totals, clock.plain),
-        ):
-            # Prefill can be told apart where one sequence had the passes to itself.
-            prefill = totals.prefill_seconds if totals.samples == 1 else 0.0
-            speeds.append(totals.speed(seconds - prefill))
+        ways = (
+            (self._llm.drafter_name, self._totals, clock.turns.speculative),
+            ("plain", self._plain_totals, clock.turns.plain),
+        )
+        for name, totals, timed in ways:
+            prefill = median(each.prefill_seconds for each in timed)
+            speeds = [each.speed for each in timed]
             table.add_row(
                 name,
                 str(totals.tokens),
                 f"{prefill:.2f}" if prefill else "within",
-                f"{seconds - prefill:.2f}",
-                f"{speeds[-1]:.1f}",
+                f"{median(each.decoding_seconds for each in timed):.2f}",
+                f"{median(speeds):.1f}",
+                f"{min(speeds):.0f}–{max(speeds):.0f}" if len(speeds) > 1 else "–",
                 f"{totals.mean_accepted_length:.2f}",
                 totals.acceptance,
             )
         Console(highlight=False).print(table)
-        if all(speeds):
-            print(f"Speed-up: {speeds[0] / speeds[1]:.2f}x")
+        if (ratio := clock.turns.ratio) is not None:
+            acceptance = self._totals.accepted / self._totals.drafted if self._totals.drafted else None
+            for line in explained(ratio, self._watch.so_far(), acceptance, self._llm.drafter_name):
+                print(line)
 
 
 def _heading(text: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -19,13 +19,16 @@ from headstart.models.aliases import DEFAULT_MODEL
 if TYPE_CHECKING:
     from headstart.cli.progress import Activity
     from headstart.training.progressing import Progressing
+    from headstart.training.recipe import TrainedHead
     from headstart.training.trainer import StepReport
 
 TEXT, HEAD, TRAINING = "Text", "Head", "Training"
+USEFUL = 0.3
+"""Part of the first guesses that must be right if a head is to be worth its time."""
 
 
 class HeadChoice(StrEnum):
-    """Names of ``training.recipe.HEAD_NAMES``, which is costly to import."""
+    """Names of ``training.making.HEAD_NAMES``, which is costly to import."""
 
     EAGLE3 = "eagle3"
     EAGLE = "eagle"
@@ -76,7 +79,7 @@ def train(
     model: options.Model = DEFAULT_MODEL,
     precision: options.Precision = PrecisionChoice.AUTO,
     tokens: Annotated[
-        int, typer.Option(min=1, help="How many tokens of training text the target writes.", rich_help_panel=TEXT)
+        int, typer.Option(min=1, help="Most tokens of training text that the target writes.", rich_help_panel=TEXT)
     ] = 2_000_000,
     prompts: Annotated[
         list[Path] | None,
@@ -211,7 +214,10 @@ def train(
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.0, help="Minutes of training, not counting the writing of the text.", rich_help_panel=TRAINING
+            min=0.1,
+            help="Minutes that everything may take, the writing of the text included, which is made as long as they "
+            "allow. Left out: as long as it takes; how long is said at the beginning.",
+            rich_help_panel=TRAINING,
         ),
     ] = None,
     epochs: Annotated[float, typer.Option(help="Passes over the text.", rich_help_panel=TRAINING)] = 4.0,
@@ -247,7 +253,14 @@ def train(
             rich_help_panel=TRAINING,
         ),
     ] = 0.0,
-    batch: Annotated[int, typer.Option(min=1, help="Packs of text per step.", rich_help_panel=TRAINING)] = 16,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Packs of text per step. Left out: 16, or fewer where there is little text.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
     micro_batch: Annotated[
         int,
         typer.Option(min=1, help="Packs computed at once; fewer take less memory.", rich_help_panel=TRAINING),
@@ -300,9 +313,10 @@ def train(
     """
     from headstart.cli.progress import Activity
 
-    with _resumable(), Activity(shown=not quiet) as activity:
+    with _resumable(), Activity(shown=not quiet, aloud=os.environ.get("RANK", "0") == "0") as activity:
         activity.show("Preparing")
-        from headstart.training.recipe import HeadSettings, train_head
+        from headstart.training.making import HeadSettings
+        from headstart.training.recipe import train_head
         from headstart.training.text import TextSettings
         from headstart.training.trainer import TrainSettings
 
@@ -335,7 +349,7 @@ def train(
             settings=TrainSettings(
                 epochs=epochs,
                 steps=steps,
-                batch=batch,
+                batch=batch or 16,
                 micro_batch=micro_batch,
                 optimiser=(optimiser or _OPTIMISERS.get(head, OptimiserChoice.ADAMW)).value,
                 lr=_RATES.get(head, 1e-3) if lr is None else lr,
@@ -348,23 +362,38 @@ def train(
             ),
             length=length,
             minutes=minutes,
+            fit_batch=batch is None,
             cache_gb=cache_gb,
             device=device,
             precision=precision.value,
-            on_progress=_shown_by(activity, aloud=not quiet and not sys.stderr.isatty()),
+            on_progress=_shown_by(activity),
         )
+    if result.leads:
+        typer.echo(_outcome(result, head))
+
+
+def _outcome(result: TrainedHead, head: HeadChoice) -> str:
+    """What became of a training: how good the head is, and what to do if it is no good yet."""
     progress = result.progress
-    if not result.leads:
-        return
-    judged = (
-        f"accepted length {progress.best:.2f} on held-out text"
-        if progress.held_out
-        else "too little text to hold any out and measure acceptance on"
+    done = f"{result.directory}: {progress.step} steps, {result.minutes:.1f} min in all, "
+    covered = f"{result.coverage:.1%} of what the target says covered."
+    first = progress.first_guesses
+    if first is None:
+        return f"{done}too little text to hold any out and measure acceptance on, {covered}"
+    line = (
+        f"{done}accepted length {progress.best:.2f} on held-out text ({first:.0%} of first guesses accepted), {covered}"
     )
-    typer.echo(
-        f"{out}: {progress.step} steps in {progress.seconds / 60:.1f} min, {judged}, "
-        f"{result.coverage:.1%} of what the target says covered."
-    )
+    if first >= USEFUL:
+        return line
+    longer = "on more text"
+    if result.enough_minutes is not None:
+        minutes = max(10 * math.ceil(result.enough_minutes / 10), 10)
+        longer = (
+            f"for about {minutes} minutes on this machine as busy as it is now: headstart train {head.value} --minutes "
+            f"{minutes} --corpus {result.corpus} --out ANOTHER_FOLDER, with your other options"
+        )
+    useless = f"This head accepts {first:.0%} of its first guesses, too few to gain anything"
+    return f"{line}\n{useless}. Train longer, {longer}."
 
 
 @contextmanager
@@ -377,31 +406,18 @@ def _resumable() -> Iterator[None]:
         raise
 
 
-def _shown_by(activity: Activity, aloud: bool) -> Progressing:
-    """``aloud``: where there is no terminal, a line for each phase, batch of answers and measurement of acceptance."""
+def _shown_by(activity: Activity) -> Progressing:
     from headstart.training.progressing import Progressing
-
-    aloud = aloud and os.environ.get("RANK", "0") == "0"
-    written = 0
-
-    def begin(phase: str, total: int | None) -> None:
-        activity.show(phase, total)
-        if aloud:
-            typer.echo(phase, err=True)
-
-    def wrote(documents: int, tokens: int) -> None:
-        nonlocal written
-        written += tokens
-        activity.advance(documents, tokens)
-        if aloud:
-            typer.echo(f"{written} tokens", err=True)
 
     def trained(report: StepReport) -> None:
         progress = report.progress
         known = f", accepted length {progress.held_out[-1][1]:.2f}" if progress.held_out else ""
-        standing = f"step {progress.step} of {progress.total_steps}, loss {report.loss:.3f}{known}"
-        activity.advance_saying(1, standing)
-        if aloud and progress.held_out and progress.held_out[-1][0] == progress.step:
-            typer.echo(standing, err=True)
+        activity.advance_saying(1, f"step {progress.step} of {progress.total_steps}, loss {report.loss:.3f}{known}")
 
-    return Progressing(begin=begin, wrote=wrote, trained=trained)
+    return Progressing(
+        begin=activity.show,
+        wrote=activity.advance,
+        trained=trained,
+        says=activity.announce,
+        left=activity.end_within,
+    )

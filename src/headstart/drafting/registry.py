@@ -37,9 +37,16 @@ class DrafterInfo:
     """The paper, or the project it follows."""
     target: str
     """Where the class is: ``module:Class``."""
+    usual: bool = False
+    """Pays often enough, as it comes, to be measured where nobody names drafters."""
+    runs_others: bool = False
+    """Its guesses are those of other drafters."""
+    untaught: str = ""
+    """What it guesses with where no model is named, if nobody has taught that to guess."""
 
 
 _HERE = "headstart.drafting"
+_OWN_LAYERS = "some of the target's own layers"
 
 _BUILT_IN = {
     info.name: info
@@ -50,6 +57,7 @@ _BUILT_IN = {
             "the most frequent continuation of the last 3, 2 or 1 tokens, chained",
             "akunu book, speculative decoding with n-grams",
             f"{_HERE}.model_free.ngram:NgramDrafter",
+            usual=True,
         ),
         DrafterInfo(
             "prompt-lookup",
@@ -62,12 +70,14 @@ _BUILT_IN = {
             "a tree of likely continuations of the longest repeated suffixes, sized by how long they match",
             "Oliaro et al. 2024, SuffixDecoding (arXiv:2411.04975)",
             f"{_HERE}.model_free.suffix:SuffixDrafter",
+            usual=True,
         ),
         DrafterInfo(
             "recycling",
             "a tree over the target's own runner-up tokens, kept from earlier passes and requests",
             "Luo et al. 2024, Token Recycling (arXiv:2408.08696)",
             f"{_HERE}.model_free.recycling:RecyclingDrafter",
+            usual=True,
         ),
         DrafterInfo(
             "rest",
@@ -104,24 +114,29 @@ _BUILT_IN = {
             "a chain from a smaller model, or from some of the target's own layers",
             "Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318)",
             f"{_HERE}.draft_models.draft_model:DraftModelDrafter",
+            untaught=_OWN_LAYERS,
         ),
         DrafterInfo(
             "multi-draft",
             "a tree of draws from a draft model, or a chain from each of several",
             "Miao et al. 2024, SpecInfer (arXiv:2305.09781); Chen et al. 2024, Sequoia (arXiv:2402.12374)",
             f"{_HERE}.draft_models.multi_draft:MultiDraftDrafter",
+            untaught=_OWN_LAYERS,
         ),
         DrafterInfo(
             "hierarchical",
             "a chain from a draft model that has a drafter of its own",
             "Spector & Re 2023, staged speculative decoding (arXiv:2308.04623)",
             f"{_HERE}.draft_models.hierarchical:HierarchicalDrafter",
+            runs_others=True,
+            untaught=_OWN_LAYERS,
         ),
         DrafterInfo(
             "early-exit",
             "a chain from the target's first layers, in the target's own cache",
             "Elhoushi et al. 2024, LayerSkip (arXiv:2404.16710)",
             f"{_HERE}.draft_models.early_exit:EarlyExitDrafter",
+            untaught=_OWN_LAYERS,
         ),
         DrafterInfo(
             "eagle3",
@@ -170,6 +185,8 @@ _BUILT_IN = {
             "the guesses of several drafters in one tree, as many as pay, none where speculation would lose",
             "Headstart; Leviathan et al. 2023, Theorem 3.8, on trees with measured costs",
             f"{_HERE}.planning.auto:AutoDrafter",
+            usual=True,
+            runs_others=True,
         ),
     )
 }

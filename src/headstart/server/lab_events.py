@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from headstart.analysis.machine_load import OtherLoad
+from headstart.analysis.machine_load import LoadWatch
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import RoundTrace, TracedNode
 from headstart.request import Job, StreamPiece
@@ -29,7 +29,7 @@ class LabEvents:
         self._tokenizer = tokenizer
         self._prompt_tokens = job.sequence.prompt_length
         self._text = IncrementalDetokenizer(tokenizer, job.sequence.tokens[: self._prompt_tokens])
-        self._load = OtherLoad()
+        self._load = LoadWatch(threads=1)
 
     def start(self) -> Event:
         """The first event."""
@@ -58,7 +58,7 @@ class LabEvents:
             "text": done.text,
             "stats": done.stats.as_dict(),
             # Of all cores' time since the start; what is slow because of others is not the drafter's fault.
-            "others": self._load.share(),
+            "others": self._load.so_far().share_of_others,
         }
 
     def _token(self, piece: StreamPiece, place: int) -> Event:

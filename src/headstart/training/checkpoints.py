@@ -38,6 +38,15 @@ class Progress:
     held_out: list[tuple[int, float, list[float]]] = field(default_factory=list)
     """(step, accepted length, accuracy by depth)."""
 
+    @property
+    def first_guesses(self) -> float | None:
+        """Part of the best head's first guesses on held-out text that were the target's favourite; None: none was held
+        out."""
+        if not self.held_out:
+            return None
+        _, _, accuracy = max(self.held_out, key=lambda each: each[1])
+        return accuracy[0]
+
 
 def save_checkpoint(
     path: Path,

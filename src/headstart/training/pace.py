@@ -19,6 +19,11 @@ class Pace:
         """Whether enough steps were timed."""
         return self._steps >= TIMED_STEPS
 
+    @property
+    def guessed(self) -> bool:
+        """Whether any step was timed."""
+        return self._steps > 0
+
     def add(self, seconds: float, computing: float) -> None:
         """A step took ``seconds``, ``computing`` of them for the target's states."""
         self._steps += 1

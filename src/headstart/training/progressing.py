@@ -15,4 +15,8 @@ class Progressing:
     begin: Callable[[str, int | None], None] = lambda description, total: None
     """A phase begins: what it does, and of how many steps, if that is known."""
     wrote: Callable[[int, int], None] = lambda documents, tokens: None
+    says: Callable[[str], None] = lambda sentence: None
+    """What is expected, in a sentence."""
+    left: Callable[[float], None] = lambda seconds: None
+    """About so many seconds are left, of everything."""
     trained: Callable[[StepReport], None] = lambda report: None

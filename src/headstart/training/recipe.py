@@ -2,88 +2,50 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from headstart.errors import ConfigError
 from headstart.loading import Model, Precision, load_model
 from headstart.memory import free_bytes, keep_freed
 from headstart.models.backend import FINAL_TAP, Backend
-from headstart.models.config import ModelConfig
-from headstart.models.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
+from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.files import CONFIG_FILE
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.heads.tables import TargetTables
-from headstart.models.saving import check_writable
 from headstart.models.torch_backend import TorchBackend
-from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
-from headstart.models.weights import DecoderWeights, choose_layers, select_layers
-from headstart.training.beginning import KnownHead, begin_from, load_known
+from headstart.models.weights import DecoderWeights
+from headstart.training.beginning import begin_from, load_known
+from headstart.training.budget import Budget, Costs, try_steps, write_fitting
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.distributed import join_team
-from headstart.training.draft_objective import DraftModelObjective
-from headstart.training.eagle_objective import EagleObjective
-from headstart.training.lookahead_objective import LookaheadObjective
-from headstart.training.losses import LossName
+from headstart.training.making import (
+    WHOLE_VOCABULARY,
+    HeadName,
+    HeadSettings,
+    make_objective,
+    require_trainable,
+    require_used,
+    slots_of,
+)
 from headstart.training.objective import Objective
-from headstart.training.parallel_objective import ParallelObjective
+from headstart.training.packs import Pack
 from headstart.training.progressing import Progressing
 from headstart.training.report import write_report
 from headstart.training.states import TargetStates
-from headstart.training.text import TextSettings, write_text
-from headstart.training.trainer import Trainer, TrainSettings
+from headstart.training.text import TextSettings, TextSource
+from headstart.training.trainer import StepReport, Trainer, TrainSettings
 from headstart.training.vocabulary import choose_draft_vocabulary
 
-HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
-_FIRST_SURENESS = 0.1
-_SLOTS = 4
-_RESIDUAL_BLOCKS = 4
-HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
-_WHOLE_VOCABULARY = ("draft-model", "pass")
-"""Those that say all of the target's tokens, and learn of all unless told otherwise."""
-_USERS: dict[str, tuple[HeadName, ...]] = {
-    "slots": ("medusa", "blockwise", "pass"),
-    "unroll": ("eagle3", "eagle"),
-    "dropout": ("eagle3", "eagle"),
-    "layers": ("draft-model", "eagle3", "eagle"),
-    "init": ("eagle3", "eagle", "medusa", "blockwise"),
-    "residual_blocks": ("medusa",),
-    "reads_token": ("medusa",),
-}
-"""The heads that use a setting, where not all do."""
-
-
-@dataclass(frozen=True)
-class HeadSettings:
-    """The head, and what it is taught."""
-
-    draft_vocab: int | None = None
-    """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
-    what the target says, or all for those two; 0: all."""
-    slots: int | None = None
-    """Future tokens (Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four."""
-    unroll: int | None = None
-    """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
-    decay: float = 0.8
-    """Weight of a depth relative to the one above it."""
-    dropout: float | None = None
-    """Share of what EAGLE heads read that is zeroed while they learn, lest they learn the text by heart; None: 0."""
-    loss: LossName = "ce"
-    layers: int | tuple[int, ...] | None = None
-    """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
-    last. Of an EAGLE head: how many it has; None: as many as the head that is begun from, or one."""
-    init: Path | None = None
-    """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
-    residual_blocks: int | None = None
-    """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
-    reads_token: bool | None = None
-    """Medusa's slots read the token that the target has just said, beside its state; None: they do."""
+_STEPS_A_PASS = 8
+"""Fewer teach little, however large they are."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +59,12 @@ class TrainedHead:
     record: dict[str, Any] = field(default_factory=dict)
     leads: bool = True
     """Whether this process speaks for all that trained."""
+    corpus: Path | None = None
+    """Where its text is."""
+    minutes: float = 0.0
+    """Spent on everything, over all runs."""
+    enough_minutes: float | None = None
+    """About how long a training on enough text takes on this machine; None: unknown."""
 
 
 def train_head(
@@ -109,6 +77,7 @@ def train_head(
     settings: TrainSettings | None = None,
     length: int = 512,
     minutes: float | None = None,
+    fit_batch: bool = False,
     cache_gb: float = 4.0,
     device: str | None = None,
     precision: Precision | str = Precision.AUTO,
@@ -118,7 +87,9 @@ def train_head(
 
     Args:
         length: tokens of a pack.
-        minutes: budget of the training itself; the text is written before.
+        minutes: budget of everything, the writing of the text and all runs after a kill counted in; the text is as
+            long as can be read ``settings.epochs`` times within it.
+        fit_batch: make the batch smaller where there is little text.
         cache_gb: memory, and files beside the text, for the target's states, which are computed anew beyond it; at
             most half of the memory that is free.
         device: "cpu" or "cuda"; None: a GPU where there is one.
@@ -127,36 +98,68 @@ def train_head(
     Raises:
         HeadstartError: see the message.
     """
+    budget = Budget(minutes, out)
     text, head = text or TextSettings(), head or HeadSettings()
-    settings, told = settings or TrainSettings(), on_progress or Progressing()
-    _require_used(name, head)
+    wishes, told = settings or TrainSettings(), on_progress or Progressing()
+    require_used(name, head)
     _require_own(out)
     place = _place(device)
     keep_freed()
     with join_team(place) as team:
+        if minutes is not None:
+            told.left(budget.left)
         told.begin(f"Loading {model}", None)
         target = load_model(model, precision)
         # What cannot be trained is refused before hours of text are written.
-        _require_trainable(name, head, target.config)
+        require_trainable(name, head, target.config)
         known = None if head.init is None else load_known(head.init, target.config, name)
-        texts = write_text(model, target, text, out, settings.seed, team, told)
+        source = TextSource(model, target, text, out, wishes.seed, team.leads, told)
         _, weights = load_decoder(target.checkpoint, torch.float32)
-        all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in _WHOLE_VOCABULARY)
+        tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
+        all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in WHOLE_VOCABULARY)
         wanted = target.config.vocab_size if all_tokens else head.draft_vocab
         # What a head can say already it goes on saying.
         required = target.eos_token_ids if known is None else (*target.eos_token_ids, *known.target_ids.tolist())
-        ids, coverage = choose_draft_vocabulary(texts.counts(target.config.vocab_size), wanted, required)
-        torch.manual_seed(settings.seed)
-        tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
-        objective = _objective(name, target, weights, ids, head, tables, known)
-        if known is not None:
-            begin_from(objective.head, known)
-        taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
+        states_backend = _states_backend(target, weights, place)
+
+        def make(counts: NDArray[np.int64]) -> tuple[Objective, float]:
+            ids, coverage = choose_draft_vocabulary(counts, wanted, required)
+            torch.manual_seed(wishes.seed)
+            objective = make_objective(name, target, weights, ids, head, tables, known)
+            if known is not None:
+                begin_from(objective.head, known)
+            return objective, coverage
+
+        def states_of(objective: Objective, cache_bytes: int, directories: list[Path]) -> TargetStates:
+            taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
+            return TargetStates(states_backend, tables.head, taps, cache_bytes, place, directories)
+
+        def try_() -> tuple[float, float, float] | None:
+            """What learning takes, on the text that there is."""
+            sample = source.text()
+            packs, _ = sample.packs(length)
+            if not packs:
+                return None
+            objective, _ = make(sample.counts(target.config.vocab_size))
+            return try_steps(objective, states_of(objective, 0, []), packs, wishes)
+
+        if team.leads:
+            costs: Costs | None = None
+            # With a budget, a training that has begun goes on with the text that it began with.
+            begun = (out / CHECKPOINT_FILE).exists()
+            if not begun or (minutes is None and source.missing):
+                costs = write_fitting(source, budget, wishes, length, try_, told)
+            budget.end_text(costs, source.corpus.num_answer_tokens)
+        team.wait()
+        texts = source.text()
+        objective, coverage = make(texts.counts(target.config.vocab_size))
+        packs, held_out = texts.packs(length)
+        settings = replace(wishes, batch=_fitting_batch(wishes, packs, team.size)) if fit_batch else wishes
         what = {"head": name, "target_digest": target.checkpoint.digest()}
         own, *earlier = texts.about()
         chosen = {
             **asdict(head),
-            "slots": _slots(head, known),
+            "slots": slots_of(head, known),
             "init": None if head.init is None else head.init.name,
             "length": length,
         }
@@ -169,29 +172,47 @@ def train_head(
             "coverage": coverage,
             "settings": {**asdict(settings), **chosen},
         }
+        directories = [directory / f"states-{target.backend.name}-{place.type}" for directory in texts.directories]
+        left = budget.left
         trainer = Trainer(
             objective,
-            TargetStates(
-                _states_backend(target, weights, place),
-                tables.head,
-                taps,
-                _states_bytes(cache_gb),
-                place,
-                [directory / f"states-{target.backend.name}-{place.type}" for directory in texts.directories],
-            ),
-            *texts.packs(length),
+            states_of(objective, _states_bytes(cache_gb), directories),
+            packs,
+            held_out,
             settings,
             out,
             record=record,
             identity={**what, **chosen},
-            minutes=minutes,
+            minutes=None if minutes is None else team.agree(left) / 60,
             team=team,
         )
-        told.begin(f"Training {name}", trainer.progress.total_steps)
-        progress = trainer.run(told.trained)
+        told.begin(f"Training {name}", None)
+        progress = trainer.run(_counting_down(told, trainer, None if minutes is None else left))
         if team.leads:
             write_report(out, record, progress)
-    return TrainedHead(out, progress, coverage, record, team.leads)
+    spent = (budget.seconds + progress.seconds) / 60
+    enough = budget.enough_minutes(settings.epochs)
+    return TrainedHead(out, progress, coverage, record, team.leads, texts.directories[0], spent, enough)
+
+
+def _counting_down(told: Progressing, trainer: Trainer, budget: float | None) -> Callable[[StepReport], None]:
+    """Tells of each step, and how much time is left: of the budget, or by the pace of this run's steps."""
+    began, first = time.perf_counter(), trainer.progress.step
+
+    def on_step(report: StepReport) -> None:
+        progress = report.progress
+        remaining = progress.total_steps - progress.step
+        left = (time.perf_counter() - began) / max(progress.step - first, 1) * remaining
+        told.left(left if budget is None else min(left, max(budget - progress.seconds, 0.0)))
+        told.trained(report)
+
+    return on_step
+
+
+def _fitting_batch(settings: TrainSettings, packs: list[Pack], processes: int) -> int:
+    """Packs of a step, as the settings say or fewer, lest a pass over little text be a step or two."""
+    fitting = max(min(settings.batch, len(packs) // _STEPS_A_PASS), 1)
+    return -(-fitting // processes) * processes
 
 
 def _require_own(out: Path) -> None:
@@ -202,133 +223,6 @@ def _require_own(out: Path) -> None:
     """
     if (out / CONFIG_FILE).exists() and not (out / CHECKPOINT_FILE).exists():
         raise ConfigError(f"{out} holds a model or head that no training there has written; name another directory.")
-
-
-def _require_used(name: HeadName, head: HeadSettings) -> None:
-    """Refuse settings that this kind of head does not use.
-
-    Raises:
-        ConfigError: which, or there is no such kind.
-    """
-    if name not in HEAD_NAMES:
-        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
-    for setting, users in _USERS.items():
-        if getattr(head, setting) is not None and name not in users:
-            raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
-    if name == "draft-model" or head.layers is None:
-        return
-    if isinstance(head.layers, tuple):
-        raise ConfigError(f"layers is {head.layers}, but {name} has layers of its own; give their number.")
-    if not 1 <= head.layers <= MOST_LAYERS:
-        raise ConfigError(f"layers is {head.layers}; give a number from 1 to {MOST_LAYERS}.")
-
-
-def _require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
-    """Refuse a draft model that cannot be made of this target.
-
-    Raises:
-        ConfigError, CheckpointError: why.
-    """
-    if name == "draft-model":
-        check_writable(target)
-        _first_layers(head.layers, target.num_layers)
-
-
-def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[int]:
-    """The target's layers that a draft model begins as."""
-    first_two_and_last = sorted({0, min(1, available - 1), available - 1})
-    return choose_layers(first_two_and_last if wanted is None else wanted, available)
-
-
-def _objective(
-    name: HeadName,
-    target: Model,
-    weights: DecoderWeights,
-    ids: Tensor,
-    settings: HeadSettings,
-    tables: TargetTables,
-    known: KnownHead | None,
-) -> Objective:
-    """What is trained, at its first step. ``ids``: tokens that the head can say."""
-    config, ids = target.config, ids.to(tables.head.device)
-    if name == "draft-model":
-        with_ends = replace(config, eos_token_ids=target.eos_token_ids)
-        small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
-        return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
-    if name == "pass":
-        lookahead = LookaheadEmbeddings(_slots(settings, known), config.hidden_size).to(ids.device)
-        lookahead.begin_like(tables.embedding, config.embedding_scale)
-        frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=ids.device)
-        return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=settings.decay)
-    if name in ("medusa", "blockwise"):
-        heads = _parallel_heads(name, config, len(ids), settings, known)
-        _name_tokens(heads, ids)
-        return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
-    eagle = _eagle_head(name, config, weights, ids, _eagle_layers(settings, known))
-    _name_tokens(eagle, ids)
-    steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
-    return EagleObjective(
-        eagle.to(ids.device),
-        tables,
-        ids,
-        loss=settings.loss,
-        steps=steps,
-        decay=settings.decay,
-        dropout=settings.dropout or 0.0,
-    )
-
-
-def _slots(settings: HeadSettings, known: KnownHead | None) -> int:
-    """Future tokens that are guessed from one state."""
-    if settings.slots is not None:
-        return settings.slots
-    return known.config.slots if isinstance(known, ParallelHeads) else _SLOTS
-
-
-def _parallel_heads(
-    name: HeadName, config: ModelConfig, draft_vocab_size: int, settings: HeadSettings, known: KnownHead | None
-) -> ParallelHeads:
-    """New Medusa or blockwise heads, of the shape of the ``known`` ones if they are to begin from these."""
-    begun = known.config if isinstance(known, ParallelHeads) else None
-    return ParallelHeads(
-        ParallelConfig(
-            kind="medusa" if name == "medusa" else "blockwise",
-            hidden_size=config.hidden_size,
-            vocab_size=config.vocab_size,
-            draft_vocab_size=draft_vocab_size,
-            slots=_slots(settings, known),
-            num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
-            output_maps=name == "medusa" if begun is None else begun.output_maps,
-            reads_token=name == "medusa" if settings.reads_token is None else settings.reads_token,
-        )
-    )
-
-
-def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
-    """Decoder layers of an EAGLE head."""
-    if isinstance(settings.layers, int):
-        return settings.layers
-    return known.config.num_layers if isinstance(known, EagleHead) else 1
-
-
-def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor, layers: int) -> EagleHead:
-    """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own."""
-    fused = name == "eagle3"
-    head = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids), layers))
-    if fused:
-        with torch.no_grad():
-            # What the target's own head makes of its own final norm is the best guess there is.
-            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
-            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
-            # (docs/experiments/0005).
-            head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
-    return head
-
-
-def _name_tokens(head: EagleHead | ParallelHeads, ids: Tensor) -> None:
-    """Let a head of a reduced vocabulary know which tokens it can say."""
-    if head.config.reduced:
-        head.d2t.copy_(ids.cpu() - torch.arange(len(ids)))
 
 
 def _place(device: str | None) -> torch.device:

@@ -92,8 +92,9 @@ def write_answers(
     batch_size: int = 64,
     seed: int = 0,
     progress: Progress | None = None,
+    documents: int | None = None,
 ) -> None:
-    """Let the target write until the corpus holds ``num_tokens`` of its answers.
+    """Let the target write until the corpus holds ``num_tokens`` of its answers, or ``documents`` more documents.
 
     Four sources take turns: ``prompts``, each once; questions that the target makes up; ``prompts`` again; and what
     builds on earlier answers: tasks on passages (summaries, translations, questions on documents) and second turns, so
@@ -107,11 +108,12 @@ def write_answers(
     """
     size = batch_size * _ROUNDS_QUEUED
     chats = llm.model.chat_template.available
-    while (missing := num_tokens - corpus.num_answer_tokens) > 0:
+    most = math.inf if documents is None else len(corpus) + documents
+    while (missing := num_tokens - corpus.num_answer_tokens) > 0 and len(corpus) < most:
         place = len(corpus) % size
         begun = len(corpus) - place
         # The last turn need not be a whole one: most answers are longer than half of ``answer_tokens``.
-        stop = min(size, place + math.ceil(2 * missing / answer_tokens))
+        stop = int(min(size, place + math.ceil(2 * missing / answer_tokens), most - begun))
         turn, source = divmod(begun // size, 4)
         turns_questions: list[EncodedPrompt] = []
         if source in (0, 2):
@@ -129,10 +131,10 @@ def write_answers(
             questions += [llm.encode_chat(each) for each in ask(llm, lacking, seed + begun, after=asked)]
         else:
             questions += begin_texts(llm, lacking, seed + begun, after=asked)
-        documents = answer(llm, questions, temperatures, answer_tokens, seed + begun, after=place)
-        corpus.extend(documents)
+        answered = answer(llm, questions, temperatures, answer_tokens, seed + begun, after=place)
+        corpus.extend(answered)
         if progress is not None:
-            progress(len(documents), sum(int(document.answers.sum()) for document in documents))
+            progress(len(answered), sum(int(document.answers.sum()) for document in answered))
 
 
 def encode_asked(llm: LLM, conversation: Sequence[Mapping[str, Any]]) -> EncodedPrompt:

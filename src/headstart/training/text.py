@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from headstart.llm import LLM
 from headstart.loading import Model, Precision, load_model
 from headstart.text.corpus import Corpus, Document
-from headstart.training.distributed import Team
 from headstart.training.packs import Pack, make_packs, split_held_out
 from headstart.training.progressing import Progressing
 from headstart.training.synthesis import read_conversations, write_answers
@@ -28,7 +27,7 @@ class TextSettings:
     """What the target writes to be learnt from."""
 
     tokens: int = 2_000_000
-    """Of its answers."""
+    """Of its answers, at most: a budget of minutes may allow fewer."""
     prompts: tuple[Path, ...] = ()
     """JSONL files of questions that it answers besides those that it asks itself."""
     temperatures: tuple[float, ...] = (0.0, 0.8)
@@ -91,47 +90,82 @@ def _documents(corpus: Corpus, indices: Sequence[int]) -> list[Document]:
     return [corpus[index] for index in indices]
 
 
-def write_text(
-    model: str | Path, target: Model, settings: TextSettings, out: Path, seed: int, team: Team, told: Progressing
-) -> Text:
-    """The text as the settings say; what is missing is written by the leader.
+class TextSource:
+    """Where the text of a training comes from and goes to.
 
     Args:
         model: name of the target, loaded again where it writes in another precision.
+        target: the same, loaded.
         out: the head's directory.
+        writes: whether this process is the one that writes.
 
     Raises:
         ConfigError, RequestError: a file or directory holds something else.
     """
-    digest = target.checkpoint.digest()
-    earlier = [Corpus.existing(directory, digest) for directory in settings.earlier]
-    # Files take turns, so that the short ones are read whole and the long ones do not hide them.
-    files = zip_longest(*(read_conversations(path, target.chat_template.available) for path in settings.prompts))
-    conversations = [conversation for each in files for conversation in each if conversation is not None]
-    about = {
-        "target_digest": digest,
-        "temperatures": list(settings.temperatures),
-        "prompts": [path.name for path in settings.prompts],
-        "seed": seed,
-    }
-    directory = settings.directory or out / "corpus"
-    if team.leads:
-        corpus = Corpus(directory, about)
-        if corpus.num_answer_tokens < settings.tokens:
-            told.begin("Writing text", None)
-            context = min(target.config.max_positions, 2048)
-            writer = target if settings.precision is None else load_model(model, settings.precision)
-            llm = LLM(writer, "none", max_batch_size=settings.batch_size, max_context=context)
-            write_answers(
-                llm,
-                corpus,
-                settings.tokens,
-                prompts=conversations,
-                temperatures=settings.temperatures,
-                answer_tokens=settings.answer_tokens,
-                batch_size=settings.batch_size,
-                seed=seed,
-                progress=told.wrote,
-            )
-    team.wait()
-    return Text([Corpus(directory, about), *earlier], settings.learn_prompts)
+
+    def __init__(
+        self,
+        model: str | Path,
+        target: Model,
+        settings: TextSettings,
+        out: Path,
+        seed: int,
+        writes: bool,
+        told: Progressing,
+    ) -> None:
+        digest = target.checkpoint.digest()
+        self._model, self._target, self.settings, self._seed, self._told = model, target, settings, seed, told
+        self._earlier = [Corpus.existing(directory, digest) for directory in settings.earlier]
+        # Files take turns, so that the short ones are read whole and the long ones do not hide them.
+        files = zip_longest(*(read_conversations(path, target.chat_template.available) for path in settings.prompts))
+        self._conversations = [conversation for each in files for conversation in each if conversation is not None]
+        self._about = {
+            "target_digest": digest,
+            "temperatures": list(settings.temperatures),
+            "prompts": [path.name for path in settings.prompts],
+            "seed": seed,
+        }
+        self._directory = settings.directory or out / "corpus"
+        self._corpus = Corpus(self._directory, self._about) if writes else None
+        self._llm: LLM | None = None
+
+    @property
+    def corpus(self) -> Corpus:
+        """The training's own text so far; of the process that writes."""
+        assert self._corpus is not None
+        return self._corpus
+
+    @property
+    def missing(self) -> int:
+        """Tokens of answers that the settings still ask for."""
+        return max(self.settings.tokens - self.corpus.num_answer_tokens, 0)
+
+    def write(self, tokens: int, documents: int | None = None) -> None:
+        """Write on, until there are so many tokens of answers, or so many documents more.
+
+        Raises:
+            ConfigError, RequestError: as ``write_answers``.
+        """
+        settings = self.settings
+        if self._llm is None:
+            context = min(self._target.config.max_positions, 2048)
+            other = settings.precision
+            writer = self._target if other is None else load_model(self._model, other)
+            self._llm = LLM(writer, "none", max_batch_size=settings.batch_size, max_context=context)
+        write_answers(
+            self._llm,
+            self.corpus,
+            tokens,
+            prompts=self._conversations,
+            temperatures=settings.temperatures,
+            answer_tokens=settings.answer_tokens,
+            batch_size=settings.batch_size,
+            seed=self._seed,
+            progress=self._told.wrote,
+            documents=documents,
+        )
+
+    def text(self) -> Text:
+        """All that is learnt from, as it is on disk now."""
+        own = self._corpus or Corpus(self._directory, self._about)
+        return Text([own, *self._earlier], self.settings.learn_prompts)

@@ -25,6 +25,8 @@ from headstart.training.states import TargetStates
 
 _TOLERANCE = 0.1
 """Part of all steps by which a plan may miss its budget."""
+_SOON = 0.25
+"""Part of a budget after which a first plan waits for no more steps to be timed."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Trainer:
         """Train to the end; the leader calls ``on_step`` after every step."""
         progress, settings = self.progress, self._settings
         keeps = self._states.keeps([*self._packs, *self._held_out])
-        pace, warm = Pace(), False
+        pace, warm, last_look = Pace(), False, 0.0
         recent: list[float] = []
         if progress.step == 0:
             # Before any head is written: a checkpoint marks the directory as this training's.
@@ -143,7 +145,8 @@ class Trainer:
             measuring = time.perf_counter() - began
             progress.seconds += measuring
             # What held-out text took to be read is spent once, if its states are kept.
-            pace.measuring = (measuring - (self._states.computing_seconds if keeps else 0)) / settings.evaluate_every
+            last_look = measuring - (self._states.computing_seconds if keeps else 0)
+            pace.measuring = last_look / settings.evaluate_every
         while progress.step < progress.total_steps:
             began, computed = time.perf_counter(), self._states.computing_seconds
             recent.append(self._step())
@@ -153,9 +156,13 @@ class Trainer:
                 pace.add(time.perf_counter() - began, self._states.computing_seconds - computed)
             warm = True
             # Before it is asked whether this step is the last: the plan may make it so.
-            if self._minutes is not None and pace.known and self._plan_is_due():
-                unread = max(len(self._packs) // settings.batch - progress.step, 0) if keeps else None
-                self._plan(pace.fitting(self._minutes * 60 - progress.seconds, unread))
+            if self._minutes is not None:
+                left = self._minutes * 60 - progress.seconds - (time.perf_counter() - began) - last_look
+                if self._team.agree(left) <= 0:
+                    progress.total_steps, progress.paced = progress.step, True
+                elif self._plan_is_due() and (pace.known or (pace.guessed and self._is_late(left))):
+                    unread = max(len(self._packs) // settings.batch - progress.step, 0) if keeps else None
+                    self._plan(pace.fitting(left, unread))
             last = progress.step == progress.total_steps
             if last or progress.step % settings.evaluate_every == 0:
                 progress.losses.append((progress.step, sum(recent) / len(recent)))
@@ -231,6 +238,12 @@ class Trainer:
     def _plan_is_due(self) -> bool:
         """As early as possible, and with every checkpoint: other work may take the machine, or leave it."""
         return not self.progress.paced or self.progress.step % self._settings.save_every == 0
+
+    def _is_late(self, left: float) -> bool:
+        """Whether the first plan must rest on fewer steps than usual; ``left``: seconds of the budget."""
+        assert self._minutes is not None
+        late = left < (1 - _SOON) * self._minutes * 60
+        return bool(self._team.agree(float(late))) and not self.progress.paced
 
     def _plan(self, fitting: int) -> None:
         """Go on for so many steps, but no more than planned without a budget, and as planned before if that is nearly

@@ -11,7 +11,6 @@ from headstart.analysis.audit.joint_law import LawFindings
 from headstart.analysis.audit.run import Audit
 from headstart.analysis.audit.texts import TextFindings
 from headstart.analysis.page import Cell, Table
-from headstart.analysis.provenance import flat
 
 FORMAT = "headstart-audit/1"
 
@@ -34,7 +33,7 @@ def to_json(audit: Audit, record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def exhibits(audit: Audit, record: Mapping[str, Any]) -> list[Table]:
+def exhibits(audit: Audit) -> list[Table]:
     """What a reader wants to see; the verdict stands above it."""
     shown = []
     if audit.faults:
@@ -44,7 +43,6 @@ def exhibits(audit: Audit, record: Mapping[str, Any]) -> list[Table]:
         shown.append(difference_table(audit))
     if audit.skipped:
         shown.append(Table("Left out", ("what", "why"), tuple(audit.skipped.items())))
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 

@@ -14,7 +14,6 @@ from headstart.analysis.bench.load import Load
 from headstart.analysis.bench.load_run import OFF, LoadRun
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.plots import Curve, Figure
-from headstart.analysis.provenance import flat
 
 FORMAT = "headstart-bench-serve/1"
 
@@ -84,7 +83,7 @@ def to_json(runs: Sequence[LoadRun], summaries: Sequence[LoadSummary], record: M
     }
 
 
-def exhibits(summaries: Sequence[LoadSummary], record: Mapping[str, Any]) -> list[Table | Figure]:
+def exhibits(summaries: Sequence[LoadSummary]) -> list[Table | Figure]:
     """What a reader wants to see, the most important first."""
     shown: list[Table | Figure] = [throughput(summaries)]
     for title, note, name in (
@@ -103,7 +102,6 @@ def exhibits(summaries: Sequence[LoadSummary], record: Mapping[str, Any]) -> lis
     ):
         shown.append(waits(title, note, name, summaries))
     shown += figures(summaries)
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 

@@ -8,11 +8,11 @@ from statistics import median
 from typing import Any
 
 from headstart.analysis.bars import Bar, BarChart
+from headstart.analysis.bench.remarks import remarks
 from headstart.analysis.bench.run import BenchRuns, Run
 from headstart.analysis.bench.summary import Speed, Summary
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.plots import Curve, Figure
-from headstart.analysis.provenance import flat
 from headstart.analysis.workbench import PLAIN
 
 FORMAT = "headstart-bench/1"
@@ -35,6 +35,7 @@ def to_json(results: BenchRuns, summaries: Sequence[Summary], record: Mapping[st
             "measured_by": "the pass's own threads" if results.read_is_native else "an estimate from other memory",
         },
         "skipped": results.skipped,
+        "remarks": remarks(summaries),
         "contenders": [asdict(summary) for summary in summaries],
         "differences": [
             {"contender": name, "prompt": prompt, "turn": turn, "first": asdict(place)}
@@ -58,12 +59,11 @@ def run_row(run: Run) -> dict[str, Any]:
     }
 
 
-def exhibits(
-    results: BenchRuns, summaries: Sequence[Summary], record: Mapping[str, Any]
-) -> list[Table | Figure | BarChart]:
+def exhibits(results: BenchRuns, summaries: Sequence[Summary]) -> list[Table | Figure | BarChart]:
     """What a reader wants to see, the most important first."""
     shown: list[Table | Figure | BarChart] = [
-        overview(summaries),
+        overview(results, summaries),
+        remark_table(summaries),
         by_group(summaries),
         speedups(summaries),
         theory_table(summaries),
@@ -75,15 +75,15 @@ def exhibits(
         shown.append(difference_table(results))
     if results.skipped:
         shown.append(Table("Left out", ("what", "why"), tuple(results.skipped.items())))
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 
-def overview(summaries: Sequence[Summary]) -> Table:
+def overview(results: BenchRuns, summaries: Sequence[Summary]) -> Table:
     """A line for each contender."""
+    marked = remarks(summaries)
     rows: list[tuple[Cell, ...]] = [
         (
-            summary.name,
+            f"{summary.name} *" if summary.name in marked else summary.name,
             summary.mean.speedup.middle,
             _range(summary.mean),
             f"{summary.turn_quartiles[0]:.2f}–{summary.turn_quartiles[2]:.2f}",
@@ -95,6 +95,7 @@ def overview(summaries: Sequence[Summary]) -> Table:
         )
         for summary in summaries
     ]
+    once = len({run.repeat for run in results.runs}) == 1
     columns = (
         "drafter",
         "speed-up",
@@ -111,9 +112,15 @@ def overview(summaries: Sequence[Summary]) -> Table:
         columns,
         tuple(rows),
         "Means over the task groups; of the repeats the median, and their range. Speed-up and tokens/s are of "
-        "decoding alone. differing: turns whose tokens are not those of plain decoding although they must be.",
+        "decoding alone. differing: turns whose tokens are not those of plain decoding although they must be."
+        + (" Measured once, so that there is no saying how far repeats differ." if once else ""),
         decimals=(0, 2, 0, 0, 1, 1, 2, 0, 0),
     )
+
+
+def remark_table(summaries: Sequence[Summary]) -> Table:
+    """What must be known of contenders whose figure says nothing of their kind."""
+    return Table("Marked with *", ("drafter", "why"), tuple(remarks(summaries).items()))
 
 
 def by_group(summaries: Sequence[Summary]) -> Table:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.analysis.bench.extent import Pace
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
@@ -20,7 +21,7 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Sequence
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
-from headstart.errors import CheckpointError, ConfigError
+from headstart.errors import CheckpointError, ConfigError, HeadstartError
 from headstart.loading import Model
 from headstart.models.backend import Backend, IntArray
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
@@ -28,6 +29,7 @@ from headstart.sampling.params import SamplingParams
 
 _WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 _STREAM_BYTES = 1 << 29
+_PACE_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -134,39 +136,87 @@ class Sitting:
         self._contenders = list(contenders)
         self._params = params
         self._plain: dict[tuple[str, int], Decoded] = {}
+        self._ready: dict[str, Engine] = {}
+        """Made ahead of the first repeat."""
         self._read_weights = _weight_reader(bench.backend, self.results)
 
+    def prepare(self, prompt: BenchPrompt) -> Pace:
+        """Make the drafters, and decode a little plainly to see how fast this machine is.
+
+        Raises:
+            ConfigError, CheckpointError, RequestError: as ``run``.
+        """
+        start = time.perf_counter()
+        self._ready = self._open_all()
+        opening = time.perf_counter() - start
+        tokens = encode_turns(self._model, prompt.turns[:1], [])[: self._bench.limits.max_context - _PACE_TOKENS]
+        sequence = self._bench.sequence(tokens, SamplingParams(temperature=0, max_tokens=_PACE_TOKENS, ignore_eos=True))
+        self._bench.decode(self._ready[PLAIN], sequence)
+        _recorder(self._ready[PLAIN]).take_depths()
+        stats = sequence.stats
+        decoding = stats.seconds - stats.prefill_seconds
+        return Pace(opening, stats.prefill_seconds / max(len(prompt.turns[0]), 1), decoding / _PACE_TOKENS)
+
     def run(
-        self, prompts: Sequence[BenchPrompt], repeats: int, on_run: Callable[[Run], None] = lambda run: None
+        self,
+        prompts: Sequence[BenchPrompt],
+        repeats: int,
+        on_run: Callable[[Run], None] = lambda run: None,
+        *,
+        max_tokens: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         """Decode every turn with every contender, one right after the other, their order rotating.
 
         Drafters are fresh in each repeat: one that remembers requests must not have seen the answer before. In a
         chat, the answers so far are plain decoding's, so that all contenders read the same.
 
-        Cut short, it leaves in ``results`` what amounts to a sitting: the whole repeats, or the turns of the first one.
+        A contender that cannot be built for this model, or fails, is left out with its reason. Cut short, or out of
+        time, it leaves in ``results`` what amounts to a sitting: the whole repeats, or the turns of the first one.
+
+        Args:
+            max_tokens: of each answer; None: what the parameters say.
+            seconds: begin no repeat, and of the first one no prompt, that would not end within these; None: no limit.
 
         Raises:
-            ConfigError, CheckpointError: a contender that was asked for by name cannot be built, or no prompt fits.
-            RequestError: a prompt cannot be rendered, or a sequence failed.
+            ConfigError, CheckpointError: no contender but plain decoding can be built, or no prompt fits.
+            RequestError: a prompt cannot be rendered, or plain decoding of it failed.
         """
+        if max_tokens is not None:
+            self._params = replace(self._params, max_tokens=max_tokens)
+        deadline = None if seconds is None else time.perf_counter() + seconds
         try:
-            self._run_repeats(prompts, repeats, on_run)
-        except BaseException:
+            self._run_repeats(prompts, repeats, on_run, deadline)
+        finally:
             sizes = Counter(run.repeat for run in self.results.runs)
             self.results.runs = [run for run in self.results.runs if sizes[run.repeat] == sizes[0]]
-            raise
         if not self.results.runs:
             raise ConfigError(f"no prompt leaves room for {self._params.max_tokens} more tokens; lower max_tokens.")
 
-    def _run_repeats(self, prompts: Sequence[BenchPrompt], repeats: int, on_run: Callable[[Run], None]) -> None:
+    def _run_repeats(
+        self,
+        prompts: Sequence[BenchPrompt],
+        repeats: int,
+        on_run: Callable[[Run], None],
+        deadline: float | None,
+    ) -> None:
+        longest = 0.0
         for repeat in range(repeats):
-            engines = self._open_all()
+            began = time.perf_counter()
+            if deadline is not None and repeat and began + longest > deadline:
+                return
+            engines, self._ready = self._ready or self._open_all(), {}
+            slowest = 0.0
             for place, prompt in enumerate(prompts):
-                names = list(engines)
+                start = time.perf_counter()
+                if deadline is not None and place and start + (slowest if repeat == 0 else 0.0) > deadline:
+                    return
+                names = [name for name in engines if name not in self.results.skipped]
                 first = (place + repeat) % len(names)
                 order = names[first:] + names[:first]
                 self._run_prompt(prompt, repeat, {name: engines[name] for name in order}, on_run)
+                slowest = max(slowest, time.perf_counter() - start)
+            longest = max(longest, time.perf_counter() - began)
 
     def _open_all(self) -> dict[str, Engine]:
         engines = {}
@@ -176,14 +226,25 @@ class Sitting:
             try:
                 engines[contender.name] = engine = self._bench.open(contender, RecordingDrafter)
             except (ConfigError, CheckpointError) as error:
-                if not contender.optional:
-                    raise
-                self.results.skipped[contender.name] = str(error)
+                self._leave_out(contender.name, error)
                 continue
             # What happens only once is charged to no drafter. No prompt has these tokens, so they teach nothing.
             self._bench.decode(engine, self._bench.sequence([0, 1, 0, 1], _WARM_UP))
             _recorder(engine).take_depths()
         return engines
+
+    def _leave_out(self, name: str, error: HeadstartError) -> None:
+        """Go on without a contender, if that leaves one to be compared.
+
+        Raises:
+            HeadstartError: the same.
+        """
+        self.results.skipped[name] = str(error)
+        self.results.runs = [run for run in self.results.runs if run.contender != name]
+        others = [each for each in self._contenders if each.name != PLAIN]
+        asked_for = not all(each.optional for each in others)
+        if name == PLAIN or (asked_for and all(each.name in self.results.skipped for each in others)):
+            raise error
 
     def _run_prompt(
         self, prompt: BenchPrompt, repeat: int, engines: Mapping[str, Engine], on_run: Callable[[Run], None]
@@ -194,7 +255,12 @@ class Sitting:
             if not self._bench.fits(tokens, self._params.max_tokens or 1):
                 self.results.skipped[f"prompt {prompt.id}, turn {turn + 1}"] = f"{len(tokens)} tokens are too many"
                 return
-            decoded = {name: self._run(name, engine, prompt, turn, repeat, tokens) for name, engine in engines.items()}
+            decoded = {}
+            for name in [name for name in engines if name not in self.results.skipped]:
+                try:
+                    decoded[name] = self._run(name, engines[name], prompt, turn, repeat, tokens)
+                except HeadstartError as error:
+                    self._leave_out(name, error)
             self.results.read_seconds.append(self._read_weights())
             plain = self._plain.setdefault((prompt.id, turn), decoded[PLAIN][1])
             for run, _ in decoded.values():

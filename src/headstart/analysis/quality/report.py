@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from headstart.analysis.page import Cell, Table
-from headstart.analysis.provenance import flat
 from headstart.analysis.quality.run import Quality
 
 FORMAT = "headstart-quality/1"
@@ -25,14 +24,13 @@ def to_json(results: Sequence[Quality], record: Mapping[str, Any], skipped: Mapp
     }
 
 
-def exhibits(results: Sequence[Quality], record: Mapping[str, Any], skipped: Mapping[str, str]) -> list[Table]:
+def exhibits(results: Sequence[Quality], skipped: Mapping[str, str]) -> list[Table]:
     """What a reader wants to see; the verdicts stand above or below it."""
     shown = [text_table(results)]
     if any(result.greedy for result in results):
         shown.append(greedy_table(results))
     if skipped:
         shown.append(Table("Left out", ("precision", "why"), tuple(skipped.items())))
-    shown.append(Table("Where these figures come from", ("", ""), tuple(flat(record))))
     return shown
 
 

@@ -1,0 +1,200 @@
+"""What can be trained, and each kind of it at its first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from headstart.errors import ConfigError
+from headstart.loading import Model
+from headstart.models.config import ModelConfig
+from headstart.models.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
+from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.models.heads.tables import TargetTables
+from headstart.models.saving import check_writable
+from headstart.models.trainable import TrainableDecoder
+from headstart.models.weights import DecoderWeights, choose_layers, select_layers
+from headstart.training.beginning import KnownHead
+from headstart.training.draft_objective import DraftModelObjective
+from headstart.training.eagle_objective import EagleObjective
+from headstart.training.lookahead_objective import LookaheadObjective
+from headstart.training.losses import LossName
+from headstart.training.objective import Objective
+from headstart.training.parallel_objective import ParallelObjective
+
+HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
+_FIRST_SURENESS = 0.1
+_SLOTS = 4
+_RESIDUAL_BLOCKS = 4
+HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
+WHOLE_VOCABULARY = ("draft-model", "pass")
+"""Those that say all of the target's tokens, and learn of all unless told otherwise."""
+_USERS: dict[str, tuple[HeadName, ...]] = {
+    "slots": ("medusa", "blockwise", "pass"),
+    "unroll": ("eagle3", "eagle"),
+    "dropout": ("eagle3", "eagle"),
+    "layers": ("draft-model", "eagle3", "eagle"),
+    "init": ("eagle3", "eagle", "medusa", "blockwise"),
+    "residual_blocks": ("medusa",),
+    "reads_token": ("medusa",),
+}
+"""The heads that use a setting, where not all do."""
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """The head, and what it is taught."""
+
+    draft_vocab: int | None = None
+    """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
+    what the target says, or all for those two; 0: all."""
+    slots: int | None = None
+    """Future tokens (Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four."""
+    unroll: int | None = None
+    """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
+    decay: float = 0.8
+    """Weight of a depth relative to the one above it."""
+    dropout: float | None = None
+    """Share of what EAGLE heads read that is zeroed while they learn, lest they learn the text by heart; None: 0."""
+    loss: LossName = "ce"
+    layers: int | tuple[int, ...] | None = None
+    """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
+    last. Of an EAGLE head: how many it has; None: as many as the head that is begun from, or one."""
+    init: Path | None = None
+    """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
+    residual_blocks: int | None = None
+    """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
+    reads_token: bool | None = None
+    """Medusa's slots read the token that the target has just said, beside its state; None: they do."""
+
+
+def require_used(name: HeadName, head: HeadSettings) -> None:
+    """Refuse settings that this kind of head does not use.
+
+    Raises:
+        ConfigError: which, or there is no such kind.
+    """
+    if name not in HEAD_NAMES:
+        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
+    for setting, users in _USERS.items():
+        if getattr(head, setting) is not None and name not in users:
+            raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
+    if name == "draft-model" or head.layers is None:
+        return
+    if isinstance(head.layers, tuple):
+        raise ConfigError(f"layers is {head.layers}, but {name} has layers of its own; give their number.")
+    if not 1 <= head.layers <= MOST_LAYERS:
+        raise ConfigError(f"layers is {head.layers}; give a number from 1 to {MOST_LAYERS}.")
+
+
+def require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -> None:
+    """Refuse a draft model that cannot be made of this target.
+
+    Raises:
+        ConfigError, CheckpointError: why.
+    """
+    if name == "draft-model":
+        check_writable(target)
+        _first_layers(head.layers, target.num_layers)
+
+
+def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[int]:
+    """The target's layers that a draft model begins as."""
+    first_two_and_last = sorted({0, min(1, available - 1), available - 1})
+    return choose_layers(first_two_and_last if wanted is None else wanted, available)
+
+
+def make_objective(
+    name: HeadName,
+    target: Model,
+    weights: DecoderWeights,
+    ids: Tensor,
+    settings: HeadSettings,
+    tables: TargetTables,
+    known: KnownHead | None,
+) -> Objective:
+    """What is trained, at its first step. ``ids``: tokens that the head can say."""
+    config, ids = target.config, ids.to(tables.head.device)
+    if name == "draft-model":
+        with_ends = replace(config, eos_token_ids=target.eos_token_ids)
+        small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
+        return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
+    if name == "pass":
+        lookahead = LookaheadEmbeddings(slots_of(settings, known), config.hidden_size).to(ids.device)
+        lookahead.begin_like(tables.embedding, config.embedding_scale)
+        frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=ids.device)
+        return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=settings.decay)
+    if name in ("medusa", "blockwise"):
+        heads = _parallel_heads(name, config, len(ids), settings, known)
+        _name_tokens(heads, ids)
+        return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
+    eagle = _eagle_head(name, config, weights, ids, _eagle_layers(settings, known))
+    _name_tokens(eagle, ids)
+    steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
+    return EagleObjective(
+        eagle.to(ids.device),
+        tables,
+        ids,
+        loss=settings.loss,
+        steps=steps,
+        decay=settings.decay,
+        dropout=settings.dropout or 0.0,
+    )
+
+
+def slots_of(settings: HeadSettings, known: KnownHead | None) -> int:
+    """Future tokens that are guessed from one state."""
+    if settings.slots is not None:
+        return settings.slots
+    return known.config.slots if isinstance(known, ParallelHeads) else _SLOTS
+
+
+def _parallel_heads(
+    name: HeadName, config: ModelConfig, draft_vocab_size: int, settings: HeadSettings, known: KnownHead | None
+) -> ParallelHeads:
+    """New Medusa or blockwise heads, of the shape of the ``known`` ones if they are to begin from these."""
+    begun = known.config if isinstance(known, ParallelHeads) else None
+    return ParallelHeads(
+        ParallelConfig(
+            kind="medusa" if name == "medusa" else "blockwise",
+            hidden_size=config.hidden_size,
+            vocab_size=config.vocab_size,
+            draft_vocab_size=draft_vocab_size,
+            slots=slots_of(settings, known),
+            num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
+            output_maps=name == "medusa" if begun is None else begun.output_maps,
+            reads_token=name == "medusa" if settings.reads_token is None else settings.reads_token,
+        )
+    )
+
+
+def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
+    """Decoder layers of an EAGLE head."""
+    if isinstance(settings.layers, int):
+        return settings.layers
+    return known.config.num_layers if isinstance(known, EagleHead) else 1
+
+
+def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor, layers: int) -> EagleHead:
+    """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own."""
+    fused = name == "eagle3"
+    head = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids), layers))
+    if fused:
+        with torch.no_grad():
+            # What the target's own head makes of its own final norm is the best guess there is.
+            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
+            # But a head that knows nothing yet must not be sure of it, or it spends its first steps on forgetting that
+            # (docs/experiments/0005).
+            head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
+    return head
+
+
+def _name_tokens(head: EagleHead | ParallelHeads, ids: Tensor) -> None:
+    """Let a head of a reduced vocabulary know which tokens it can say."""
+    if head.config.reduced:
+        head.d2t.copy_(ids.cpu() - torch.arange(len(ids)))
