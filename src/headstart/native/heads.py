@@ -19,11 +19,11 @@ from headstart.models.heads.eagle import EagleConfig, EagleHead
 from headstart.models.heads.head_pass import DraftRows, Kit
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weights import LinearWeights, NormWeights
-from headstart.native.backend import Precision, library_number
 from headstart.native.draft_cache import NativeDraftCache, PagePool
 from headstart.native.growth import NativeGrowth, told_of
 from headstart.native.library import Library, Pass, Shape
 from headstart.native.loader import load_library
+from headstart.native.packed_model import Precision, library_number
 from headstart.native.packing import (
     FEATURE_NORM,
     FINAL_NORM,
@@ -33,10 +33,10 @@ from headstart.native.packing import (
     PART_NORMS,
     Packer,
     RopeTables,
+    RowTable,
     address,
     as_float32,
     as_int32,
-    as_matrix,
     create_model,
 )
 from headstart.native.team import team_size
@@ -221,9 +221,7 @@ class NativeEaglePass:
         for i in range(count):
             name = "input_norm" if config.norm_before_fc else f"fc_norm.{i}"
             packer.norm(-1, PART_NORMS + i, NormWeights(head.get_parameter(f"{name}.weight")))
-        self._library.set_embedding(
-            self.handle, self._embedding.data_ptr(), self._embedding.dtype is torch.bfloat16, None, 0
-        )
+        packer.embedding(self._embedding, None, keeps=False)
 
 
 class NativeLinear:
@@ -239,16 +237,16 @@ class NativeLinear:
     def __init__(
         self, library: Library, weights: LinearWeights, precision: Precision, threads: int, level_bits: int = 4
     ) -> None:
-        weight = as_matrix(weights.weight)
+        weight = weights.weight
         bias = None if weights.bias is None else as_float32(weights.bias)
         self._outputs, self._inputs = weight.shape
+        table = RowTable(weight)
         handle = library.linear_create(
             library_number(precision),
             threads,
             self._outputs,
             self._inputs,
-            weight.data_ptr(),
-            weight.dtype is torch.bfloat16,
+            table.rows,
             None if bias is None else bias.data_ptr(),
             level_bits,
         )

@@ -22,9 +22,9 @@ from headstart.models.heads.files import read_description
 from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
 from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
 from headstart.models.heads.tables import TargetTables
-from headstart.native.backend import Precision
 from headstart.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
 from headstart.native.loader import load_library
+from headstart.native.packed_model import Precision
 
 HeadKind = TypeVar("HeadKind", bound=Head)
 
