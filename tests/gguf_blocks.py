@@ -96,7 +96,8 @@ def _rescale(kind: str, blocks: NDArray[np.uint8], step: float) -> None:
 
 
 def write_llama(path: Path, types: dict[str, str], seed: int = 0) -> Path:
-    """A tiny llama whose matrices are in the types that ``types`` gives for the ends of their names ("" for others)."""
+    """A tiny llama whose matrices are in the types that ``types`` gives for the last two parts of their names, "" for all
+    others."""
     generator = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(256)
@@ -113,7 +114,7 @@ def write_llama(path: Path, types: dict[str, str], seed: int = 0) -> Path:
     writer.add_eos_token_id(1)
 
     def matrix(name: str, rows: int, inputs: int) -> None:
-        ending = next((each for each in types if each and name.endswith(each)), "")
+        ending = next((each for each in types if each == name or (each and name.endswith(f".{each}"))), "")
         kind = types[ending]
         if kind in ("F32", "F16", "BF16"):
             values = generator.standard_normal((rows, inputs), np.float32) * inputs**-0.5

@@ -137,13 +137,13 @@ def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
     return (sum(sizes) + positions) * dtype.itemsize + 4 * max(sizes)
 
 
-_SPOILT = 2**-8
-"""How far weights may be from the file's without a word: about twice what bf16 takes from them."""
+_SPOILT = 1e-3
+"""How far weights may be from the file's without a word, if that is less than twice what bf16 takes from them."""
 
 
 def _say_what_is_lost(rounding: Rounding, precision: Precision) -> None:
     """One line where a precision that somebody asked for does not suit the file."""
-    if rounding.packed > max(_SPOILT, rounding.in_bf16):
+    if rounding.packed > max(_SPOILT, 2 * rounding.in_bf16):
         logger.warning(
             "precision %s changes this file's weights by %.1f %% on average (bf16: %.2f %%), so that the model says "
             "other things than the file's; precision auto stays as near to the file as bf16.",

@@ -15,8 +15,9 @@ from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
 
-FOUR, EIGHT, BF16 = 4, 8, 16
-"""Blocks with levels of four or eight bits; bf16. As ``headstart_create`` takes them."""
+FOUR, EIGHT, FINE, BF16 = 4, 8, 10, 16
+"""Blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16. As ``headstart_create``
+takes them."""
 
 KINDS = {
     "F32": 0,
@@ -40,21 +41,26 @@ KINDS = {
 """What the library reads as files have it (``src/stored_rows.h``); of other types it is given floats."""
 
 _HELD_BY = {
-    "Q4_0": {FOUR, EIGHT},
-    "Q4_1": {FOUR},
-    "Q4_K": {FOUR},
+    "Q4_0": {FOUR, EIGHT, FINE},
+    "Q4_1": {FOUR, FINE},
+    "Q4_K": {FOUR, FINE},
     "IQ1_S": {FOUR},
     "IQ3_S": {FOUR},
     "TQ1_0": {FOUR, EIGHT},
-    "TQ2_0": {FOUR, EIGHT},
-    "Q5_0": {EIGHT},
-    "Q8_0": {EIGHT},
-    "IQ4_NL": {EIGHT},
-    "IQ4_XS": {EIGHT},
-    "MXFP4": {EIGHT},
+    "TQ2_0": {FOUR, EIGHT, FINE},
+    "Q5_0": {EIGHT, FINE},
+    "Q8_0": {EIGHT, FINE},
+    "IQ4_NL": {EIGHT, FINE},
+    "IQ4_XS": {EIGHT, FINE},
+    "MXFP4": {EIGHT, FINE},
+    "Q2_K": {FINE},
+    "Q3_K": {FINE},
+    "Q5_1": {FINE},
+    "Q5_K": {FINE},
+    "Q6_K": {FINE},
 }
-"""Blocks that hold a type's weights better than bf16 does, most of them to the bit. Types that are not named have grids
-of their own for fewer than 32 inputs, or too many levels."""
+"""Blocks that hold a type's weights better than bf16 does, most of them to the bit; fine ones hold whatever the library
+reads of a file itself. Types that are not named are in bf16."""
 
 _FOUR_BIT_BLOCKS = 5.0
 """Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
@@ -82,7 +88,10 @@ def nearest_bits(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.
     """
     bits = [_nearest(types_of(linear.matrix)) for linear in all_linears(weights)]
     if not multiplies_bytes:
-        bits[:-1] = [BF16 if each == EIGHT else each for each in bits[:-1]]
+        bits = [
+            BF16 if each == FINE or (each == EIGHT and index < len(bits) - 1) else each
+            for index, each in enumerate(bits)
+        ]
         if FOUR not in bits:
             bits = [BF16] * len(bits)
     return np.array(bits, np.uint8)

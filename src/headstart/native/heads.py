@@ -228,27 +228,27 @@ class NativeLinear:
     """y = x W^T + b on float32 rows, packed like the layers of a pass.
 
     Args:
-        level_bits: of weights in blocks (int4, int4-fast), 4 or 8.
+        bits: of weights in blocks (int4, int4-fast), as ``formats`` has them.
 
     Raises:
         ConfigError: memory is short.
     """
 
     def __init__(
-        self, library: Library, weights: LinearWeights, precision: Precision, threads: int, level_bits: int = 4
+        self, library: Library, weights: LinearWeights, precision: Precision, threads: int, bits: int = 4
     ) -> None:
-        weight = weights.weight
+        table = RowTable(weights.matrix)
         bias = None if weights.bias is None else as_float32(weights.bias)
-        self._outputs, self._inputs = weight.shape
-        table = RowTable(weight)
+        self._outputs, self._inputs = weights.matrix.shape
         handle = library.linear_create(
             library_number(precision),
             threads,
             self._outputs,
             self._inputs,
             table.rows,
+            table.count,
             None if bias is None else bias.data_ptr(),
-            level_bits,
+            bits,
         )
         if not handle:
             raise ConfigError(f"a matrix of {self._outputs} x {self._inputs} does not fit in memory as {precision}")

@@ -235,7 +235,7 @@ _SIGNATURES = {
     "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
     "ranked": (c_float, (c_void_p, c_int64, c_int64)),
     "mass": (c_double, (c_void_p, c_int64, c_float, c_double)),
-    "linear_create": (c_void_p, (c_int, c_int, c_int, c_int, POINTER(Rows), c_void_p, c_int)),
+    "linear_create": (c_void_p, (c_int, c_int, c_int, c_int, POINTER(Rows), c_int, c_void_p, c_int)),
     "linear_destroy": (None, (c_void_p,)),
     "linear_bytes": (c_int64, (c_void_p,)),
     "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),

@@ -96,9 +96,10 @@ class PackedModel:
         """What ``nearest`` comes to."""
         if precision != "nearest":
             return precision
-        if np.array_equal(self._bits, blocks_bits(weights, as_stored=False)):
-            return "int4"
-        return "mixed" if (self._bits == BF16).any() else "blocks"
+        for name, as_stored in (("int4", False), ("blocks", True)):
+            if np.array_equal(self._bits, blocks_bits(weights, as_stored)):
+                return name
+        return "mixed"
 
     def _require_room(self, weights: DecoderWeights) -> None:
         config = self._config

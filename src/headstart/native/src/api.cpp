@@ -215,10 +215,10 @@ HEADSTART_API double headstart_mass(const float *logits, int64_t count, float pe
 }
 
 HEADSTART_API void *headstart_linear_create(int precision, int threads, int outputs, int inputs,
-                                            const HeadstartRows *weight, const float *bias, int level_bits) {
+                                            const HeadstartRows *parts, int count, const float *bias, int bits) {
   try {
     return new SingleLinear(static_cast<Precision>(precision), threads, outputs, inputs,
-                            StoredMatrix(weight, 1, inputs), bias, level_bits);
+                            StoredMatrix(parts, count, inputs), bias, bits);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }

@@ -279,10 +279,10 @@ int headstart_contenders(const float *logits, int64_t count, double temperature,
 float headstart_ranked(const float *logits, int64_t count, int64_t rank);
 // The sum of exp((logit - peak) / temperature), to within 1e-5 of itself.
 double headstart_mass(const float *logits, int64_t count, float peak, double temperature);
-// A linear layer by itself: y[rows][outputs] = x[rows][inputs] times the weights, plus the bias. Levels of weights in
-// blocks have 4 or 8 bits.
-void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const HeadstartRows *weight,
-                              const float *bias, int level_bits);
+// A linear layer by itself: y[rows][outputs] = x[rows][inputs] times the weights, plus the bias. Parts as in
+// headstart_set_linear, `bits` as in headstart_create.
+void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const HeadstartRows *parts,
+                              int count, const float *bias, int bits);
 void headstart_linear_destroy(void *linear);
 int64_t headstart_linear_bytes(const void *linear);
 const char *headstart_linear_run(void *linear, int rows, const float *x, float *y);
