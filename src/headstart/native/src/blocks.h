@@ -39,7 +39,10 @@ class BlockGrid {
  public:
   float unit() const { return unit_; }
   float offset() const { return offset_; }
-  int level(int input) const { return static_cast<int>(levels_[input]); }
+  // The 32 levels as bytes, `zero` added.
+  void store_levels(uint8_t *to, int zero) const {
+    for (int k = 0; k < kBlockInputs; k += 16) store_one_plane(to + k, load(levels_ + k), zero);
+  }
   float lost() const { return lost_; }
 
  protected:
@@ -79,14 +82,17 @@ class BlockGrid {
 class FourBitGrid : public BlockGrid {
  public:
   FourBitGrid(const float *w, StoredGrid known) : BlockGrid(w, 0.f, kTopLevel) {
+    // Of a grid whose unit and offset have more digits than a half has, something is lost.
+    if (known.unit != 0.f) {
+      consider(known.unit, known.offset);
+      if (is_within(std::fabs(known.unit) * 3e-3f)) return;
+    }
     Lanes least = load(w), most = load(w);
     least = min(least, load(w + 16)), most = max(most, load(w + 16));
     const float low = -reduce_max(splat(0.f) - least), span = reduce_max(most) - low;
     consider(0.f, low);
-    if (known.unit != 0.f) consider(known.unit, known.offset);
     if (!(span > 0.f)) return;
     const float rounding = span * 1e-6f, of_halves = span * 2e-4f;
-    if (known.unit != 0.f && is_within(of_halves)) return;
     for (float levels = kTopLevel; levels >= 1.f && !is_within(rounding); --levels)
       if (is_on_grid(low, span / levels))
         // The lowest weight need not be on the lowest level.
@@ -152,13 +158,14 @@ struct FourBits {
   static float pack(char *block, int column, const float *w, StoredGrid known) {
     const FourBitGrid grid(w, known);
     const int shift = column < 16 ? 0 : 4;
+    uint8_t levels[kBlockInputs];
+    grid.store_levels(levels, 0);
     for (int k = 0; k < kBlockInputs; k += 4) {
       char *const at = block + k / 4 * kStepBytes + column % 16 * 4;
-      uint32_t four, levels = 0;
-      std::memcpy(&four, at, 4);
-      for (int i = 0; i < 4; ++i) levels |= static_cast<uint32_t>(grid.level(k + i)) << (8 * i);
-      four = (four & ~(0x0f0f0f0fu << shift)) | levels << shift;
-      std::memcpy(at, &four, 4);
+      uint32_t both, four;
+      std::memcpy(&both, at, 4), std::memcpy(&four, levels + k, 4);
+      both = (both & ~(0x0f0f0f0fu << shift)) | four << shift;
+      std::memcpy(at, &both, 4);
     }
     store_half(block + kUnits + column * 2, grid.unit());
     store_half(block + kOffsets + column * 2, grid.offset());
@@ -174,8 +181,9 @@ struct EightBits {
 
   static float pack(char *block, int column, const float *w, StoredGrid known) {
     const EightBitGrid grid(w, known);
-    for (int k = 0; k < kBlockInputs; ++k)
-      block[k / 4 * kStepBytes + column * 4 + k % 4] = static_cast<char>(grid.level(k) + kZero);
+    uint8_t levels[kBlockInputs];
+    grid.store_levels(levels, kZero);
+    for (int k = 0; k < kBlockInputs; k += 4) std::memcpy(block + k / 4 * kStepBytes + column * 4, levels + k, 4);
     store_half(block + kUnits + column * 2, grid.unit());
     return grid.lost();
   }

@@ -23,10 +23,10 @@ static inline float pack_fine_grid(char *block, int half, int column, const floa
   const Lanes level =
       known.unit != 0.f ? min(max(round(place), splat(0.f)), splat(255.f)) : splat(0.f);
   const Lanes off = fma(level, splat(unit), splat(offset)) - all;
-  alignas(64) float levels[FineBits::kInputs];
-  store(levels, level);
-  for (int k = 0; k < FineBits::kInputs; ++k)
-    block[(half * 4 + k / 4) * FineBits::kStepBytes + column * 4 + k % 4] = static_cast<char>(static_cast<int>(levels[k]));
+  uint8_t levels[FineBits::kInputs];
+  store_one_plane(levels, level, 0);
+  for (int k = 0; k < FineBits::kInputs; k += 4)
+    std::memcpy(block + (half * 4 + k / 4) * FineBits::kStepBytes + column * 4, levels + k, 4);
   store_half(block + FineBits::kUnits + half * FineBits::kUnitsBytes + column * 2, unit);
   store_half(block + FineBits::kOffsets + half * FineBits::kUnitsBytes + column * 2, offset);
   return reduce_add(off * off);
