@@ -96,8 +96,7 @@ def _rescale(kind: str, blocks: NDArray[np.uint8], step: float) -> None:
 
 
 def write_llama(path: Path, types: dict[str, str], seed: int = 0) -> Path:
-    """A tiny llama whose matrices are in the types that ``types`` gives for the last two parts of their names, "" for all
-    others."""
+    """A tiny llama; ``types``: of matrices, by the last two parts of their names, "" of all others."""
     generator = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(256)

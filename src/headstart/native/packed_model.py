@@ -115,7 +115,7 @@ class PackedModel:
             sum(parts.values()),
             f"{config.name or config.family} in {self.name} "
             f"({', '.join(f'{name} {readable(size)}' for name, size in parts.items())})",
-            "choose a smaller model, or a file or precision of fewer bits",
+            "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
         )
 
     def _filled(self, weights: DecoderWeights) -> int:

@@ -70,7 +70,7 @@ def new_model(library: Library, shape: Shape, name: str, bits: NDArray[np.uint8]
     """
     handle: int | None = library.create(ctypes.byref(shape), address(bits))
     if not handle:
-        raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model or precision int4")
+        raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model, or fewer bits")
     return handle
 
 
