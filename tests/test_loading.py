@@ -1,50 +1,84 @@
-"""What a model is computed in where nobody says."""
+"""What a model is computed in where nobody says, and what is refused before anything is read."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
-from headstart.loading import create_backend
+import headstart.memory as memory
+from gguf_blocks import write_llama
+from headstart.errors import ConfigError
+from headstart.loading import Precision, create_backend
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.config import ModelConfig
+from headstart.models.stored import StoredTensor
+from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.native.loader import load_library
-from native.native_cases import random_weights, small_config
 
 
-def stored_in(bits: float, head_bits: float) -> DecoderWeights:
-    weights = random_weights(small_config())
-    layers = [
-        replace(
-            layer,
-            **{
-                name: replace(getattr(layer, name), stored_bits=bits)  # type: ignore[arg-type]
-                for name in ("qkv", "output", "up", "down")
-            },
-        )
-        for layer in weights.layers
-    ]
-    return replace(weights, layers=tuple(layers), head=replace(weights.head, stored_bits=head_bits))
+def load(directory: Path, types: dict[str, str]) -> tuple[ModelConfig, DecoderWeights]:
+    return load_decoder(open_checkpoint(write_llama(directory / "model.gguf", types)), torch.float32)
 
 
 @pytest.mark.parametrize(
-    ("bits", "head_bits", "in_blocks"),
+    ("kind", "head", "comes_to"),
     [
-        (5.0, 8.5, "int4"),
-        (4.5, 6.5625, "int4"),
-        (5.0, 16.0, None),
-        (5.5, 8.5, None),
-        (8.5, 8.5, "blocks"),
-        (8.5, 16.0, None),
-        (16, 16, None),
+        ("Q4_1", "Q8_0", "int4"),
+        ("Q4_K", "Q6_K", "mixed"),
+        ("Q4_1", "F16", "mixed"),
+        ("Q5_0", "Q8_0", "blocks"),
+        ("Q8_0", "Q8_0", "blocks"),
+        ("Q8_0", "F16", "mixed"),
+        ("Q5_K", "Q5_K", "mixed"),
+        ("IQ2_XS", "IQ2_XS", "bf16"),
+        ("BF16", "BF16", "bf16"),
     ],
-    ids=["Q4_1 + Q8_0", "Q4_K + Q6_K", "Q4_1 + F16", "Q5_0", "Q8_0", "Q8_0 + F16", "BF16"],
 )
-def test_files_in_blocks_are_computed_as_they_are(bits: float, head_bits: float, in_blocks: str | None) -> None:
+def test_files_are_computed_in_what_holds_them(tmp_path: Path, kind: str, head: str, comes_to: str) -> None:
     library = load_library()
     if library is None:
         pytest.skip("no native path on this machine")
-    backend = create_backend(small_config(), stored_in(bits, head_bits))
-    can = not library.has_matrix_unit and (in_blocks == "int4" or library.multiplies_bytes)
-    wanted = in_blocks if in_blocks and can else "bf16"
-    assert backend.name == f"native-{library.isa}-{wanted}"
+    backend = create_backend(*load(tmp_path, {"output.weight": head, "": kind}))
+    if library.has_matrix_unit:
+        comes_to = "bf16"
+    elif not library.multiplies_bytes:
+        comes_to = {"blocks": "bf16"}.get(comes_to, comes_to)
+    assert backend.name.startswith(f"native-{library.isa}-")
+    if library.multiplies_bytes or comes_to == "bf16":
+        assert backend.name == f"native-{library.isa}-{comes_to}"
+
+
+def forbid_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: StoredTensor) -> None:
+        raise AssertionError("a tensor was read")
+
+    monkeypatch.setattr(StoredTensor, "expect", fail)
+    monkeypatch.setattr(StoredTensor, "release", fail)
+
+
+@pytest.mark.parametrize("precision", ["auto", "int4", "bf16", "fp32"])
+def test_what_does_not_fit_is_refused_before_a_matrix_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """A byte less than is asked for is not enough, and what is asked for is what is kept, and little more."""
+    if load_library() is None:
+        pytest.skip("no native path on this machine")
+    config, weights = load(tmp_path, {"ffn_down.weight": "Q6_K", "output.weight": "F16", "": "Q4_K"})
+    kept = create_backend(config, weights, Precision(precision)).nbytes
+    forbid_reading(monkeypatch)
+    monkeypatch.setattr(memory, "free_bytes", lambda: kept)
+    with pytest.raises(ConfigError, match=r"layers .*, output head .*, embedding .*, packing 67 MB") as refused:
+        create_backend(config, weights, Precision(precision))
+    assert f"takes {memory.readable(kept + (64 << 20))}" in str(refused.value)
+
+
+def test_pytorch_is_asked_for_room_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, weights = load(tmp_path, {"": "Q8_0"})
+    monkeypatch.setenv("HEADSTART_NATIVE", "0")
+    forbid_reading(monkeypatch)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 4 * 10**6)
+    with pytest.raises(ConfigError, match=r"in fp32 takes 6 MB, but 4 MB of memory is free; .* precision bf16"):
+        create_backend(config, weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -20,20 +21,23 @@ from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.native import backend as native
 from headstart.native import precision as native_precision
+from headstart.native.formats import all_linears
 from headstart.native.kit import NativeKit
-from headstart.native.library import Library
 from headstart.native.loader import load_library
-from headstart.native.packing import EIGHT_BIT_BLOCKS, mostly_in_eight_bits, mostly_in_four_bits
+from headstart.native.packed_model import Rounding
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 class Precision(StrEnum):
     """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
 
     AUTO = "auto"
-    """Where the native pass runs: int4 for a file of 4-bit blocks and blocks for one of 8-bit ones, whose weights they
-    keep, if there is no matrix unit (and for blocks a dot product of bytes); otherwise bf16. Else fp32."""
+    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in blocks of
+    4 or 8 bits if these hold what the file has of it at least as well as bf16, else in bf16. With one: bf16. Where
+    PyTorch computes: fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"
@@ -46,8 +50,8 @@ class Precision(StrEnum):
     INT4_FAST = "int4-fast"
     """The same weights, 8-bit activations with a unit for every 32 but in the output head; native pass only."""
     BLOCKS = "blocks"
-    """Each matrix in blocks of 4 bits or 8, as a GGUF keeps it: Q4_0, Q4_1, Q5_0 and Q8_0 to the bit, others rounded to
-    8 bits; 16-bit activations; native pass only."""
+    """Each matrix in blocks of 4 bits, if these hold what the file has of it, or else of 8, to which what has more than
+    they hold is rounded; 16-bit activations; native pass only."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -55,15 +59,6 @@ class Precision(StrEnum):
         return torch.bfloat16 if self is Precision.BF16 else torch.float32
 
 
-_BYTES = {precision: 2.0 for precision in Precision} | {
-    Precision.FP32: 4.0,
-    Precision.INT8: 1.0,
-    Precision.INT8_FAST: 1.0,
-    Precision.INT4: 0.625,
-    Precision.INT4_FAST: 0.625,
-    Precision.BLOCKS: 0.625,
-}
-"""Of a weight; least, where some are kept in more."""
 _TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
 
@@ -95,9 +90,6 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
     """
     wanted = parse_precision(precision)
     checkpoint = open_checkpoint(name, revision)
-    require_room(
-        _weight_bytes(checkpoint, wanted), f"{name} in {wanted.value}", "choose a smaller model, or precision int4"
-    )
     config, weights = load_decoder(checkpoint, wanted.dtype)
     return Model(
         name=str(name),
@@ -110,11 +102,6 @@ def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, re
     )
 
 
-def _weight_bytes(checkpoint: Checkpoint, precision: Precision) -> int:
-    """Of the weights as they will be kept. Less than loading needs for a while: what is refused never fits."""
-    return int(_BYTES[precision] * sum(math.prod(shape) for shape in checkpoint.shapes().values()))
-
-
 def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO) -> Backend:
     """The native pass where this machine and this model have one, else torch.
 
@@ -124,15 +111,50 @@ def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Prec
     reason = native.supports(config)
     library = load_library() if reason is None else None
     if library is not None:
-        chosen = _native_default(weights, library) if precision is Precision.AUTO else precision
-        return native.NativeBackend(config, weights, cast(native_precision.Precision, chosen.value))
-    chosen = Precision.FP32 if precision is Precision.AUTO else precision
-    if chosen not in _TORCH_DTYPES:
+        chosen = "bf16" if library.has_matrix_unit else "nearest"
+        if precision is not Precision.AUTO:
+            chosen = precision.value
+        backend = native.NativeBackend(config, weights, cast(native_precision.Precision, chosen))
+        if precision is not Precision.AUTO:
+            _say_what_is_lost(backend.rounding, precision)
+        return backend
+    exact = Precision.FP32 if precision is Precision.AUTO else precision
+    if exact not in _TORCH_DTYPES:
         because = reason or "this machine has no native pass"
-        raise ConfigError(f"precision is {chosen.value!r}, which needs the native pass ({because}); use bf16 or fp32.")
+        raise ConfigError(f"precision is {exact.value!r}, which needs the native pass ({because}); use bf16 or fp32.")
+    dtype = _TORCH_DTYPES[exact]
+    require_room(
+        _torch_bytes(weights, dtype),
+        f"{config.name or config.family} in {exact.value}",
+        "choose a smaller model, or precision bf16",
+    )
     # What stands beside the passes on the processor is compiled all the same, where it can be.
     library = load_library()
-    return TorchBackend(config, weights, _TORCH_DTYPES[chosen], kit=None if library is None else NativeKit(library))
+    return TorchBackend(config, weights, dtype, kit=None if library is None else NativeKit(library))
+
+
+def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
+    """Of the weights as PyTorch keeps them, and of the largest matrix while it is read and copied."""
+    matrices = [linear.matrix for linear in all_linears(weights)]
+    sizes = [math.prod(each.shape) for each in (*matrices, weights.table)]
+    positions = 0 if weights.positions is None else weights.positions.numel()
+    return (sum(sizes) + positions) * dtype.itemsize + 4 * max(sizes)
+
+
+_SPOILT = 1e-3
+"""How far weights may be from the file's without a word, if that is less than twice what bf16 takes from them."""
+
+
+def _say_what_is_lost(rounding: Rounding, precision: Precision) -> None:
+    """One line where a precision that somebody asked for does not suit the file."""
+    if rounding.packed > max(_SPOILT, 2 * rounding.in_bf16):
+        logger.warning(
+            "precision %s changes this file's weights by %.1f %% on average (bf16: %.2f %%), so that the model says "
+            "other things than the file's; precision auto stays as near to the file as bf16.",
+            precision.value,
+            100 * rounding.packed,
+            100 * rounding.in_bf16,
+        )
 
 
 class Numerics(StrEnum):
@@ -158,18 +180,6 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
             "floating-point numbers here."
         )
-
-
-def _native_default(weights: DecoderWeights, library: Library) -> Precision:
-    """A model that was published in blocks is nearer to itself in them than in bf16, and a row takes half to four
-    fifths of the time; the matrix unit has no part in it, and rows of 8-bit blocks are dear without a dot product of
-    bytes (docs/decisions/0033)."""
-    if library.has_matrix_unit or weights.head.stored_bits > EIGHT_BIT_BLOCKS:
-        return Precision.BF16
-    if mostly_in_four_bits(weights.layers):
-        return Precision.INT4
-    keeps_eight = library.multiplies_bytes and mostly_in_eight_bits(weights.layers)
-    return Precision.BLOCKS if keeps_eight else Precision.BF16
 
 
 def parse_precision(precision: Precision | str) -> Precision:

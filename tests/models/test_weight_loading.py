@@ -15,7 +15,16 @@ from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_hf
+from headstart.models.stored import StoredTensor
 from headstart.models.weight_loading import load_decoder, load_tables, load_weights
+
+NAMES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.int8: "I8",
+    torch.int32: "I32",
+    torch.float8_e4m3fn: "F8_E4M3",
+}
 
 
 @dataclass
@@ -34,6 +43,11 @@ class Tensors:
         self.read_names.append(name)
         return self.tensors[name]
 
+    def stored(self, name: str) -> StoredTensor:
+        tensor = self.tensors[name]
+        data = tensor.contiguous().view(torch.uint8).numpy().reshape(-1)
+        return StoredTensor(NAMES[tensor.dtype], tuple(tensor.shape), data)
+
     def stored_bits(self, name: str) -> float:
         return self.bits.get(name, 16.0)
 
@@ -49,9 +63,15 @@ def checkpoint(family: str) -> tuple[ModelConfig, Tensors]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "gpt-neox"])
-def test_every_tensor_is_read_once(family: str) -> None:
+def test_every_tensor_is_read_once_and_matrices_when_they_are_asked_for(family: str) -> None:
     config, source = checkpoint(family)
-    load_weights(source, config, "hf", torch.float32)
+    weights = load_weights(source, config, "hf", torch.float32)
+    assert all(source.tensors[name].dim() == 1 or "wpe" in name for name in source.read_names)
+    for layer in weights.layers:
+        for name in ("qkv", "output", "up", "down"):
+            assert getattr(layer, name).weight.dtype is torch.float32
+    assert weights.embedding is weights.embedding
+    assert weights.head.weight is weights.head.weight
     assert sorted(source.read_names) == sorted(source.tensors)
 
 
@@ -61,11 +81,12 @@ def test_tables_are_read_without_the_layers(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "tokenizer.json").write_text("{}")
     opened = open_checkpoint(tmp_path)
     _, weights = load_decoder(opened, torch.bfloat16)
+    wanted = weights.embedding, weights.head.weight
     read, names = type(opened).read, []
     monkeypatch.setattr(type(opened), "read", lambda self, name: names.append(name) or read(self, name))
     embedding, head = load_tables(opened, torch.bfloat16)
-    assert torch.equal(embedding, weights.embedding)
-    assert torch.equal(head.weight, weights.head.weight)
+    assert torch.equal(embedding, wanted[0])
+    assert torch.equal(head.weight, wanted[1])
     assert names == ["model.embed_tokens.weight"] + ["lm_head.weight"] * (not tied)
 
 
@@ -139,11 +160,11 @@ def test_matrices_remember_how_many_bits_the_file_has_of_them() -> None:
 def test_files_of_the_bare_model_leave_the_prefix_out() -> None:
     """As the first GPT-2 files on the hub do."""
     config, source = checkpoint("gpt2")
-    whole = load_weights(source, config, "hf", torch.float32)
+    whole = load_weights(source, config, "hf", torch.float32).layers[2].qkv.weight
     source.tensors = {name.removeprefix("transformer."): tensor for name, tensor in source.tensors.items()}
     source.tensors["h.0.attn.bias"] = torch.ones(1)
     bare = load_weights(source, config, "hf", torch.float32)
-    assert torch.equal(whole.layers[2].qkv.weight, bare.layers[2].qkv.weight)
+    assert torch.equal(whole, bare.layers[2].qkv.weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int32])
@@ -151,7 +172,7 @@ def test_quantised_numbers_are_not_taken_for_weights(dtype: torch.dtype) -> None
     config, source = checkpoint("llama")
     name = "model.layers.0.mlp.down_proj.weight"
     source.tensors[name] = source.tensors[name].to(dtype)
-    with pytest.raises(CheckpointError, match=r"down_proj.weight' holds torch\."):
+    with pytest.raises(CheckpointError, match=rf"down_proj.weight' holds {NAMES[dtype]} "):
         load_weights(source, config, "hf", torch.float32)
 
 
@@ -171,7 +192,7 @@ def test_matrices_take_the_dtype_and_vectors_stay_float32() -> None:
 
 def test_half_precision_files_are_read_in_full() -> None:
     config, source = checkpoint("qwen3")
-    expected = load_weights(source, config, "hf", torch.bfloat16)
+    expected = load_weights(source, config, "hf", torch.bfloat16).layers[1].up.weight
     source.tensors = {name: tensor.bfloat16() for name, tensor in source.tensors.items()}
     weights = load_weights(source, config, "hf", torch.float32)
-    assert torch.equal(weights.layers[1].up.weight, expected.layers[1].up.weight.float())
+    assert torch.equal(weights.layers[1].up.weight, expected.float())

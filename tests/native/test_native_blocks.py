@@ -28,9 +28,9 @@ from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.torch_backend import TorchBackend
 from headstart.models.weights import DecoderWeights, LinearWeights
 from headstart.native.backend import NativeBackend
+from headstart.native.formats import LINEARS, level_bits
 from headstart.native.heads import NativeLinear
 from headstart.native.loader import load_library
-from headstart.native.packing import LINEARS, level_bits
 from headstart.native.precision import Precision
 
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")

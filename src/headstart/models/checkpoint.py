@@ -16,9 +16,10 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import ALIASES
-from headstart.models.files import read_json
+from headstart.models.files import FileStamp, WeightsIdentity, read_json
 from headstart.models.gguf_file import GgufFile
 from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.stored import StoredTensor
 from headstart.models.weights import TensorSource
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -35,6 +36,9 @@ _HUB_FILES = [
 
 
 class _Weights(TensorSource, Protocol):
+    @property
+    def stamps(self) -> tuple[FileStamp, ...]: ...
+
     def digest(self) -> str: ...
 
 
@@ -64,6 +68,14 @@ class Checkpoint:
         """
         return self.weights.read(name)
 
+    def stored(self, name: str) -> StoredTensor:
+        """One tensor as the file holds it; nothing is read.
+
+        Raises:
+            CheckpointError: there is no such tensor.
+        """
+        return self.weights.stored(name)
+
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes in the file."""
         return self.weights.stored_bits(name)
@@ -75,6 +87,10 @@ class Checkpoint:
         records of its target.
         """
         return self.weights.digest()
+
+    def identity(self) -> WeightsIdentity:
+        """The same, and of which files: no other weights have it, however little they differ."""
+        return WeightsIdentity(self.digest(), self.weights.stamps)
 
 
 def open_checkpoint(model: str | Path, revision: str | None = None) -> Checkpoint:

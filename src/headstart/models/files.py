@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 _MAX_JSON_BYTES = 1 << 27
 _SAMPLE_BYTES = 4096
+_SETTLED_SECONDS = 2.0
+"""The clock of files may stand still for so long: what was changed just now may be changed again unnoticed."""
 
 
 def read_text(path: Path) -> str:
@@ -59,6 +63,52 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """What the system says of a file when it is opened; no change of its bytes leaves all of it as it was."""
+
+    path: Path
+    size: int
+    changed: tuple[int, int, int]
+    """Times of the bytes' and of any change, in nanoseconds; the file's number."""
+    settled: bool
+    """Whether the last change was long enough ago."""
+
+    @classmethod
+    def of(cls, path: Path, descriptor: int | None = None) -> FileStamp:
+        """Of an open file, or of what is at ``path`` now.
+
+        Raises:
+            OSError: there is nothing.
+        """
+        found = os.stat(path) if descriptor is None else os.fstat(descriptor)
+        changed = (found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        return cls(path, found.st_size, changed, abs(time.time() - found.st_ctime) > _SETTLED_SECONDS)
+
+
+@dataclass(frozen=True)
+class WeightsIdentity:
+    """Which weights these are, to the last bit, without reading all of them."""
+
+    digest: str
+    """See ``WeightsDigest``."""
+    stamps: tuple[FileStamp, ...]
+
+    def __str__(self) -> str:
+        return f"{self.digest} {[(stamp.size, stamp.changed) for stamp in self.stamps]}"
+
+    def holds(self) -> bool:
+        """Whether the files are still those that were opened, and are sure to be told from changed ones."""
+        try:
+            now = [FileStamp.of(stamp.path) for stamp in self.stamps]
+        except OSError:
+            return False
+        return all(
+            stamp.settled and (stamp.size, stamp.changed) == (found.size, found.changed)
+            for stamp, found in zip(self.stamps, now, strict=True)
+        )
 
 
 class WeightsDigest:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import WeightsDigest
+from headstart.models.files import FileStamp, WeightsDigest
+from headstart.models.stored import StoredTensor
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -80,6 +81,7 @@ class GgufFile:
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.stamps = (FileStamp.of(path, file.fileno()),)
         except ValueError as error:  # what mmap says of an empty file
             raise CheckpointError(f"{path} is empty; fetch the file again.") from error
         except OSError as error:
@@ -104,10 +106,8 @@ class GgufFile:
         Raises:
             CheckpointError: there is no such tensor, or its type cannot be dequantised.
         """
-        tensor = self.tensors.get(name)
-        if tensor is None:
-            raise CheckpointError(f"{self.path} has no tensor named {name!r}.")
-        data = np.frombuffer(self._map, dtype=np.uint8, count=tensor.nbytes, offset=tensor.offset)
+        tensor = self._record(name)
+        data = self.stored(name).data
         dtype = _TORCH_DTYPES.get(tensor.type.name)
         if dtype is not None:
             return torch.from_numpy(data.copy()).view(dtype).reshape(tensor.shape)
@@ -124,6 +124,23 @@ class GgufFile:
                 "use a file quantised to another type, such as Q8_0 or Q4_K."
             ) from error
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(tensor.shape)
+
+    def stored(self, name: str) -> StoredTensor:
+        """One tensor as it is; nothing is read.
+
+        Raises:
+            CheckpointError: there is no such tensor.
+        """
+        tensor = self._record(name)
+        data = np.frombuffer(self._map, dtype=np.uint8, count=tensor.nbytes, offset=tensor.offset)
+        kind = tensor.type.name
+        return StoredTensor(kind, tensor.shape, data, kind not in _TORCH_DTYPES, self._map, tensor.offset)
+
+    def _record(self, name: str) -> GgufTensor:
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise CheckpointError(f"{self.path} has no tensor named {name!r}.")
+        return tensor
 
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes, with its share of a block's units: 5 in Q4_1, 8.5 in Q8_0."""

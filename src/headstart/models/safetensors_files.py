@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import WeightsDigest, read_json
+from headstart.models.files import FileStamp, WeightsDigest, read_json
+from headstart.models.stored import StoredTensor
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -62,25 +65,38 @@ class SafetensorsFiles:
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
+        return self._shard(name).read(name)
+
+    def stored(self, name: str) -> StoredTensor:
+        """One tensor as it is; nothing is read.
+
+        Raises:
+            CheckpointError: there is no such tensor.
+        """
+        return self._shard(name).stored(name)
+
+    def _shard(self, name: str) -> _Shard:
         shard = self._home.get(name)
         if shard is None:
             raise CheckpointError(f"{self._directory} has no tensor named {name!r}.")
-        return shard.read(name)
+        return shard
 
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes at least: nothing smaller is taken for one."""
         return 16.0
 
+    @property
+    def stamps(self) -> tuple[FileStamp, ...]:
+        """Of all files, in the order of their names."""
+        shards = {shard.path: shard.stamp for shard in self._home.values()}
+        return tuple(stamp for _, stamp in sorted(shards.items()))
+
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
         digest = WeightsDigest()
-        data: dict[Path, tuple[dict[str, Any], memoryview]] = {}
         for name, shard in sorted(self._home.items(), key=lambda item: item[0]):
-            if shard.path not in data:
-                data[shard.path] = shard.raw()
-            records, tensors = data[shard.path]
-            start, stop = records[name]["data_offsets"]
-            digest.add(name, records[name]["dtype"], shard.shapes[name], tensors[start:stop])
+            tensor = shard.stored(name)
+            digest.add(name, tensor.type, tensor.shape, tensor.data.data)
         return digest.hexdigest()
 
 
@@ -92,6 +108,7 @@ class _Shard:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing; fetch it, or the whole directory, again.")
         try:
+            self.stamp = FileStamp.of(path)
             self._handle = cast(Any, safe_open(path, framework="pt"))
             names = list(self._handle.keys())
             self.shapes = {name: tuple[int, ...](self._handle.get_slice(name).get_shape()) for name in names}
@@ -105,12 +122,20 @@ class _Shard:
             raise CheckpointError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from error
         return tensor
 
-    def raw(self) -> tuple[dict[str, Any], memoryview]:
-        """The header's records, and the bytes that their ``data_offsets`` count in."""
+    def stored(self, name: str) -> StoredTensor:
+        data, records, base = self._raw
+        record = records[name]
+        start, stop = (base + offset for offset in record["data_offsets"])
+        view = np.frombuffer(data, dtype=np.uint8, count=stop - start, offset=start)
+        return StoredTensor(record["dtype"], self.shapes[name], view, False, data, start)
+
+    @cached_property
+    def _raw(self) -> tuple[mmap.mmap, dict[str, Any], int]:
+        """The whole file, the header's records, and where the bytes that their ``data_offsets`` count begin."""
         with self.path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        start = 8 + int.from_bytes(data[:8], "little")
-        return json.loads(bytes(data[8:start])), data[start:]
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        base = 8 + int.from_bytes(data[:8], "little")
+        return data, json.loads(data[8:base]), base
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -1,23 +1,26 @@
 """From the named tensors of a checkpoint to a decoder's canonical weights, strictly.
 
 Names and shapes are settled from the headers alone: a missing, surplus or mis-shaped tensor is refused before
-anything is read.
+anything is read. Matrices stay in the file until somebody asks for one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_gguf, config_from_hf, tensor_layout
-from headstart.models.families.base import CheckpointKind, TensorLayout
+from headstart.models.families.base import CheckpointKind, Convert, TensorLayout
+from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights, TensorSource
 
 if TYPE_CHECKING:
@@ -35,17 +38,19 @@ def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfi
         CheckpointError: unknown architecture or unsupported feature; missing, surplus or mis-shaped tensors.
     """
     config = _config_of(checkpoint)
-    return config, load_weights(checkpoint, config, checkpoint.kind, dtype)
+    weights = load_weights(checkpoint, config, checkpoint.kind, dtype)
+    return config, weights.identified(checkpoint.identity())
 
 
 def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Tensor, LinearWeights]:
-    """The embedding and the head of an open checkpoint, without its layers.
+    """The embedding, read, and the head of an open checkpoint, without its layers.
 
     Raises:
         CheckpointError: as ``load_decoder``.
     """
     assembly, _ = _checked(checkpoint, _config_of(checkpoint), checkpoint.kind, dtype)
-    return assembly.tables()
+    embedding, head = assembly.tables()
+    return embedding.tensor(), head
 
 
 def _config_of(checkpoint: Checkpoint) -> ModelConfig:
@@ -55,7 +60,7 @@ def _config_of(checkpoint: Checkpoint) -> ModelConfig:
 
 
 def load_weights(source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype) -> DecoderWeights:
-    """Read a decoder's weights: matrices in ``dtype``, norms and biases in float32.
+    """Read a decoder's norms and biases, in float32, and say where its matrices are, which give ``dtype``.
 
     Where the head is tied, ``head.weight`` is ``embedding`` itself.
 
@@ -83,15 +88,10 @@ def _checked(
         return torch.empty(shape, device="meta")
 
     def read(name: str, shape: Shape) -> Tensor:
-        tensor = source.read(name)
-        if tensor.shape != shape or not tensor.is_floating_point() or tensor.itemsize < 2:
-            raise CheckpointError(
-                f"tensor {name!r} holds {tensor.dtype} of shape {list(tensor.shape)} instead of floating-point "
-                f"numbers of shape {list(shape)}; use an unquantised or a GGUF model."
-            )
-        return tensor
+        _require_weights(name, source.stored(name), shape)
+        return source.read(name)
 
-    _Assembly(config, layout, prefix, dtype, note, lambda name: 0.0).decoder(has_factors)
+    _Assembly(config, layout, prefix, dtype, note, None).decoder(has_factors)
     carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
@@ -99,7 +99,7 @@ def _checked(
         return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
 
     _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
-    return _Assembly(config, layout, prefix, dtype, read, source.stored_bits), has_factors
+    return _Assembly(config, layout, prefix, dtype, read, source), has_factors
 
 
 def _check_names(
@@ -143,15 +143,18 @@ class _Assembly:
     prefix: str
     dtype: torch.dtype
     fetch: Fetch
-    stored_bits: Callable[[str], float]
-    """Of a tensor's weights in the file."""
+    source: TensorSource | None
+    """None: what is needed is to be learnt."""
+    orders: dict[tuple[Convert, int], NDArray[np.int32]] = field(default_factory=dict)
+    """Of rows, by conversion and number."""
 
     def decoder(self, has_factors: bool) -> DecoderWeights:
         config, layout = self.config, self.layout
         embedding, head = self.tables()
         positions = factors = None
         if config.learned_positions:
-            positions = self._matrix(self.prefix + layout.positions, (config.max_positions, config.hidden_size))
+            table = (config.max_positions, config.hidden_size)
+            positions = self.fetch(f"{self.prefix}{layout.positions}.weight", table).to(self.dtype)
         if has_factors:
             factors = self.fetch(layout.rope_factors, (config.ropes[0].dim // 2,)).float()
         return DecoderWeights(
@@ -163,15 +166,15 @@ class _Assembly:
             rope_factors=factors,
         )
 
-    def tables(self) -> tuple[Tensor, LinearWeights]:
+    def tables(self) -> tuple[FileMatrix, LinearWeights]:
         config, layout = self.config, self.layout
         table = (config.vocab_size, config.hidden_size)
         name = self.prefix + layout.embedding
-        embedding = self._matrix(name, table)
+        embedding = FileMatrix((self._part(name, table),), config.hidden_size, self.dtype, keeps=True)
         if config.tied_head:
-            return embedding, LinearWeights(embedding, stored_bits=self.stored_bits(f"{name}.weight"))
-        bits = self.stored_bits(f"{layout.head}.weight")
-        return embedding, LinearWeights(self._matrix(layout.head, table), stored_bits=bits)
+            return embedding, LinearWeights(embedding, stored_bits=self._stored_bits(name))
+        head = FileMatrix((self._part(layout.head, table),), config.hidden_size, self.dtype, keeps=True)
+        return embedding, LinearWeights(head, stored_bits=self._stored_bits(layout.head))
 
     def _layer(self, index: int) -> LayerWeights:
         config, names = self.config, self.layout.layer
@@ -199,19 +202,53 @@ class _Assembly:
 
     def _linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
         """One matrix from one or several stored ones (role -> outputs), stacked along their outputs."""
-        weights, biases, bits = [], [], []
-        for role, outputs in parts.items():
-            name = self.prefix + self.layout.layer[role].format(i=index)
-            shape = (inputs, outputs) if self.layout.transposed else (outputs, inputs)
-            weight = self._matrix(name, shape)
-            weights.append(self._convert(role, weight.T if self.layout.transposed else weight))
-            bits.append(self.stored_bits(f"{name}.weight"))
-            if has_bias:
-                biases.append(self._convert(role, self.fetch(f"{name}.bias", (outputs,)).float()))
-        return LinearWeights(_stacked(weights), _stacked(biases) if has_bias else None, max(bits))
+        names = {role: self.prefix + self.layout.layer[role].format(i=index) for role in parts}
+        matrices = [
+            self._part(names[role], (outputs, inputs), self.layout.transposed, self.layout.convert.get(role))
+            for role, outputs in parts.items()
+        ]
+        bias = None
+        if has_bias:
+            biases = [
+                self._convert(role, self.fetch(f"{names[role]}.bias", (outputs,)).float())
+                for role, outputs in parts.items()
+            ]
+            bias = _stacked(biases)
+        bits = max(self._stored_bits(name) for name in names.values())
+        return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
 
-    def _matrix(self, name: str, shape: Shape) -> Tensor:
-        return self.fetch(f"{name}.weight", shape).to(self.dtype)
+    def _part(self, name: str, shape: Shape, transposed: bool = False, convert: Convert | None = None) -> MatrixPart:
+        """A stored matrix of canonical shape [out, in], which the file may hold as [in, out]."""
+        name = f"{name}.weight"
+        outputs, inputs = shape
+        as_stored = (inputs, outputs) if transposed else shape
+
+        def read() -> Tensor:
+            tensor = self.fetch(name, as_stored).to(self.dtype)
+            weight = tensor.T if transposed else tensor
+            return weight if convert is None else convert(weight, self.config)
+
+        if self.source is None:
+            self.fetch(name, as_stored)
+            return MatrixPart(name, outputs, read)
+        stored = self.source.stored(name)
+        _require_weights(name, stored, as_stored)
+        order = None if convert is None else self._order_of_rows(convert, outputs)
+        return MatrixPart(name, outputs, read, None if transposed else stored, order)
+
+    def _order_of_rows(self, convert: Convert, rows: int) -> NDArray[np.int32]:
+        """[rows] where a conversion takes each row from: conversions of matrices move rows, and do nothing else."""
+        if (convert, rows) not in self.orders:
+            counted = torch.arange(2 * rows, dtype=torch.float64).reshape(rows, 2)
+            moved = convert(counted, self.config)
+            order = (moved[:, 0] / 2).to(torch.int64)
+            if not torch.equal(counted[order], moved):
+                raise TypeError(f"matrices of family {self.config.family} are converted in more than their rows")
+            self.orders[convert, rows] = order.numpy().astype(np.int32)
+        return self.orders[convert, rows]
+
+    def _stored_bits(self, name: str) -> float:
+        return 0.0 if self.source is None else self.source.stored_bits(f"{name}.weight")
 
     def _norm(self, name: str, role: str, size: int) -> NormWeights:
         name = self.prefix + name
@@ -222,6 +259,14 @@ class _Assembly:
     def _convert(self, role: str, tensor: Tensor) -> Tensor:
         convert = self.layout.convert.get(role)
         return convert(tensor, self.config) if convert is not None else tensor
+
+
+def _require_weights(name: str, stored: StoredTensor, shape: Shape) -> None:
+    if stored.shape != shape or not stored.holds_weights:
+        raise CheckpointError(
+            f"tensor {name!r} holds {stored.type} of shape {list(stored.shape)} instead of floating-point "
+            f"numbers of shape {list(shape)}; use an unquantised or a GGUF model."
+        )
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:

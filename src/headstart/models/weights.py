@@ -3,18 +3,22 @@
 Both backends build from this: projections are fused (q, k, v in one matrix; gate and up in one), rotary halves
 are in rotate-half order, norm weights are as stored in Hugging Face checkpoints (``ModelConfig.norm_offset`` is
 not yet added). Matrices are [out, in] in the requested precision; norms and biases, being small, stay float32.
+Matrices of a file are read when somebody asks for them: they are seldom all wanted at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, overload
 
 from torch import Tensor
 
 from headstart.errors import ConfigError
 from headstart.models.config import ModelConfig
+from headstart.models.files import WeightsIdentity
+from headstart.models.stored import Matrix, StoredTensor
 
 
 class TensorSource(Protocol):
@@ -31,9 +35,33 @@ class TensorSource(Protocol):
         """One tensor in its stored dtype (quantised blocks: dequantised to float32)."""
         ...
 
+    def stored(self, name: str) -> StoredTensor:
+        """One tensor as the file holds it; nothing is read."""
+        ...
+
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes in the file, with its share of the units of quantised blocks."""
         ...
+
+
+class _Held:
+    """A field that is a tensor for whoever reads it, and may be a ``Matrix`` that reads it from a file each time."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Tensor: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> Tensor: ...
+    def __get__(self, instance: object | None, owner: type) -> Tensor:
+        if instance is None:
+            raise AttributeError  # to a dataclass: there is no default
+        held: Tensor | Matrix = instance.__dict__[self._name]
+        return held if isinstance(held, Tensor) else held.tensor()
+
+    def __set__(self, instance: object, value: Tensor | Matrix) -> None:
+        instance.__dict__[self._name] = value
 
 
 @dataclass(frozen=True)
@@ -50,12 +78,18 @@ class NormWeights:
 class LinearWeights:
     """A matrix and its bias."""
 
-    weight: Tensor
-    """[out, in]."""
+    weight: _Held = _Held()
+    """[out, in]; read anew each time where it is a file's."""
     bias: Tensor | None = None
     """[out]."""
     stored_bits: float = 16.0
     """What a weight takes in the file that it comes from; of several matrices in one, the most."""
+
+    @property
+    def matrix(self) -> Tensor | Matrix:
+        """``weight``, unread."""
+        held: Tensor | Matrix = self.__dict__["_weight"]
+        return held
 
 
 @dataclass(frozen=True)
@@ -80,17 +114,38 @@ class LayerWeights:
 class DecoderWeights:
     """A whole model, as backends read it."""
 
-    embedding: Tensor
-    """[vocab, hidden]."""
     layers: tuple[LayerWeights, ...]
     final_norm: NormWeights
     head: LinearWeights
     """[vocab, hidden]; the embedding itself where the head is tied."""
+    embedding: _Held = _Held()
+    """[vocab, hidden]; kept once it has been read."""
     positions: Tensor | None = None
     """[max_positions, hidden], learned positions only."""
     rope_factors: Tensor | None = None
     """float32 [rotated dims / 2], divides the rotary frequencies of every layer: how GGUF files store Llama 3's
     scaling."""
+    identity: WeightsIdentity | None = None
+    """Of the files that all of this comes from; None: it has been changed, or was never in a file."""
+
+    @property
+    def table(self) -> Tensor | Matrix:
+        """``embedding``, unread."""
+        held: Tensor | Matrix = self.__dict__["_embedding"]
+        return held
+
+    def with_layers(self, layers: Sequence[LayerWeights]) -> DecoderWeights:
+        """The same with other layers; nothing is read."""
+        other = copy(self)
+        object.__setattr__(other, "layers", tuple(layers))
+        object.__setattr__(other, "identity", None)
+        return other
+
+    def identified(self, identity: WeightsIdentity) -> DecoderWeights:
+        """The same, known to be a file's."""
+        other = copy(self)
+        object.__setattr__(other, "identity", identity)
+        return other
 
 
 def select_layers(
@@ -104,7 +159,7 @@ def select_layers(
     _require_layers(layers, config.num_layers)
     return (
         replace(config, layers=tuple(config.layers[layer] for layer in layers)),
-        replace(weights, layers=tuple(weights.layers[layer] for layer in layers)),
+        weights.with_layers([weights.layers[layer] for layer in layers]),
     )
 
 

@@ -6,7 +6,6 @@ import ctypes
 import logging
 from functools import cache
 from itertools import accumulate
-from typing import get_args
 
 import numpy as np
 import torch
@@ -15,23 +14,14 @@ from torch import Tensor
 from headstart.errors import ConfigError
 from headstart.models.backend import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 from headstart.models.backend_kit import BackendKit
-from headstart.models.config import Activation, ModelConfig, NormKind
+from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.native.kit import NativeKit
-from headstart.native.library import Pass, Shape
+from headstart.native.library import Pass
 from headstart.native.loader import load_library
-from headstart.native.packing import (
-    FINAL_NORM,
-    OUTPUT_HEAD,
-    Packer,
-    RopeTables,
-    address,
-    as_float32,
-    as_int32,
-    create_model,
-    level_bits,
-)
-from headstart.native.precision import Precision, library_number
+from headstart.native.packed_model import PackedModel
+from headstart.native.packing import RopeTables, address, as_float32, as_int32
+from headstart.native.precision import Precision
 from headstart.native.storage import PAGE_KEYS, NativeStorage
 from headstart.native.stretch import NativeStretches
 from headstart.native.team import team_size
@@ -72,7 +62,7 @@ class NativeBackend:
 
     Args:
         config: the model; ``supports(config)`` must be None.
-        weights: read while packing, not kept (but the embedding table is, if it is bfloat16 already).
+        weights: read while packing, not kept.
         precision: how weights and activations are held.
         threads: team size, None for ``native.team``'s.
         isa: instruction set to use instead of the fastest (see ``load_library``).
@@ -99,23 +89,20 @@ class NativeBackend:
         if library is None:
             raise ConfigError("there is no native path on this machine; use PyTorch")
         self.config = config
-        self.name = f"native-{library.isa}-{precision}"
         self.threads = threads or team_size()
         self._library = library
         self.kit: BackendKit = NativeKit(library)
-        self._dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-        name = config.name or config.family
-        shape, bits = _shape(config, precision, self.threads), level_bits(weights.layers, precision == "blocks")
-        self.handle = create_model(self, library, shape, f"{name} as {precision}", bits)
+        packed = PackedModel(self, library, config, weights, precision, self.threads)
+        self.name = f"native-{library.isa}-{packed.name}"
+        self.handle = packed.handle
+        self.rounding = packed.rounding
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)
-        with torch.inference_mode():
-            self._pack(weights)
 
     @property
     def nbytes(self) -> int:
-        return int(self._library.bytes(self.handle)) + self._embedding.nbytes
+        return int(self._library.bytes(self.handle))
 
     def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS) -> KVStorage:
         """Zero-filled storage.
@@ -188,62 +175,25 @@ class NativeBackend:
             raise ValueError(f"the pass cannot run: {error.decode()}")
         return PassOutput(logits, hidden, best)
 
-    @torch.inference_mode()
     def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:
         """float32 [row, hidden] what the first layer reads: the library takes all rows' inputs, or none."""
         wanted = (len(given.rows), self.config.hidden_size)
         if given.values.shape != wanted:
             raise ValueError(f"inputs are {tuple(given.values.shape)}; rows x hidden is {wanted}")
-        inputs = self._embedding[torch.from_numpy(batch.tokens).long()].float() * self.config.embedding_scale
-        inputs[torch.from_numpy(given.rows).long()] = given.values.to("cpu", torch.float32)
-        if self._learned is not None:
-            inputs += self._learned[torch.from_numpy(batch.positions).long()]
-        return inputs.contiguous()
-
-    def _pack(self, weights: DecoderWeights) -> None:
-        config, library = self.config, self._library
-        for index, layer in enumerate(config.layers):
-            library.set_layer(self.handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
-        packer = Packer(library, self.handle, config.norm_offset)
-        for index, parts in enumerate(weights.layers):
-            packer.layer(index, parts)
-        packer.norm(-1, FINAL_NORM, weights.final_norm)
-        packer.linear(-1, OUTPUT_HEAD, weights.head)
-        # int8 and int4 keep the table, of which a pass reads a row or two, in bf16.
-        self._embedding = weights.embedding.detach().to("cpu", self._dtype).contiguous()
-        self._learned = None if weights.positions is None else as_float32(weights.positions)
-        library.set_embedding(
+        tokens, positions, rows = (as_int32(each) for each in (batch.tokens, batch.positions, given.rows))
+        values = as_float32(given.values)
+        inputs = torch.empty(len(tokens), self.config.hidden_size)
+        self._library.first_inputs(
             self.handle,
-            self._embedding.data_ptr(),
-            self._dtype is torch.bfloat16,
-            None if self._learned is None else self._learned.data_ptr(),
-            0 if self._learned is None else len(self._learned),
+            address(tokens),
+            address(positions),
+            len(tokens),
+            address(rows),
+            len(rows),
+            values.data_ptr(),
+            inputs.data_ptr(),
         )
-
-
-def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
-    return Shape(
-        vocab=config.vocab_size,
-        hidden=config.hidden_size,
-        heads=config.num_heads,
-        kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        mlp=config.mlp_size,
-        layers=config.num_layers,
-        precision=library_number(precision),
-        threads=threads,
-        norm=get_args(NormKind).index(config.norm),
-        activation=get_args(Activation).index(config.activation),
-        gated=config.gated_mlp,
-        parallel_residual=config.parallel_residual,
-        tokens=config.vocab_size,
-        norm_eps=config.norm_eps,
-        attention_scale=config.scale,
-        attention_softcap=config.attention_softcap or 0.0,
-        logit_softcap=config.logit_softcap or 0.0,
-        embedding_scale=config.embedding_scale,
-        tap_scale=config.tap_scale,
-    )
+        return inputs
 
 
 @cache

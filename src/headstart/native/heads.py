@@ -32,10 +32,10 @@ from headstart.native.packing import (
     PART_NORMS,
     Packer,
     RopeTables,
+    RowTable,
     address,
     as_float32,
     as_int32,
-    as_matrix,
     create_model,
 )
 from headstart.native.precision import Precision, library_number
@@ -221,36 +221,34 @@ class NativeEaglePass:
         for i in range(count):
             name = "input_norm" if config.norm_before_fc else f"fc_norm.{i}"
             packer.norm(-1, PART_NORMS + i, NormWeights(head.get_parameter(f"{name}.weight")))
-        self._library.set_embedding(
-            self.handle, self._embedding.data_ptr(), self._embedding.dtype is torch.bfloat16, None, 0
-        )
+        packer.embedding(self._embedding, None, keeps=False)
 
 
 class NativeLinear:
     """y = x W^T + b on float32 rows, packed like the layers of a pass.
 
     Args:
-        level_bits: of weights in blocks (int4, int4-fast), 4 or 8.
+        bits: of weights in blocks (int4, int4-fast), as ``formats`` has them.
 
     Raises:
         ConfigError: memory is short.
     """
 
     def __init__(
-        self, library: Library, weights: LinearWeights, precision: Precision, threads: int, level_bits: int = 4
+        self, library: Library, weights: LinearWeights, precision: Precision, threads: int, bits: int = 4
     ) -> None:
-        weight = as_matrix(weights.weight)
+        table = RowTable(weights.matrix)
         bias = None if weights.bias is None else as_float32(weights.bias)
-        self._outputs, self._inputs = weight.shape
+        self._outputs, self._inputs = weights.matrix.shape
         handle = library.linear_create(
             library_number(precision),
             threads,
             self._outputs,
             self._inputs,
-            weight.data_ptr(),
-            weight.dtype is torch.bfloat16,
+            table.rows,
+            table.count,
             None if bias is None else bias.data_ptr(),
-            level_bits,
+            bits,
         )
         if not handle:
             raise ConfigError(f"a matrix of {self._outputs} x {self._inputs} does not fit in memory as {precision}")

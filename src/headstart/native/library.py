@@ -34,6 +34,16 @@ class Pass(Structure):
     )
 
 
+class Rows(Structure):
+    """``HeadstartRows``."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("data", "order")),
+        ("row_bytes", c_int64),
+        *((name, c_int32) for name in ("kind", "rows")),
+    )
+
+
 class Noise(Structure):
     """``HeadstartNoise``."""
 
@@ -195,12 +205,17 @@ class Stretch(Structure):
 _SIGNATURES = {
     "enable": (c_int, ()),
     "create": (c_void_p, (POINTER(Shape), c_void_p)),
+    "plan": (None, (POINTER(Shape), c_void_p, c_void_p)),
     "destroy": (None, (c_void_p,)),
     "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
-    "set_linear": (None, (c_void_p, c_int, c_int, c_void_p, c_int, c_void_p)),
+    "set_linear": (None, (c_void_p, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
+    "losses": (None, (c_void_p, c_void_p)),
     "set_layer": (None, (c_void_p, c_int, c_int, c_int)),
     "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),
-    "set_embedding": (None, (c_void_p, c_void_p, c_int, c_void_p, c_int)),
+    "set_embedding": (None, (c_void_p, POINTER(Rows), c_int, c_void_p, c_int)),
+    "first_inputs": (None, (c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p)),
+    "save": (c_char_p, (c_void_p, c_int, c_int64)),
+    "restore": (c_char_p, (c_void_p, c_int, c_int64)),
     "bytes": (c_int64, (c_void_p,)),
     "cache_create": (c_void_p, (c_void_p, c_int)),
     "cache_destroy": (None, (c_void_p,)),
@@ -220,10 +235,11 @@ _SIGNATURES = {
     "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
     "ranked": (c_float, (c_void_p, c_int64, c_int64)),
     "mass": (c_double, (c_void_p, c_int64, c_float, c_double)),
-    "linear_create": (c_void_p, (c_int, c_int, c_int, c_int, c_void_p, c_int, c_void_p, c_int)),
+    "linear_create": (c_void_p, (c_int, c_int, c_int, c_int, POINTER(Rows), c_int, c_void_p, c_int)),
     "linear_destroy": (None, (c_void_p,)),
     "linear_bytes": (c_int64, (c_void_p,)),
     "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),
+    "read_rows": (None, (POINTER(Rows), c_int, c_int, c_int, c_void_p)),
     "context_rows": (None, (POINTER(Vocabulary), c_int, c_int, c_void_p, c_int, c_void_p)),
     "best": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
     "read_seconds": (c_double, (c_void_p,)),
@@ -233,8 +249,10 @@ _SIGNATURES = {
 class Library:
     """One loaded library; each function of the interface is an attribute named without its prefix."""
 
-    def __init__(self, handle: ctypes.CDLL, isa: str) -> None:
+    def __init__(self, handle: ctypes.CDLL, isa: str, file_name: str) -> None:
         self.isa = isa
+        self.file_name = file_name
+        """Stands for everything that its behaviour depends on."""
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(handle, f"headstart_{name}")
             function.restype, function.argtypes = result, arguments

@@ -109,7 +109,7 @@ def compile_library(isa: InstructionSet) -> Path:
     compiler = _compiler()
     if compiler is None:
         raise ConfigError(_no_compiler())
-    directory = _writable_directory()
+    directory = writable_directory()
     target = directory / _file_name(isa, _version(compiler))
     # Always the same name, so that the next compiler writes over what a killed one has left.
     partial = directory / "native.part"
@@ -139,7 +139,8 @@ def _load(isa: InstructionSet) -> Library | None:
         path = find_library(isa)
         if path is None and _compiler() is None:
             return None
-        library = Library(ctypes.CDLL(str(path or compile_library(isa))), isa.name)
+        path = path or compile_library(isa)
+        library = Library(ctypes.CDLL(str(path)), isa.name, path.name)
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
         return None
@@ -220,7 +221,7 @@ def _directories() -> Iterator[Path]:
         yield directory
 
 
-def _writable_directory() -> Path:
+def writable_directory() -> Path:
     """``cache_directory``, or where that cannot be written a folder among temporary files that is this user's alone.
 
     Raises:

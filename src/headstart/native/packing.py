@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,20 +15,16 @@ from headstart.errors import ConfigError
 from headstart.models.backend import IntArray
 from headstart.models.config import RopeConfig
 from headstart.models.rotary import amplitude, inverse_frequencies
+from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
-from headstart.native.library import Library, Shape
+from headstart.native.formats import KINDS, LINEARS
+from headstart.native.library import Library, Rows, Shape
 
-LINEARS = ("qkv", "output", "up", "down")
 NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
 """Of a layer, by their numbers in the interface."""
 OUTPUT_HEAD, FUSE = range(2)
 FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 """Of no layer, likewise."""
-
-_FOUR_BIT_BLOCKS = 5.0
-"""Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
-EIGHT_BIT_BLOCKS = 8.5
-"""Likewise, of 8 bits."""
 
 
 def as_int32(values: IntArray) -> IntArray:
@@ -55,54 +51,69 @@ def as_matrix(weight: Tensor) -> Tensor:
     return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
 
 
-def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
-    """Whether the file that they come from keeps most of their weights in blocks of 4 bits."""
-    return _mostly(layers, lambda bits: bits <= _FOUR_BIT_BLOCKS)
-
-
-def mostly_in_eight_bits(layers: Sequence[LayerWeights]) -> bool:
-    """Whether it keeps most of them in blocks of 8 bits (Q8_0), whose every weight is kept here, and all in blocks."""
-    all_bits = [getattr(layer, name).stored_bits for layer in layers for name in LINEARS]
-    return max(all_bits) <= EIGHT_BIT_BLOCKS and _mostly(layers, lambda bits: bits >= 8)
-
-
-def _mostly(layers: Sequence[LayerWeights], holds: Callable[[float], bool]) -> bool:
-    """Whether something holds of what most weights take in the file."""
-    matrices: list[LinearWeights] = [getattr(layer, name) for layer in layers for name in LINEARS]
-    sizes = [each.weight.numel() for each in matrices]
-    of_those = [size for size, each in zip(sizes, matrices, strict=True) if holds(each.stored_bits)]
-    return 2 * sum(of_those) > sum(sizes)
-
-
-def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArray[np.uint8]:
-    """uint8 [layer, matrix] how many bits levels get where weights are in blocks: 4, or 8 for what a file keeps in more
-    than 4 of which it keeps most weights in 4 (Q4_K_M, say). Of other files, 4 bits are what was asked for.
-
-    ``as_stored``: 4 for what the file keeps in blocks of 4 bits and 8 for everything else. (In fewer bits, blocks are
-    shorter: no grid of sixteen levels holds two of them.)
-    """
-    stored = np.array([[getattr(layer, name).stored_bits for name in LINEARS] for layer in layers])
-    if as_stored:
-        return np.where((stored >= 4) & (stored <= _FOUR_BIT_BLOCKS), 4, 8).astype(np.uint8)
-    return np.where((stored > _FOUR_BIT_BLOCKS) & mostly_in_four_bits(layers), 8, 4).astype(np.uint8)
-
-
-def create_model(
-    owner: object, library: Library, shape: Shape, name: str, bits: NDArray[np.uint8] | None = None
-) -> int:
-    """A model of the library without weights yet, destroyed with its owner; ``bits`` as ``level_bits`` gives them,
-    None for 4 everywhere.
+def create_model(owner: object, library: Library, shape: Shape, name: str) -> int:
+    """A model of the library without weights yet, destroyed with its owner; blocks have levels of 4 bits.
 
     Raises:
         ConfigError: memory is short.
     """
-    if bits is None:
-        bits = np.full((shape.layers, len(LINEARS)), 4, np.uint8)
-    handle: int | None = library.create(ctypes.byref(shape), address(bits))
-    if not handle:
-        raise ConfigError(f"the weights of {name} do not fit in memory")
+    handle = new_model(library, shape, name, np.full(shape.layers * len(LINEARS) + 1, 4, np.uint8))
     weakref.finalize(owner, library.destroy, handle)
     return handle
+
+
+def new_model(library: Library, shape: Shape, name: str, bits: NDArray[np.uint8]) -> int:
+    """The same for the caller to destroy; ``bits`` as ``formats`` gives them.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+    handle: int | None = library.create(ctypes.byref(shape), address(bits))
+    if not handle:
+        raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model, or fewer bits")
+    return handle
+
+
+class RowTable:
+    """A matrix as the library reads it, and what has to live meanwhile."""
+
+    def __init__(self, matrix: Tensor | Matrix) -> None:
+        self._alive: list[object] = []
+        parts = [self._tensor(matrix)] if isinstance(matrix, Tensor) else [self._part(each) for each in matrix.parts]
+        self.rows = (Rows * len(parts))(*parts)
+        self.count = len(parts)
+
+    def _part(self, part: MatrixPart) -> Rows:
+        stored = part.stored
+        if stored is None or stored.type not in KINDS:
+            return self._tensor(part.read())
+        self._alive += [stored.data, part.order]
+        order = None if part.order is None else address(part.order)
+        return Rows(address(stored.data), order, len(stored.data) // part.rows, KINDS[stored.type], part.rows)
+
+    def _tensor(self, weight: Tensor) -> Rows:
+        weight = as_matrix(weight)
+        self._alive.append(weight)
+        kind = KINDS["BF16" if weight.dtype is torch.bfloat16 else "F32"]
+        return Rows(weight.data_ptr(), None, weight.shape[1] * weight.itemsize, kind, len(weight))
+
+
+def expect(matrix: Tensor | Matrix) -> None:
+    """Have it read from disk; it is packed next."""
+    for stored in _stored_parts(matrix):
+        stored.expect()
+
+
+def release(matrix: Tensor | Matrix) -> None:
+    """It is packed: what was mapped of its file is given back."""
+    for stored in _stored_parts(matrix):
+        stored.release()
+
+
+def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
+    if isinstance(matrix, Tensor):
+        return []
+    return [part.stored for part in matrix.parts if part.stored is not None]
 
 
 class Packer:
@@ -113,25 +124,32 @@ class Packer:
         self._model = model
         self._norm_offset = norm_offset
 
-    def layer(self, index: int, parts: LayerWeights) -> None:
-        """All norms and matrices of a decoder layer."""
+    def norms(self, index: int, parts: LayerWeights) -> None:
+        """All norms of a decoder layer."""
         for which, name in enumerate(NORMS):
             self.norm(index, which, getattr(parts, name))
-        for which, name in enumerate(LINEARS):
-            self.linear(index, which, getattr(parts, name))
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_linear``."""
-        weight = as_matrix(linear.weight)
+        table = RowTable(linear.matrix)
         bias = None if linear.bias is None else as_float32(linear.bias)
         self._library.set_linear(
-            self._model,
-            layer,
-            which,
-            weight.data_ptr(),
-            weight.dtype is torch.bfloat16,
-            None if bias is None else bias.data_ptr(),
+            self._model, layer, which, table.rows, table.count, None if bias is None else bias.data_ptr()
         )
+        release(linear.matrix)
+
+    def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: bool) -> None:
+        """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""
+        rows = RowTable(table)
+        learned = None if positions is None else as_float32(positions)
+        self._library.set_embedding(
+            self._model,
+            rows.rows,
+            keeps,
+            None if learned is None else learned.data_ptr(),
+            0 if learned is None else len(learned),
+        )
+        release(table)
 
     def norm(self, layer: int, which: int, norm: NormWeights | None) -> None:
         """Numbers as in ``headstart_set_norm``.

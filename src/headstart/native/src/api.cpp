@@ -8,6 +8,7 @@
 #include "best.h"
 #include "context_tokens.h"
 #include "draft.h"
+#include "packed_file.h"
 #include "pass.h"
 #include "sampling.h"
 #include "single_linear.h"
@@ -16,8 +17,10 @@
 namespace {
 
 struct Model {
-  Model(const HeadstartShape &shape, const uint8_t *level_bits)
-      : decoder(shape, level_bits), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {}
+  Model(const HeadstartShape &shape, const uint8_t *bits)
+      : decoder(shape, bits), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
+    decoder.allocate();
+  }
   Decoder decoder;
   PassRunner runner;
   Draft draft;
@@ -36,12 +39,16 @@ extern "C" {
 
 HEADSTART_API int headstart_enable() { return enable_unit(); }
 
-HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *level_bits) {
+HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *bits) {
   try {
-    return new Model(*shape, level_bits);
+    return new Model(*shape, bits);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
+}
+HEADSTART_API void headstart_plan(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes) {
+  const auto planned = Decoder(*shape, bits).planned_bytes();
+  std::copy(planned.begin(), planned.end(), bytes);
 }
 HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
 
@@ -49,9 +56,20 @@ HEADSTART_API void headstart_set_norm(void *model, int layer, int which, const f
                                       int size) {
   model_of(model)->decoder.set_norm(layer, which, weight, bias, size);
 }
-HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16,
+HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count,
                                         const float *bias) {
-  model_of(model)->decoder.set_linear(layer, which, weight, is_bf16, bias);
+  Decoder &decoder = model_of(model)->decoder;
+  const PackedLinear &linear = layer >= 0 ? decoder.layers[layer].linears[which] : which ? decoder.fuse : decoder.head;
+  decoder.set_linear(layer, which, StoredMatrix(parts, count, linear.inputs), bias);
+}
+HEADSTART_API void headstart_losses(const void *model, double *losses) {
+  const Decoder &decoder = decoder_of(model);
+  const auto write = [&](const PackedLinear &linear) {
+    for (const double sum : {linear.loss.lost, linear.loss.by_bf16, linear.loss.squares}) *losses++ = sum;
+  };
+  for (const DecoderLayer &layer : decoder.layers)
+    for (const PackedLinear &linear : layer.linears) write(linear);
+  write(decoder.head);
 }
 HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int rope) {
   DecoderLayer &it = model_of(model)->decoder.layers[layer];
@@ -63,11 +81,43 @@ HEADSTART_API void headstart_set_rope(void *model, int index, const float *cosin
   if (index >= static_cast<int>(ropes.size())) ropes.resize(index + 1);
   ropes[index] = {cosines, sines, positions, dimensions};
 }
-HEADSTART_API void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned,
+HEADSTART_API void headstart_set_embedding(void *model, const HeadstartRows *table, int keeps, const float *learned,
                                            int positions) {
   Decoder &decoder = model_of(model)->decoder;
-  decoder.embedding = table, decoder.embedding_bf16 = is_bf16;
-  decoder.learned = learned, decoder.learned_positions = positions;
+  const int size = decoder.shape.hidden;
+  if (keeps)
+    decoder.embedding.keep(*table, size, decoder.precision != Precision::fp32, decoder.shape.threads);
+  else
+    decoder.embedding.borrow(*table);
+  decoder.learned.assign(learned, learned + static_cast<size_t>(positions) * size);
+}
+HEADSTART_API void headstart_first_inputs(const void *model, const int32_t *tokens, const int32_t *positions, int count,
+                                          const int32_t *given, int given_count, const float *values, float *inputs) {
+  const Decoder &decoder = decoder_of(model);
+  const size_t size = decoder.shape.hidden;
+  for (int row = 0; row < count; ++row) {
+    float *const to = inputs + row * size;
+    decoder.embedding.read(tokens[row], decoder.shape.hidden, decoder.precision != Precision::fp32, to);
+    for (size_t k = 0; k < size; ++k) to[k] *= decoder.shape.embedding_scale;
+  }
+  for (int i = 0; i < given_count; ++i) std::copy_n(values + i * size, size, inputs + given[i] * size);
+  if (decoder.learned.empty()) return;
+  for (int row = 0; row < count; ++row)
+    for (size_t k = 0; k < size; ++k) inputs[row * size + k] += decoder.learned[positions[row] * size + k];
+}
+HEADSTART_API const char *headstart_save(void *model, int fd, int64_t start) {
+  try {
+    return PackedFile(model_of(model)->decoder, fd, start).write();
+  } catch (const std::bad_alloc &) {
+    return "no memory for the file";
+  }
+}
+HEADSTART_API const char *headstart_restore(void *model, int fd, int64_t start) {
+  try {
+    return PackedFile(model_of(model)->decoder, fd, start).read();
+  } catch (const std::bad_alloc &) {
+    return "no memory for the file";
+  }
 }
 HEADSTART_API int64_t headstart_bytes(const void *model) { return decoder_of(model).bytes(); }
 
@@ -164,11 +214,11 @@ HEADSTART_API double headstart_mass(const float *logits, int64_t count, float pe
   return mass_of(logits, count, peak, temperature);
 }
 
-HEADSTART_API void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const void *weight,
-                                            int is_bf16, const float *bias, int level_bits) {
+HEADSTART_API void *headstart_linear_create(int precision, int threads, int outputs, int inputs,
+                                            const HeadstartRows *parts, int count, const float *bias, int bits) {
   try {
-    return new SingleLinear(static_cast<Precision>(precision), threads, outputs, inputs, weight, is_bf16, bias,
-                            level_bits);
+    return new SingleLinear(static_cast<Precision>(precision), threads, outputs, inputs,
+                            StoredMatrix(parts, count, inputs), bias, bits);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
@@ -179,6 +229,14 @@ HEADSTART_API int64_t headstart_linear_bytes(const void *linear) {
 }
 HEADSTART_API const char *headstart_linear_run(void *linear, int rows, const float *x, float *y) {
   return static_cast<SingleLinear *>(linear)->run(rows, x, y);
+}
+
+HEADSTART_API void headstart_read_rows(const HeadstartRows *parts, int count, int inputs, int threads, float *to) {
+  const StoredMatrix matrix(parts, count, inputs);
+  int outputs = 0;
+  for (int i = 0; i < count; ++i) outputs += parts[i].rows;
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int output = 0; output < outputs; ++output) matrix.read(output, to + static_cast<size_t>(output) * inputs);
 }
 
 HEADSTART_API void headstart_context_rows(const HeadstartVocabulary *vocabulary, int hidden, int threads,

@@ -38,6 +38,15 @@ struct HeadstartPass {
   int32_t lean;
 };
 
+// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, of those that src/stored_rows.h
+// names. Output i reads row order[i]; null: row i.
+struct HeadstartRows {
+  const void *data;
+  const int32_t *order;
+  int64_t row_bytes;
+  int32_t kind, rows;
+};
+
 // The noise of one row of tokens: see headstart.sampling.noise. The counter's first word is the token's.
 struct HeadstartNoise {
   uint32_t key[2], counter[3];
@@ -195,23 +204,36 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `level_bits` [layers][4], in the order of headstart_set_linear: 4 or 8, of weights in blocks. Null when memory is
-// short.
-void *headstart_create(const HeadstartShape *shape, const uint8_t *level_bits);
+// `bits` [layers * 4 + 1], in the order of headstart_set_linear, the output head's last: where weights are in blocks, 4
+// or 8 of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16. Null when memory is short.
+void *headstart_create(const HeadstartShape *shape, const uint8_t *bits);
+// Bytes [3] that such a model takes: layers, output head, what screens the head.
+void headstart_plan(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1: 0 final, 1 of a head's features, from 2
 // on those of the parts that true features are cut into. `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
-// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1: 0 output head, 1 what fuses features. `weight` is
-// [outputs][inputs], bf16 or float.
-void headstart_set_linear(void *model, int layer, int which, const void *weight, int is_bf16, const float *bias);
+// Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1: 0 output head, 1 what fuses features. The parts stand one below the
+// other; nothing of them is kept.
+void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
+// What packing has done to the matrices [layers * 4 + 1][3]: sums of squares of what was lost, of what bf16 would lose,
+// and of the weights. All 0 where they are not in 4 or 8 bits.
+void headstart_losses(const void *model, double *losses);
 // window 0: full attention; rope -1: no rotation.
 void headstart_set_layer(void *model, int layer, int window, int rope);
-// Borrowed tables: cosines and sines [positions][dimensions / 2]; embedding [vocab][hidden]; learned positions
-// [positions][hidden] or null.
+// Borrowed tables: cosines and sines [positions][dimensions / 2].
 void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
                         int dimensions);
-void headstart_set_embedding(void *model, const void *table, int is_bf16, const float *learned, int positions);
+// Embedding [tokens][hidden], borrowed or, where `keeps` is 1, copied; learned positions [positions][hidden] or null.
+void headstart_set_embedding(void *model, const HeadstartRows *table, int keeps, const float *learned, int positions);
+// What the first layer reads [count][hidden]: embeddings of tokens, those of `given` rows replaced by `values`, and
+// learned positions.
+void headstart_first_inputs(const void *model, const int32_t *tokens, const int32_t *positions, int count,
+                            const int32_t *given, int given_count, const float *values, float *inputs);
+// Writes all weights to an open file, from byte `start` on, and reads them again. Null on success, else what is wrong;
+// a model that was read in vain is of no use.
+const char *headstart_save(void *model, int fd, int64_t start);
+const char *headstart_restore(void *model, int fd, int64_t start);
 int64_t headstart_bytes(const void *model);
 
 // `pages` pages of 32 keys, zero-filled; null when memory is short.
@@ -257,13 +279,16 @@ int headstart_contenders(const float *logits, int64_t count, double temperature,
 float headstart_ranked(const float *logits, int64_t count, int64_t rank);
 // The sum of exp((logit - peak) / temperature), to within 1e-5 of itself.
 double headstart_mass(const float *logits, int64_t count, float peak, double temperature);
-// A linear layer by itself: y[rows][outputs] = x[rows][inputs] times the weights, plus the bias. Levels of weights in
-// blocks have 4 or 8 bits.
-void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const void *weight, int is_bf16,
-                              const float *bias, int level_bits);
+// A linear layer by itself: y[rows][outputs] = x[rows][inputs] times the weights, plus the bias. Parts as in
+// headstart_set_linear, `bits` as in headstart_create.
+void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const HeadstartRows *parts,
+                              int count, const float *bias, int bits);
 void headstart_linear_destroy(void *linear);
 int64_t headstart_linear_bytes(const void *linear);
 const char *headstart_linear_run(void *linear, int rows, const float *x, float *y);
+
+// A matrix [parts' rows][inputs] as floats.
+void headstart_read_rows(const HeadstartRows *parts, int count, int inputs, int threads, float *to);
 
 // Output rows [count][hidden] bf16 of a head for tokens that it lacks.
 void headstart_context_rows(const HeadstartVocabulary *vocabulary, int hidden, int threads, const int32_t *tokens,

@@ -1,9 +1,12 @@
 // A decoder's packed weights.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <omp.h>
 
 #include "api.h"
+#include "embedding_table.h"
 #include "kernel.h"
 #include "rotation.h"
 #include "screen.h"
@@ -28,16 +31,19 @@ struct DecoderLayer {
 
 class Decoder {
  public:
-  // `level_bits`: see headstart_create.
-  Decoder(const HeadstartShape &s, const uint8_t *level_bits)
+  // `bits`: see headstart_create.
+  Decoder(const HeadstartShape &s, const uint8_t *bits)
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
-        head_precision(is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4
-                                                                                            : precision),
+        head_precision(precision_of(bits[s.layers * kLinears],
+                                    is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token)
+                                        ? Precision::int4
+                                        : precision)),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
+        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         attention(round_up(s.heads * s.head_dim, kPadding)),
@@ -45,35 +51,38 @@ class Decoder {
         qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
         layers(s.layers) {
     for (DecoderLayer &layer : layers) {
-      const uint8_t *const bits = level_bits + (&layer - layers.data()) * kLinears;
+      const uint8_t *const own = bits + (&layer - layers.data()) * kLinears;
       const bool reads_both = is_beside() && &layer == &layers[0];
       const int inputs = reads_both ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
-      layer.linears[kQkv] = plan(bits[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
+      layer.linears[kQkv] = plan(own[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
       layer.linears[kOutput] =
-          plan(bits[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
-      layer.linears[kUp] = plan(bits[kUp], ups, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
-      layer.linears[kDown] = plan(bits[kDown], s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
+          plan(own[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
+      layer.linears[kUp] = plan(own[kUp], ups, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
+      layer.linears[kDown] = plan(own[kDown], s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
     }
     if (is_head()) {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
       fuse = plan(4, s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
     }
     head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
-                       is_head() ? 4 : kHeadBits);
-    allocate_streams();
+                       bits[s.layers * kLinears]);
     // Soft caps round, so that they need not keep the order of logits.
-    if (!is_head() && !is_quantised(precision) && s.logit_softcap == 0.f) {
+    if (!is_head() && !is_quantised(head_precision) && s.logit_softcap == 0.f)
       screen.linear = plan_linear(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
-      for (int t = 0; t < s.threads; ++t) screen_streams.push_back(allocate_stream({&screen.linear}, t));
-    }
   }
 
-  void set_linear(int layer, int which, const void *weight, bool is_bf16, const float *bias) {
+  // Room for what the plan holds; nothing can be set before.
+  void allocate() {
+    for (int t = 0; t < shape.threads; ++t) streams.push_back(allocate_stream(linears(), t));
+    if (!screen.present()) return;
+    for (int t = 0; t < shape.threads; ++t) screen_streams.push_back(allocate_stream({&screen.linear}, t));
+  }
+
+  void set_linear(int layer, int which, const StoredMatrix &weight, const float *bias) {
     PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
     const bool gated = layer >= 0 && which == kUp && shape.gated;
-    const Precision packed = &linear == &head ? head_precision : precision;
-    pack_linear(linear, packed, weight, is_bf16, bias, [&](int column) { return output_of(linear, gated, column); });
-    if (&linear == &head && screen.present()) pack_screen(screen, precision, weight, is_bf16, bias);
+    pack_linear(linear, weight, bias, [&](int column) { return output_of(linear, gated, column); });
+    if (&linear == &head && screen.present()) pack_screen(screen, head_precision, weight, bias);
   }
 
   void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
@@ -92,7 +101,7 @@ class Decoder {
 
   // Positions that every layer has a rope row (or a learned embedding) for.
   int positions() const {
-    int most = learned ? learned_positions : INT32_MAX;
+    int most = learned.empty() ? INT32_MAX : static_cast<int>(learned.size() / shape.hidden);
     for (const DecoderLayer &layer : layers)
       if (layer.rope >= 0) most = std::min(most, ropes[layer.rope].positions);
     return most;
@@ -100,6 +109,30 @@ class Decoder {
 
   bool is_head() const { return entry != Entry::token; }
   bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
+
+  // In a model in blocks, some matrices may be kept in other forms, each with rows and a kernel of its own.
+  int form_of(const PackedLinear &linear) const {
+    return linear.precision == precision ? 0 : linear.precision == Precision::bf16 ? 1 : 2;
+  }
+  Precision precision_of_form(int form) const {
+    return form == 0 ? precision : form == 1 ? Precision::bf16 : Precision::fine;
+  }
+  bool has_form(int form) const {
+    const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
+    return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
+             return std::any_of(layer.linears, layer.linears + kLinears, is);
+           });
+  }
+
+  // In the order of use.
+  std::vector<PackedLinear *> linears() {
+    std::vector<PackedLinear *> in_order;
+    if (fuse.outputs) in_order.push_back(&fuse);
+    for (DecoderLayer &layer : layers)
+      for (PackedLinear &linear : layer.linears) in_order.push_back(&linear);
+    in_order.push_back(&head);
+    return in_order;
+  }
 
   // What attention and the MLP leave their rows in: elements that the next layer reads, or floats to quantise.
   ElementKind middle_kind() const {
@@ -112,13 +145,21 @@ class Decoder {
   }
 
   int64_t bytes() const {
-    int64_t total = 0;
-    for (const auto *all : {&streams, &screen_streams})
-      for (const HugeBuffer &stream : *all) total += static_cast<int64_t>(stream.size());
-    return total;
+    const auto planned = planned_bytes();
+    return planned[0] + planned[1] + planned[2] + embedding.bytes() +
+           static_cast<int64_t>(learned.size() * sizeof(float));
   }
 
-  static constexpr int kHeadBits = 8;  // of the output head's levels where weights are in blocks
+  // Of what the plan holds, allocated or not: layers (with what fuses features), output head, its screen.
+  std::array<int64_t, 3> planned_bytes() const {
+    const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.pairs * linear.pair_bytes); };
+    int64_t total = of(fuse);
+    for (const DecoderLayer &layer : layers)
+      for (const PackedLinear &linear : layer.linears) total += of(linear);
+    return {total, of(head), screen.present() ? of(screen.linear) : 0};
+  }
+
+  static constexpr int kForms = 3;
   static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
@@ -127,7 +168,9 @@ class Decoder {
   const NormKind norm_kind;
   const Activation activation;
   const Entry entry;
-  const LinearKernel kernel, head_kernel;
+  const LinearKernel kernel;
+  const std::array<LinearKernel, kForms> kernels;  // [form]
+  const LinearKernel head_kernel;
   const int hidden, attention, mlp;  // padded
   const int qkv;
   std::vector<DecoderLayer> layers;
@@ -136,16 +179,14 @@ class Decoder {
   Norm final_norm, feature_norm;
   std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
-  const void *embedding = nullptr;
-  bool embedding_bf16 = false;
-  const float *learned = nullptr;
-  int learned_positions = 0;
+  EmbeddingTable embedding;
+  std::vector<float> learned;  // [position][hidden], or empty
   std::vector<HugeBuffer> streams;  // [thread], weights in order of use
   std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
   PackedLinear plan(int bits, int outputs, int inputs, int padded_inputs, int pairs) const {
-    return plan_linear(precision, outputs, inputs, padded_inputs, pairs, shape.threads, bits);
+    return plan_linear(precision_of(bits, precision), outputs, inputs, padded_inputs, pairs, shape.threads, bits);
   }
 
   // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
@@ -154,14 +195,5 @@ class Decoder {
     if (!gated) return column < linear.outputs ? column : -1;
     const int unit = (column / kColumns) * 16 + (column & 15);
     return unit < shape.mlp ? unit + (column & 16 ? shape.mlp : 0) : -1;
-  }
-
-  void allocate_streams() {
-    std::vector<PackedLinear *> in_order;
-    if (fuse.outputs) in_order.push_back(&fuse);
-    for (DecoderLayer &layer : layers)
-      for (PackedLinear &linear : layer.linears) in_order.push_back(&linear);
-    in_order.push_back(&head);
-    for (int t = 0; t < shape.threads; ++t) streams.push_back(allocate_stream(in_order, t));
   }
 };

@@ -10,7 +10,8 @@
 #include "platform.h"
 #include "twelve_bits.h"
 
-enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast };
+// The last one is of single matrices, of models in int4.
+enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, fine };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
 // vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row or, behind the planes, the
@@ -26,6 +27,9 @@ struct Activations {
 };
 constexpr int kPlaneBytes = 64;      // of one row in one tile
 constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
+constexpr int kFineUnitBytes = 32;   // likewise, where every 16 inputs have a grid
+constexpr int kFineBlockBytes = 1280;
+constexpr int kFineBits = 10, kUnquantisedBits = 16;  // what a weight takes, for 4 or 8 bits of a level
 constexpr int kTileInputs = 32;      // of a tile of bf16 rows
 #if defined(HEADSTART_AVX512BF16)
 constexpr bool kTiledBf16 = true;
@@ -36,6 +40,7 @@ constexpr bool kTiledBf16 = false;
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.
 struct PackedLinear {
+  Precision precision = Precision::bf16;
   int outputs = 0, inputs = 0, padded_inputs = 0, pairs = 0;
   size_t pair_bytes = 0;
   int level_bits = 0;           // of weights in blocks: 4 or 8
@@ -46,6 +51,7 @@ struct PackedLinear {
   std::vector<int32_t> column_sums;  // [pairs * 32], int8: what an activation offset of one adds to a column
   std::vector<PairCode> codes;       // [pairs], where bf16 weights are packed in twelve bits
   std::vector<ListedWeight> listed;  // likewise, pair by pair
+  PackingLoss loss;                  // in 8 and 4 bits
 
   // Where a pair stands in its thread's stream.
   const char *pair_weights(int pair) const {
@@ -90,7 +96,14 @@ static inline size_t element_bytes(Precision precision) {
   return precision == Precision::fp32 ? 4 : precision == Precision::bf16 ? 2 : 1;
 }
 static inline bool is_packed(Precision p) { return kTwelveBits && p == Precision::bf16; }
-static inline bool is_in_blocks(Precision p) { return p == Precision::int4 || p == Precision::int4_fast; }
+static inline bool is_in_blocks(Precision p) {
+  return p == Precision::int4 || p == Precision::int4_fast || p == Precision::fine;
+}
+// How a matrix of so many bits is kept in a model that computes in `precision`.
+static inline Precision precision_of(int bits, Precision precision) {
+  if (!is_in_blocks(precision)) return precision;
+  return bits == kUnquantisedBits ? Precision::bf16 : bits == kFineBits ? Precision::fine : precision;
+}
 static inline bool is_quantised(Precision p) {
   return p == Precision::int8 || p == Precision::int8_fast || is_in_blocks(p);
 }
@@ -99,10 +112,12 @@ static inline bool is_quantised(Precision p) {
 static inline PackedLinear plan_linear(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
                                        int threads, int level_bits = 4) {
   PackedLinear linear;
-  linear.level_bits = level_bits;
+  linear.precision = precision, linear.level_bits = level_bits;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;
   const size_t tiles = padded_inputs / 32;
-  const int block_bytes = level_bits == 8 ? EightBits::kBytes : FourBits::kBytes;
+  const int block_bytes = precision == Precision::fine ? kFineBlockBytes
+                          : level_bits == 8            ? EightBits::kBytes
+                                                       : FourBits::kBytes;
   linear.pair_bytes = tiles * (is_packed(precision)      ? kPackedTileBytes
                                : is_in_blocks(precision) ? block_bytes
                                                          : kTileCells * element_bytes(precision));
@@ -134,8 +149,8 @@ static inline Activations element_rows(ElementKind kind, std::vector<AlignedBuff
 static inline Activations packed_rows(Precision precision, ElementKind kind, std::vector<AlignedBuffer> &memory,
                                       int rows, size_t columns) {
   if (!is_quantised(precision)) return element_rows(kind, memory, rows, columns);
-  const int planes = precision == Precision::int8 || precision == Precision::int4 ? 2 : 1;
-  const int units = is_in_blocks(precision) ? kBlockUnitBytes : 0;
+  const int planes = precision == Precision::int8_fast || precision == Precision::int4_fast ? 1 : 2;
+  const int units = precision == Precision::fine ? kFineUnitBytes : is_in_blocks(precision) ? kBlockUnitBytes : 0;
   Activations a = tiled_rows(memory, rows, planes * kPlaneBytes + units, columns / kPlaneBytes);
   if (!is_in_blocks(precision)) a.scales = memory.emplace_back(rows * sizeof(float)).as<float>();
   return a;
@@ -154,11 +169,19 @@ static inline void pack_column(PackedLinear &linear, char *pair_at, int column, 
 }
 
 // The same in 8 bits, symmetric with one unit a column; four inputs of a column are neighbours. Rounds w, in place.
-static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pair, int column, float *w) {
+static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pair, int column, float *w,
+                                    PackingLoss &loss) {
   Lanes top = splat(0.f);
   for (int k = 0; k < linear.padded_inputs; k += 16) top = max(top, abs(load(w + k)));
   const float largest = reduce_max(top), unit = largest > 0.f ? largest / 127.f : 1.f;
-  for (int k = 0; k < linear.padded_inputs; k += 16) store(w + k, round(load(w + k) / splat(unit)));
+  weigh(w, linear.padded_inputs, loss);
+  Lanes lost = splat(0.f);
+  for (int k = 0; k < linear.padded_inputs; k += 16) {
+    const Lanes all = load(w + k), level = round(all / splat(unit)), off = level * splat(unit) - all;
+    lost = fma(off, off, lost);
+    store(w + k, level);
+  }
+  loss.lost += reduce_add(lost);
   char *to = pair_at + column * 4;
   int32_t sum = 0;
   for (int k = 0; k < linear.padded_inputs; k += 4) {
@@ -170,23 +193,24 @@ static inline void pack_column_int8(PackedLinear &linear, char *pair_at, int pai
   linear.column_sums[pair * kColumns + column] = sum;
 }
 
+static inline float pack_fine(char *pair_at, int column, float *w, int inputs, int padded_inputs,
+                              const StoredGrid *grids, PackingLoss &loss);  // blocks_fine.h
+
 // The same in blocks; gives the column's scale. Changes w.
-static inline float pack_column_blocks(const PackedLinear &linear, char *pair_at, int column, float *w) {
-  const auto pack = linear.level_bits == 8 ? pack_blocks<EightBits> : pack_blocks<FourBits>;
-  return pack(pair_at, column, w, linear.inputs, linear.padded_inputs);
+static inline float pack_column_blocks(const PackedLinear &linear, char *pair_at, int column, float *w,
+                                       const StoredGrid *grids, PackingLoss &loss) {
+  const auto pack = linear.precision == Precision::fine ? pack_fine
+                    : linear.level_bits == 8            ? pack_blocks<EightBits>
+                                                        : pack_blocks<FourBits>;
+  return pack(pair_at, column, w, linear.inputs, linear.padded_inputs, grids, loss);
 }
 
-// Weights from place `at` on, as floats.
-static inline void load_weights(const void *weight, bool is_bf16, size_t at, int count, float *to) {
-  for (int k = 0; k < count; ++k)
-    to[k] = is_bf16 ? to_float(static_cast<const Bf16 *>(weight)[at + k]) : static_cast<const float *>(weight)[at + k];
-}
-
-// Packs `weight` [outputs][inputs] (bf16 or float) and `bias`, which may be null. `output_of(column)` is the output
-// that a packed column holds, -1 for padding.
+// Packs `weight` [outputs][inputs] and `bias`, which may be null; a thread holds one output in floats. `output_of(column)`
+// is the output that a packed column holds, -1 for padding.
 template <class OutputOf>
-static inline void pack_linear(PackedLinear &linear, Precision precision, const void *weight, bool is_bf16,
-                               const float *bias, OutputOf &&output_of) {
+static inline void pack_linear(PackedLinear &linear, const StoredMatrix &weight, const float *bias,
+                               OutputOf &&output_of) {
+  const Precision precision = linear.precision;
   const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
   if (is_quantised(precision)) linear.scales.assign(columns, 1.f);
   if (is_quantised(precision) && !is_in_blocks(precision)) linear.column_sums.assign(columns, 0);
@@ -198,10 +222,13 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
   const int threads = static_cast<int>(linear.weights.size());
   std::vector<std::vector<ListedWeight>> listed(is_packed(precision) ? linear.pairs : 0);
   linear.codes.resize(listed.size()), linear.listed.clear();
+  std::vector<PackingLoss> losses(threads);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int t = 0; t < threads; ++t) {
     std::vector<float> floats(linear.padded_inputs);
     std::vector<Bf16> halves(linear.padded_inputs);
+    std::vector<StoredGrid> grids(is_in_blocks(precision) ? linear.padded_inputs / kGridInputs : 0);
+    PackingLoss loss;
     std::vector<Bf16> whole(is_packed(precision) ? kColumns * linear.padded_inputs : 0);
     for (int pair = linear.first_pair[t]; pair < linear.first_pair[t + 1]; ++pair) {
       char *const at = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
@@ -210,44 +237,51 @@ static inline void pack_linear(PackedLinear &linear, Precision precision, const 
       for (int column = 0; column < kColumns; ++column) {
         const int output = output_of(pair * kColumns + column);
         if (output < 0) continue;
-        const size_t at = static_cast<size_t>(output) * linear.inputs;
-        const Bf16 *half_row = static_cast<const Bf16 *>(weight) + at;
-        const float *float_row = static_cast<const float *>(weight) + at;
         if (precision == Precision::bf16) {
-          for (int k = 0; k < linear.inputs; ++k) halves[k] = is_bf16 ? half_row[k] : to_bf16(float_row[k]);
+          weight.read(output, halves.data(), floats.data());
           pack_column(linear, to, column, halves.data());
           continue;
         }
-        load_weights(weight, is_bf16, at, linear.inputs, floats.data());
-        if (precision == Precision::fp32)
+        weight.read(output, floats.data());
+        if (precision == Precision::fp32) {
           pack_column(linear, to, column, floats.data());
-        else if (is_in_blocks(precision))
-          linear.scales[pair * kColumns + column] = pack_column_blocks(linear, to, column, floats.data());
-        else
-          pack_column_int8(linear, to, pair, column, floats.data());
+        } else if (is_in_blocks(precision)) {
+          const bool stands = weight.read_grids(output, grids.data());
+          linear.scales[pair * kColumns + column] =
+              pack_column_blocks(linear, to, column, floats.data(), stands ? grids.data() : nullptr, loss);
+        } else {
+          pack_column_int8(linear, to, pair, column, floats.data(), loss);
+        }
         std::fill(floats.begin() + linear.inputs, floats.end(), 0.f);
       }
       if (!whole.empty())
         linear.codes[pair] = pack_twelve_bits(whole.data(), static_cast<int>(whole.size()),
                                               reinterpret_cast<uint8_t *>(at), listed[pair]);
     }
+    losses[t] = loss;
   }
+  linear.loss = {};
+  for (const PackingLoss &loss : losses) linear.loss.add(loss);
   for (size_t pair = 0; pair < listed.size(); ++pair) {
     linear.codes[pair].first_listed = static_cast<uint32_t>(linear.listed.size());
     linear.listed.insert(linear.listed.end(), listed[pair].begin(), listed[pair].end());
   }
 }
 
+// What thread t's share of a layer takes.
+static inline size_t run_bytes(const PackedLinear &linear, int t) {
+  return (linear.first_pair[t + 1] - linear.first_pair[t]) * linear.pair_bytes;
+}
+
 // Memory for thread t's share of `linears`, in their order, and where each finds its own there.
 static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &linears, int t) {
-  const auto run_bytes = [t](const PackedLinear &l) { return (l.first_pair[t + 1] - l.first_pair[t]) * l.pair_bytes; };
   size_t bytes = 0;
-  for (const PackedLinear *linear : linears) bytes += run_bytes(*linear);
+  for (const PackedLinear *linear : linears) bytes += run_bytes(*linear, t);
   HugeBuffer stream(bytes);
   const char *at = stream.data();
   for (PackedLinear *linear : linears) {
     linear->weights[t] = at;
-    at += run_bytes(*linear);
+    at += run_bytes(*linear, t);
   }
   return stream;
 }

@@ -41,8 +41,15 @@ class PassRunner {
     stride = columns + 16;
     return memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>();
   }
-  Activations packed(int rows) {
-    return packed_rows(m_.precision, m_.kernel.element, memory_, rows, m_.widest());
+  // Rows as linear layers read them, by the form of the layer's weights.
+  using PackedRows = std::array<Activations, Decoder::kForms>;
+  PackedRows packed(int rows) {
+    PackedRows all;
+    for (int form = 0; form < Decoder::kForms; ++form)
+      if (m_.has_form(form))
+        all[form] =
+            packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, rows, m_.widest());
+    return all;
   }
 
   // What attention computes for some rows of the panel, dealt to the threads.
@@ -90,8 +97,9 @@ class PassRunner {
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
   size_t x_stride_, qkv_stride_, branch_stride_;
-  Activations input_, mlp_input_, attended_, middle_;
-  std::vector<Activations> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
+  PackedRows input_, mlp_input_;
+  Activations attended_, middle_;
+  std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                    // [thread], one row of scratch
   std::unique_ptr<OutputHead> head_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;

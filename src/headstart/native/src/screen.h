@@ -39,7 +39,7 @@ static inline double screen_radius(const float *w, const float *rounded, double 
 }
 
 // Packs the copy of a head that computes in `precision` (bf16 or fp32).
-static inline void pack_screen(HeadScreen &screen, Precision precision, const void *weight, bool is_bf16,
+static inline void pack_screen(HeadScreen &screen, Precision precision, const StoredMatrix &weight,
                                const float *bias) {
   PackedLinear &linear = screen.linear;
   const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
@@ -51,16 +51,17 @@ static inline void pack_screen(HeadScreen &screen, Precision precision, const vo
 #pragma omp parallel for num_threads(threads) schedule(static) reduction(max : reach)
   for (int t = 0; t < threads; ++t) {
     std::vector<float> w(linear.padded_inputs), rounded(linear.padded_inputs);
+    PackingLoss unused;
     for (int pair = linear.first_pair[t]; pair < linear.first_pair[t + 1]; ++pair)
       for (int column = 0; column < kColumns; ++column) {
         const int output = pair * kColumns + column;
         if (output >= linear.outputs) break;
-        load_weights(weight, is_bf16, static_cast<size_t>(output) * linear.inputs, linear.inputs, w.data());
+        weight.read(output, w.data());
         if (precision == Precision::bf16)
           for (float &x : w) x = to_float(to_bf16(x));
         rounded = w;
         char *to = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
-        pack_column_int8(linear, to, pair, column, rounded.data());
+        pack_column_int8(linear, to, pair, column, rounded.data(), unused);
         const double radius = screen_radius(w.data(), rounded.data(), linear.scales[output], linear.padded_inputs);
         double squares = 0;
         for (const float x : w) squares += static_cast<double>(x) * x;

@@ -7,17 +7,9 @@
 
 class SingleLinear {
  public:
-  SingleLinear(Precision precision, int threads, int outputs, int inputs, const void *weight, bool is_bf16,
-               const float *bias, int level_bits)
-      : threads_(threads),
-        kernel_(linear_kernel(precision)),
-        linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
-                            threads, level_bits)) {
-    for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
-    pack_linear(linear_, precision, weight, is_bf16, bias, [&](int column) { return column < outputs ? column : -1; });
-    input_ = packed_rows(precision, kernel_.element, memory_, kRows, linear_.padded_inputs);
-    padded_ = memory_.emplace_back(linear_.padded_inputs * sizeof(float)).as<float>();
-  }
+  SingleLinear(Precision precision, int threads, int outputs, int inputs, const StoredMatrix &weight, const float *bias,
+               int bits)
+      : SingleLinear(threads, precision_of(bits, precision), outputs, inputs, weight, bias, bits) {}
 
   size_t bytes() const { return linear_.pairs * linear_.pair_bytes; }
 
@@ -46,6 +38,18 @@ class SingleLinear {
   }
 
  private:
+  SingleLinear(int threads, Precision precision, int outputs, int inputs, const StoredMatrix &weight, const float *bias,
+               int bits)
+      : threads_(threads),
+        kernel_(linear_kernel(precision)),
+        linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
+                            threads, bits)) {
+    for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
+    pack_linear(linear_, weight, bias, [&](int column) { return column < outputs ? column : -1; });
+    input_ = packed_rows(precision, kernel_.element, memory_, kRows, linear_.padded_inputs);
+    padded_ = memory_.emplace_back(linear_.padded_inputs * sizeof(float)).as<float>();
+  }
+
   static constexpr int kRows = 256;  // run together
 
   void multiply(int rows, float *y) {

@@ -59,8 +59,8 @@ class PassRunner::Worker {
       }
       load_embedding(row, to);
       for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
-      if (m_.learned) {
-        const float *position = m_.learned + static_cast<size_t>(p_.plan_.positions()[p_.first_ + row]) * size;
+      if (!m_.learned.empty()) {
+        const float *position = m_.learned.data() + static_cast<size_t>(p_.plan_.positions()[p_.first_ + row]) * size;
         for (int k = 0; k < size; ++k) to[k] += position[k];
       }
     });
@@ -68,14 +68,7 @@ class PassRunner::Worker {
   }
 
   void load_embedding(int row, float *to) const {
-    const int size = m_.shape.hidden;
-    const size_t source = static_cast<size_t>(pass_.tokens[p_.first_ + row]) * size;
-    if (m_.embedding_bf16) {
-      const Bf16 *from = static_cast<const Bf16 *>(m_.embedding) + source;
-      for (int k = 0; k < size; ++k) to[k] = to_float(from[k]);
-    } else {
-      std::memcpy(to, static_cast<const float *>(m_.embedding) + source, size * sizeof(float));
-    }
+    m_.embedding.read(pass_.tokens[p_.first_ + row], m_.shape.hidden, m_.precision != Precision::fp32, to);
   }
 
   // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.
@@ -102,7 +95,7 @@ class PassRunner::Worker {
 
   // x = the fusing layer over what `source` gives.
   template <class Source> void fuse(Source &&source) {
-    const Activations &input = pack(p_.input_, p_.private_input_[thread_], rows_, m_.fuse.padded_inputs, source);
+    const Activations &input = pack(m_.fuse, p_.input_, p_.private_input_[thread_], rows_, source);
     linear(m_.fuse, input, rows_, copy_columns(p_.x_, p_.x_stride_));
   }
 
@@ -150,39 +143,44 @@ class PassRunner::Worker {
 
   // Packs `rows` rows for a linear layer; `source(row, scratch)` gives the padded floats.
   template <class Source>
-  const Activations &pack(const Activations &common, const Activations &own, int rows, int padded, Source &&source) {
+  const Activations &pack(const PackedLinear &layer, const PackedRows &common, const PackedRows &own, int rows,
+                          Source &&source) {
     const bool alone = packs_alone(rows);
-    const Activations &to = alone ? own : common;
+    const int form = m_.form_of(layer);
+    const Activations &to = (alone ? own : common)[form];
+    const LinearKernel &kernel = m_.kernels[form];
     for (int row = alone ? 0 : thread_; row < rows; row += alone ? 1 : threads_)
-      m_.kernel.store_row(to, row, source(row, p_.row_[thread_]), padded);
+      kernel.store_row(to, row, source(row, p_.row_[thread_]), layer.padded_inputs);
     if (!alone) barrier();
     return to;
   }
 
-  const Activations &pack_norm(const Norm &norm, const Activations &common, const Activations &own) {
-    return pack(common, own, rows_, m_.hidden, [&](int row, float *scratch) {
+  const Activations &pack_norm(const PackedLinear &layer, const Norm &norm, const PackedRows &common,
+                               const PackedRows &own) {
+    return pack(layer, common, own, rows_, [&](int row, float *scratch) {
       norm_row(norm, x(row), scratch);
       return scratch;
     });
   }
 
   const Activations &pack_attention_input(const DecoderLayer &layer, int index) {
+    const PackedLinear &qkv = layer.linears[kQkv];
     if (index > 0 || !m_.is_beside())
-      return pack_norm(layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
-    return pack(p_.input_, p_.private_input_[thread_], rows_, layer.linears[kQkv].padded_inputs,
+      return pack_norm(qkv, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    return pack(qkv, p_.input_, p_.private_input_[thread_], rows_,
                 [&](int row, float *scratch) { return beside(layer.norms[kAttentionNorm], row, scratch); });
   }
 
   // Attention and the MLP leave their rows in `rows` as elements the next layer reads, or as floats to quantise.
-  const Activations &pack_quantised(const Activations &rows, int padded) {
+  const Activations &pack_quantised(const PackedLinear &layer, const Activations &rows) {
     if (m_.middle_kind() == m_.kernel.element) return rows;
-    return pack(p_.input_, p_.private_input_[thread_], rows_, padded,
+    return pack(layer, p_.input_, p_.private_input_[thread_], rows_,
                 [&](int row, float *) { return reinterpret_cast<const float *>(rows.row(row)); });
   }
 
   template <class Finish>
   void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish, WantedFrom wanted = {}) {
-    run_linear(m_.kernel, layer, input, rows, thread_, ahead_, p_.deal_, finish, wanted);
+    run_linear(m_.kernels[m_.form_of(layer)], layer, input, rows, thread_, ahead_, p_.deal_, finish, wanted);
   }
 
   void run_layer(const DecoderLayer &layer, int index) {
@@ -191,7 +189,7 @@ class PassRunner::Worker {
     Activations mlp_input;
     const auto pack_beside = [&] {
       if (m_.shape.parallel_residual)
-        mlp_input = pack_norm(layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
+        mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
     };
     if (!narrows) pack_beside();
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
@@ -209,12 +207,13 @@ class PassRunner::Worker {
       attend<Bf16>(layer, index, narrows);
     barrier();
     if (narrows) pack_beside();
-    add_branch(layer.linears[kOutput], pack_quantised(p_.attended_, m_.attention), layer.norms[kAttentionPostNorm]);
+    const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
+    add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm]);
     if (!m_.shape.parallel_residual)
-      mlp_input = pack_norm(layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
+      mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
     run_up(layer.linears[kUp], mlp_input);
     barrier();
-    add_branch(layer.linears[kDown], pack_quantised(p_.middle_, m_.mlp), layer.norms[kMlpPostNorm]);
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm]);
   }
 
   // Nobody reads the queries of other rows.

@@ -1,0 +1,114 @@
+"""Tensors that are still in their files, and matrices that are made of them when somebody asks for one.
+
+A model's matrices are never all in memory as floats: each is read when it is packed, or copied, and given back.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor's bytes, as a file holds them."""
+
+    type: str
+    """By the name that GGUF and safetensors give it: "F32", "Q4_K", "I8"."""
+    shape: tuple[int, ...]
+    """In torch order."""
+    data: NDArray[np.uint8] = field(repr=False)
+    """[byte], row by row."""
+    in_blocks: bool = False
+    """Whether these are a GGUF's quantised blocks."""
+    mapping: mmap.mmap | None = field(default=None, repr=False)
+    """What ``data`` is part of, from byte ``offset`` on."""
+    offset: int = 0
+
+    @property
+    def holds_weights(self) -> bool:
+        """Whether it stands for floating-point numbers."""
+        return self.in_blocks or self.type in _FLOATS
+
+    def expect(self) -> None:
+        """Have it read from disk; it is wanted soon."""
+        self._advise(mmap.MADV_WILLNEED)
+
+    def release(self) -> None:
+        """It is not wanted for now: its pages need not count as this process's memory."""
+        self._advise(mmap.MADV_DONTNEED)
+
+    def _advise(self, advice: int) -> None:
+        if self.mapping is not None:
+            start = self.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self.mapping.madvise(advice, start, self.offset + len(self.data) - start)
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """Some rows of a matrix."""
+
+    name: str
+    """Of the tensor."""
+    rows: int
+    read: Callable[[], Tensor] = field(repr=False)
+    """[rows, in] floating-point, in the canonical order of rows."""
+    stored: StoredTensor | None = None
+    """The same as the file holds it, where its rows are the matrix's."""
+    order: NDArray[np.int32] | None = field(default=None, repr=False)
+    """[rows] the stored row of each; None: they stand in order."""
+
+
+class Matrix(Protocol):
+    """What weights may hold in place of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(out, in)."""
+        ...
+
+    @property
+    def parts(self) -> tuple[MatrixPart, ...]:
+        """One below the other."""
+        ...
+
+    def tensor(self) -> Tensor:
+        """[out, in] read from the file."""
+        ...
+
+
+class FileMatrix:
+    """One matrix from one or several stored ones, stacked along their outputs.
+
+    Args:
+        parts: one below the other.
+        inputs: of each row.
+        dtype: of ``tensor``.
+        keeps: whether the tensor is kept once somebody has asked for it, as that of tables that several share.
+    """
+
+    def __init__(self, parts: tuple[MatrixPart, ...], inputs: int, dtype: torch.dtype, keeps: bool = False) -> None:
+        self.parts = parts
+        self.shape = (sum(part.rows for part in parts), inputs)
+        self._dtype = dtype
+        self._keeps = keeps
+        self._kept: Tensor | None = None
+
+    def tensor(self) -> Tensor:
+        """[out, in] in the dtype asked for."""
+        if self._kept is not None:
+            return self._kept
+        first, *others = [part.read().to(self._dtype) for part in self.parts]
+        tensor = torch.cat((first, *others)) if others else first.contiguous()
+        if self._keeps:
+            self._kept = tensor
+        return tensor
