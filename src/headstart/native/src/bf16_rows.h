@@ -1,6 +1,7 @@
 // bf16 weights against rows rounded to bf16: what the matrix unit and the dot product have in common.
 #pragma once
 #include "linear.h"
+#include "twelve_bits_avx512.h"
 
 static void store_row_bf16(const Activations &to, int row, const float *x, int padded_inputs) {
   for (int k = 0; k < padded_inputs; k += 16) store_activation(ElementKind::bf16, to, row, k, load(x + k));

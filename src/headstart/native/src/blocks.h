@@ -1,6 +1,6 @@
 // Weights in blocks: an output's inputs 32 by 32, each block with a grid of its own, of half precision:
 //     4 bits: weight = unit * level + offset, level 0 to 15
-//     8 bits: weight = unit * (level - 128), level 1 to 255
+//     8 bits: weight = unit * (level - 128), level 1 to 255; where dot products are of signed bytes, 128 less
 //
 // So do GGUF's Q4_1, Q4_0 and Q4_K keep them, and Q8_0. Weights that stand on such a grid are found on it again, with
 // units and offsets of half precision, as in those files; others are rounded to the grid that suits a block best.
@@ -13,9 +13,9 @@
 
 constexpr int kBlockInputs = 32;
 
-static inline float rounded_to_half(float x) { return _cvtsh_ss(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
+static inline float rounded_to_half(float x) { return from_half(to_half(x)); }
 static inline void store_half(char *to, float x) {
-  const uint16_t half = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+  const uint16_t half = to_half(x);
   std::memcpy(to, &half, 2);
 }
 
@@ -144,7 +144,7 @@ struct FourBits {
 struct EightBits {
   static constexpr int kStepBytes = 128, kUnits = kBlockInputs / 4 * kStepBytes;
   static constexpr int kBytes = kUnits + kColumns * 2;
-  static constexpr int kZero = 128;  // the level that stands for it
+  static constexpr int kZero = kSignedBytes ? 0 : 128;  // the level that stands for it
 
   static void pack(char *block, int column, const float *w) {
     const EightBitGrid grid(w);

@@ -1,10 +1,10 @@
 // A decoder's packed weights.
 #pragma once
 #include <memory>
-#include <omp.h>
 
 #include "api.h"
 #include "kernel.h"
+#include "openmp.h"
 #include "rotation.h"
 #include "screen.h"
 

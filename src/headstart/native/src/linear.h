@@ -27,11 +27,6 @@ struct Activations {
 constexpr int kPlaneBytes = 64;      // of one row in one tile
 constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
 constexpr int kTileInputs = 32;      // of a tile of bf16 rows
-#if defined(HEADSTART_AVX512BF16)
-constexpr bool kTiledBf16 = true;
-#else
-constexpr bool kTiledBf16 = false;
-#endif
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.

@@ -39,12 +39,7 @@ static inline void noise_words(uint32_t *out, int64_t first, const HeadstartNois
   Words words[4];
   philox(words, load_words(counters), noise);
   for (int j = 0; j < 4; ++j) store_words(lanes[j], words[j]);
-  for (int i = 0; i < kCounters; i += 4) {
-    __m128 block[4];  // moved about, never computed with
-    for (int j = 0; j < 4; ++j) block[j] = _mm_load_ps(reinterpret_cast<const float *>(lanes[j] + i));
-    _MM_TRANSPOSE4_PS(block[0], block[1], block[2], block[3]);
-    for (int j = 0; j < 4; ++j) _mm_storeu_ps(reinterpret_cast<float *>(out + 4 * (i + j)), block[j]);
-  }
+  interleave(out, lanes);
 }
 
 static inline void row_words(uint32_t *out, int64_t count, const HeadstartNoise &noise) {
