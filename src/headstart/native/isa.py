@@ -30,15 +30,15 @@ class InstructionSet:
     multiplies_bytes: bool = True
     """Whether it has a dot product of 8-bit numbers."""
 
-    @property
-    def compiler_flags(self) -> tuple[str, ...]:
-        """The header of its traits (``src/traits.h``), and what the compiler may use, no more."""
-        baseline = _BASELINES.get(self.architecture or architecture())
+    def compiler_flags(self, target: str | None = None) -> tuple[str, ...]:
+        """The header of its traits (``src/traits.h``), and what the compiler may use, no more; of an instruction set
+        of any architecture, for ``target``, None for this machine's."""
+        baseline = _BASELINES.get(self.architecture or target or architecture())
         traits = f'-DHEADSTART_TRAITS="traits_{self.name.replace("-", "_")}.h"'
         return (traits, *([baseline] if baseline else []), *self.extensions)
 
 
-_x86 = partial(InstructionSet, architecture="x86_64")
+_x86, _arm = (partial(InstructionSet, architecture=name) for name in _BASELINES)
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
 _AVX2_CPU = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512")
@@ -70,9 +70,12 @@ INSTRUCTION_SETS = (
     _x86("avx512", _AVX512, _AVX512_CPU),
     _x86("avxvnni", (*_AVX2, "-mavxvnni"), _AVX2_CPU | {"avx_vnni"}),
     _x86("avx2", _AVX2, _AVX2_CPU, multiplies_bytes=False),
+    _arm("neon-bf16", ("-march=armv8.2-a+dotprod+bf16",), frozenset({"asimd", "asimddp", "bf16"})),
+    _arm("neon-dot", ("-march=armv8.2-a+dotprod",), frozenset({"asimd", "asimddp"})),
+    _arm("neon", (), frozenset({"asimd"}), multiplies_bytes=False),
     InstructionSet("generic", multiplies_bytes=False),
 )
-"""Fastest first."""
+"""Fastest first, of each architecture."""
 
 AMX_EMULATED = _x86("amx-emulated", _AVX512, _AVX512_CPU, has_matrix_unit=True)
 """The matrix-unit code with its tile instructions emulated: for tests on processors without the unit."""

@@ -36,15 +36,15 @@ logger = logging.getLogger(__name__)
 SOURCES = Path(__file__).parent / "src"
 """What is compiled."""
 
-_FLAGS = (
+CODE_FLAGS = (
     "-std=c++17",
     "-O3",
     "-ffp-contract=off",  # a product is fused where the source says so, nowhere else: the rows' bits depend on it
     "-fno-math-errno",
-    "-fvisibility=hidden",
-    "-shared",
-    "-fPIC",
 )
+"""What code is made of the sources, whatever it becomes part of; an instruction set adds its own."""
+
+_LIBRARY_FLAGS = ("-fvisibility=hidden", "-shared", "-fPIC")
 # The OpenMP runtime is the one that PyTorch has loaded. Apple's compiler needs to be told twice to look for its
 # directives, and comes without a runtime to link.
 _OPENMP_FLAGS = (
@@ -167,7 +167,7 @@ def _compiler() -> list[str] | None:
 
 def _command(compiler: Sequence[str], isa: InstructionSet, target: Path) -> list[str]:
     gnu = () if "clang" in _output([*compiler, "--version"]) else _GNU_FLAGS
-    flags = (*_FLAGS, *_OPENMP_FLAGS, *gnu, *isa.compiler_flags)
+    flags = (*CODE_FLAGS, *_LIBRARY_FLAGS, *_OPENMP_FLAGS, *gnu, *isa.compiler_flags())
     return [*compiler, *flags, str(SOURCES / "api.cpp"), "-o", str(target)]
 
 
@@ -202,7 +202,7 @@ def _file_name(isa: InstructionSet, version: str) -> str:
     """The key of a library: whatever its behaviour depends on, the compiler's version last."""
     options = [word for word in _compiler_words()[1:] if word.startswith("-")]
     key = hashlib.sha256()
-    for part in (*options, *_FLAGS, *isa.compiler_flags, sys.platform, architecture()):
+    for part in (*options, *CODE_FLAGS, *_LIBRARY_FLAGS, *isa.compiler_flags(), sys.platform, architecture()):
         key.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         key.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -3,8 +3,8 @@
 // As few tiles as possible hold anything: while the other half of a core is at work, tile registers to rename are few,
 // and a product with all eight in use takes twice to three times as long (docs/decisions/0030).
 #pragma once
-#include "bf16_rows.h"
 #include "blocks_vnni.h"
+#include "packed_pairs.h"
 #include "vnni.h"
 #include HEADSTART_TILES
 
