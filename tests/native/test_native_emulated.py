@@ -136,7 +136,7 @@ def test_neon_has_the_bits_of_avx2(answers: Callable[[str, Precision], Answer], 
 def test_every_set_is_near_the_one_used_here(
     answers: Callable[[str, Precision], Answer], isa: str, precision: Precision
 ) -> None:
-    """Levels of eight bits count from another zero, and rows are rounded to bf16 or not; eight bits of a row are few."""
+    """Levels of eight bits count from another zero, rows are rounded to bf16 or not; eight bits of a row are few."""
     limit = 1e-5 if precision == "fp32" else 0.06 if precision.endswith("fast") else 0.02
     for there, here in zip(answers(isa, precision).logits, logits_here("generic", precision), strict=False):
         assert np.abs(there - here.numpy()).mean() < limit * here.std().item()
