@@ -62,6 +62,7 @@ def build(isa: InstructionSet, to: Path) -> Path:
     """
     source = Path(__file__).with_name("emulated_passes.cpp")
     flags = (*loader.CODE_FLAGS, *isa.compiler_flags(TARGET), "-fopenmp", "-static", f"-I{loader.SOURCES}")
+    flags += (*loader.WARNINGS, "-Werror")
     subprocess.run([COMPILER, *flags, str(source), "-o", str(to)], check=True)
     return to
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 from ctypes import POINTER, Structure
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -17,7 +16,6 @@ from headstart.models.config import Activation, NormKind
 from headstart.models.stretch import MOST_GUESSERS
 from headstart.native import heads, library, packing, storage
 from headstart.native.backend import PRECISIONS
-from headstart.native.isa import AMX_EMULATED, INSTRUCTION_SETS
 from headstart.native.loader import SOURCES
 
 _NUMBERS = {
@@ -175,22 +173,3 @@ def test_enumerations_are_in_the_same_order() -> None:
         "beside": heads._BESIDE,
         "beside_normed": heads._BESIDE_NORMED,
     }
-
-
-OF_PROCESSORS = r"(traits|vector|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
-GENERAL = [path for path in sorted(SOURCES.iterdir()) if not re.fullmatch(OF_PROCESSORS, path.stem)]
-GENERAL += [SOURCES / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic")]
-GENERAL += [SOURCES / f"{name}.h" for name in ("dot_bytes_quads", "dot_bytes_generic", "traits_generic", "blocks_vnni")]
-
-
-@pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.name)
-def test_general_headers_name_no_processor(path: Path) -> None:
-    text = re.sub(r"//.*", "", path.read_text())
-    named = r"_mm\w*_\w+|__m\d+\w*|immintrin|arm_neon|asm\b|__(AVX|SSE|ARM|x86|aarch|i386)\w*|defined\(HEADSTART\w*"
-    assert re.search(named, text) is None
-
-
-@pytest.mark.parametrize("isa", [*INSTRUCTION_SETS, AMX_EMULATED], ids=lambda isa: isa.name)
-def test_each_instruction_set_has_its_traits(isa: object) -> None:
-    (traits,) = re.findall(r'HEADSTART_TRAITS="(.*?)"', " ".join(isa.compiler_flags()))  # type: ignore[attr-defined]
-    assert (SOURCES / traits).exists()

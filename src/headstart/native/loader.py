@@ -44,6 +44,10 @@ CODE_FLAGS = (
 )
 """What code is made of the sources, whatever it becomes part of; an instruction set adds its own."""
 
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wcast-align")
+"""What the sources are free of, with any compiler that tests have: no user sees warnings of ours. Not among them:
+-Wsign-conversion (sizes are ``int`` here, and index vectors), -Wshadow and -Wdouble-promotion (both are meant)."""
+
 _LIBRARY_FLAGS = ("-fvisibility=hidden", "-shared", "-fPIC")
 # The OpenMP runtime is the one that PyTorch has loaded. Apple's compiler needs to be told twice to look for its
 # directives, and comes without a runtime to link.

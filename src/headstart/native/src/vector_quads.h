@@ -144,7 +144,7 @@ static inline void store_one_plane(uint8_t *plane, Lanes x, int offset) {
   store_bytes(plane, x, [&](QuadWords value) { return value + static_cast<uint32_t>(offset); });
 }
 static inline void store_two_planes(uint8_t *high, uint8_t *low, Lanes x, int offset) {
-  store_bytes(high, x, [&](QuadWords value) { return (value + 128 >> 8) + static_cast<uint32_t>(offset); });
+  store_bytes(high, x, [&](QuadWords value) { return ((value + 128) >> 8) + static_cast<uint32_t>(offset); });
   store_one_plane(low, x, offset);
 }
 static inline Lanes load_int32(const int32_t *p) {
