@@ -32,7 +32,45 @@ def test_flags_are_those_of_the_first_processor(told: Path) -> None:
     assert processor.cpu_flags() == {"fpu", "avx2", "fma"}
 
 
-@pytest.mark.parametrize("text", [None, "", "Processor\t: ARMv8\nFeatures\t: fp asimd\n"])
+def test_arm_calls_its_flags_features(told: Path) -> None:
+    told.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp bf16\nCPU architecture: 8\n\nprocessor\t: 1\n")
+    assert processor.cpu_flags() == {"fp", "asimd", "asimddp", "bf16"}
+    assert processor.amd_family() == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "flags"),
+    [
+        ("hw.optional.AdvSIMD: 1\nhw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_BF16: 0\n", "asimd asimddp"),
+        ("hw.optional.arm.FEAT_DotProd: 1\nhw.optional.arm.FEAT_BF16: 1\n", "asimddp bf16"),
+        (
+            "machdep.cpu.features: FPU AVX1.0 FMA F16C\nmachdep.cpu.leaf7_features: AVX2 AVX512F AVX512VNNI\n",
+            "fpu avx1.0 fma f16c avx2 avx512f avx512_vnni",
+        ),
+        ("", ""),
+    ],
+)
+def test_macos_is_asked_by_sysctl(told: Path, monkeypatch: pytest.MonkeyPatch, said: str, flags: str) -> None:
+    sysctl = told.parent / "sysctl"
+    sysctl.write_text(f"#!/bin/sh\ncat << end\n{said}end\nexit 1\n")  # as where it knows some of the names only
+    sysctl.chmod(0o755)
+    monkeypatch.setattr(processor, "_SYSCTL", str(sysctl))
+    monkeypatch.setattr(processor.sys, "platform", "darwin")
+    assert processor.cpu_flags() == set(flags.split())
+    processor.cpu_flags.cache_clear()
+    monkeypatch.setattr(processor, "_SYSCTL", str(told.parent / "none"))
+    assert processor.cpu_flags() == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"), [("x86_64", "x86_64"), ("AMD64", "x86_64"), ("arm64", "aarch64"), ("riscv64", "riscv64")]
+)
+def test_an_architecture_has_one_name(monkeypatch: pytest.MonkeyPatch, machine: str, name: str) -> None:
+    monkeypatch.setattr(processor.platform, "machine", lambda: machine)
+    assert processor.architecture() == name
+
+
+@pytest.mark.parametrize("text", [None, "", "isa\t: rv64imafdc\nmmu\t: sv39\n"])
 def test_a_system_that_tells_nothing_has_nothing(told: Path, text: str | None) -> None:
     if text is not None:
         told.write_text(text)
@@ -88,6 +126,8 @@ _ALL = "avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni"
         ("", f"{_ALL} avx512_bf16", "avx512"),
         ("", "avx2 fma f16c avx_vnni", "avxvnni"),
         ("", "avx2 fma f16c", "avx2"),
+        ("", "avx", "generic"),
+        ("", "", "generic"),
     ],
 )
 def test_the_fastest_set_is_taken_and_bf16_dot_products_only_at_full_rate(

@@ -1,20 +1,41 @@
-"""What this processor has, as Linux tells it, and what of that PyTorch must not use."""
+"""What this processor has, as its system tells it, and what of that PyTorch must not use."""
 
 from __future__ import annotations
 
 import os
+import platform
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
+_SYSCTL = "/usr/sbin/sysctl"
 _TILE_LEAF = 0x1D  # of CPUID: how large the matrix unit's tiles are
 _MOST_VARIABLE, _MOST_WITHOUT_TILES = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
+
+# What macOS calls otherwise than Linux: of Arm each feature is a number of its own, of x86 all stand in two lists.
+_APPLE_ARM = {
+    "hw.optional.AdvSIMD": "asimd",
+    "hw.optional.arm.FEAT_DotProd": "asimddp",
+    "hw.optional.arm.FEAT_BF16": "bf16",
+}
+_APPLE_X86 = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
+
+
+def architecture() -> str:
+    """ "x86_64", "aarch64" or what else the system calls it."""
+    name = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
 
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """Feature names of this processor; empty where they cannot be read."""
-    return frozenset(_cpuinfo().get("flags", "").split())
+    """Feature names of this processor, as Linux has them; empty where they cannot be read."""
+    if sys.platform == "darwin":
+        return _apple_flags()
+    found = _cpuinfo()
+    return frozenset(found.get("flags", found.get("Features", "")).split())
 
 
 def hides_tiles() -> bool:
@@ -42,3 +63,20 @@ def _cpuinfo() -> dict[str, str]:
     except OSError:
         return {}
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+
+
+def _apple_flags() -> frozenset[str]:
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in _sysctl().splitlines())}
+    of_arm = {ours for theirs, ours in _APPLE_ARM.items() if told.get(theirs) == "1"}
+    # "AVX1.0" and "AVX2"; "AVX512VNNI" is "avx512_vnni" here.
+    of_x86 = " ".join(told.get(name, "") for name in _APPLE_X86).lower().replace("avx512vnni", "avx512_vnni").split()
+    return frozenset(of_arm).union(of_x86)
+
+
+def _sysctl() -> str:
+    """What macOS tells; names that it does not know are left out."""
+    command = [_SYSCTL, *_APPLE_ARM, *_APPLE_X86]
+    try:
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

@@ -14,11 +14,19 @@ from headstart.models.backend import Backend, KVStorage, PassBatch
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
 from headstart.native.backend import NativeBackend
+from headstart.native.isa import by_name
 from headstart.native.loader import load_library
 from headstart.native.precision import Precision
+from headstart.processor import architecture
 
 BLOCK = 32
-ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2")
+ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2", "neon-bf16", "neon-dot", "neon", "generic")
+FUSED = ("avx512", "avxvnni", "avx2", "neon-dot", "neon")
+"""Those of one arithmetic: fused multiply-adds of floats, whatever the width of vectors."""
+X86 = ISAS[:6]
+"""Those that multiply unsigned by signed bytes."""
+ROUND_ROWS = ("amx", "amx-emulated", "avx512bf16", "neon-bf16")
+"""Those that round rows to bf16 where weights are bf16."""
 
 
 def small_config(**changes: object) -> ModelConfig:
@@ -97,12 +105,13 @@ def has_isa(isa: str) -> bool:
 
 
 def isa_params(names: Sequence[str] = ISAS) -> list[object]:
-    """One parameter for each instruction set, skipped with a reason where it cannot run."""
+    """One parameter for each instruction set of this architecture, skipped with a reason where it cannot run."""
     return [
         pytest.param(
             name, marks=pytest.mark.skipif(not has_isa(name), reason=f"no compiler or no {name} on this machine")
         )
         for name in names
+        if (isa := by_name(name)) is not None and isa.architecture in (None, architecture())
     ]
 
 

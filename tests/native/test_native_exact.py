@@ -9,6 +9,7 @@ import pytest
 import torch
 from native_cases import (
     BLOCK,
+    FUSED,
     Rows,
     has_isa,
     isa_params,
@@ -60,7 +61,7 @@ def test_any_chunking(config: object, precision: Precision, isa: str) -> None:
         assert torch.equal(run_chunks(backend, storage_of(backend), tokens, sizes, SHUFFLED), expected), sizes
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avxvnni", "avx2")))
+@pytest.mark.parametrize("isa", isa_params())
 @each_precision
 def test_every_row_count(precision: Precision, isa: str) -> None:
     backend = native(CONFIGS["grouped"], precision, isa)
@@ -118,7 +119,7 @@ def test_trees_across_the_chunk_border(config: object, precision: Precision, isa
         check_tree(backend, base, random_tree(12, seed=base), seed=base)
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "avx512bf16", "avx512", "avxvnni", "avx2")))
+@pytest.mark.parametrize("isa", isa_params())
 def test_tree_larger_than_a_panel(isa: str) -> None:
     check_tree(native(CONFIGS["grouped"], "bf16", isa), 40, [-1, 0, *random_tree(300, seed=5)[2:]], seed=5)
 
@@ -333,10 +334,10 @@ def test_rows_that_nobody_asks_of_end_early(wanted: list[int], parallel: bool, p
     assert torch.equal(said[0], said[2])
 
 
-VECTORS = [isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)]
+VECTORS = [isa for isa in FUSED if has_isa(isa)]
 
 
-@pytest.mark.skipif(len(VECTORS) < 2, reason="needs a compiler, and two of AVX-512, AVX-VNNI and AVX2")
+@pytest.mark.skipif(len(VECTORS) < 2, reason=f"needs a compiler, and two of {FUSED}")
 @each_precision
 def test_vectors_of_any_width_agree(precision: Precision) -> None:
     tokens, tree = random_tokens(50), random_tree(12, seed=2)

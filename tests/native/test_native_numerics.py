@@ -85,7 +85,7 @@ def mean_error(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().mean())
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2")))
+@pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("name", SHAPES)
 def test_fp32_equals_torch(name: str, isa: str) -> None:
     config = SHAPES[name]
@@ -98,7 +98,7 @@ def test_fp32_equals_torch(name: str, isa: str) -> None:
     np.testing.assert_allclose(taps.states, expected_taps.states, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16", "avx512")))
+@pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("name", SHAPES)
 def test_bf16_is_at_least_as_close_as_torch_bf16(name: str, isa: str) -> None:
     config = SHAPES[name]
@@ -123,7 +123,7 @@ def rounded_weights(weights: DecoderWeights) -> DecoderWeights:
     return replace(weights, layers=layers, head=rounded_per_channel(weights.head))
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2")))
+@pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize(("precision", "limit"), [("int8", 0.01), ("int8-fast", 0.06)])
 @pytest.mark.parametrize("name", ["llama", "odd sizes", "biases", "parallel residual"])
 def test_int8_is_the_float_model_with_rounded_weights(name: str, precision: Precision, limit: float, isa: str) -> None:
@@ -135,7 +135,7 @@ def test_int8_is_the_float_model_with_rounded_weights(name: str, precision: Prec
     assert mean_error(actual, expected) < limit * float(expected.std())
 
 
-@pytest.mark.parametrize("isa", isa_params(("amx", "amx-emulated", "avx512bf16", "avx512")))
+@pytest.mark.parametrize("isa", isa_params())
 def test_early_exit_and_long_context(isa: str) -> None:
     config = small_config(layers=(LayerConfig(),) * 3)
     tokens = random_tokens(700)
@@ -149,7 +149,7 @@ def test_early_exit_and_long_context(isa: str) -> None:
     np.testing.assert_allclose(actual.hidden[2], expected.hidden[2], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("isa", isa_params(("avx512bf16", "avx512", "avxvnni", "avx2")))
+@pytest.mark.parametrize("isa", isa_params())
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 @pytest.mark.parametrize("changes", [{}, {"embedding_scale": 9.8}, {"learned_positions": True}], ids=str)
 def test_inputs_in_place_of_tokens(isa: str, precision: Precision, changes: dict[str, object]) -> None:

@@ -18,7 +18,7 @@ from headstart.sampling.noise import SequenceNoise, Stream, philox4x32_array
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
 
-ALL_ISAS = isa_params(("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2"))
+ALL_ISAS = isa_params()
 NOISE = NoiseKey((5, 2**32 - 1), (7, 3, 1 << 28))
 SETTINGS: tuple[dict[str, object], ...] = (
     {},

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from headstart.processor import amd_family
+from headstart.processor import amd_family, architecture
+
+_BASELINES = {"x86_64": "-march=x86-64", "aarch64": "-march=armv8-a"}
+"""What every processor of an architecture has, whatever the compiler is set to; of others that is its choice."""
 
 
 @dataclass(frozen=True)
@@ -13,48 +17,67 @@ class InstructionSet:
     """One way to compile the native sources."""
 
     name: str
-    compiler_flags: tuple[str, ...]
-    cpu_flags: frozenset[str]
-    """Names in /proc/cpuinfo that it needs."""
+    extensions: tuple[str, ...] = ()
+    """What the compiler is to use beyond the baseline."""
+    cpu_flags: frozenset[str] = frozenset()
+    """Names of ``processor.cpu_flags`` that it needs."""
+    architecture: str | None = None
+    """As ``processor.architecture`` calls it; None: any."""
     pays: Callable[[], bool] = lambda: True
     """Whether a processor that has all of it is faster with it than with the next one."""
+    has_matrix_unit: bool = False
+    """Whether it multiplies whole tiles at once."""
+    multiplies_bytes: bool = True
+    """Whether it has a dot product of 8-bit numbers."""
+
+    def compiler_flags(self, target: str | None = None) -> tuple[str, ...]:
+        """The header of its traits (``src/traits.h``), and what the compiler may use, no more; of an instruction set
+        of any architecture, for ``target``, None for this machine's."""
+        baseline = _BASELINES.get(self.architecture or target or architecture())
+        traits = f'-DHEADSTART_TRAITS="traits_{self.name.replace("-", "_")}.h"'
+        return (traits, *([baseline] if baseline else []), *self.extensions)
 
 
+_x86, _arm = (partial(InstructionSet, architecture=name) for name in _BASELINES)
 _AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX2_CPU = frozenset({"avx2", "fma", "f16c"})
 _AVX512 = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mprefer-vector-width=512")
-_AVX512_CPU = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx2", "fma", "f16c"})
+_AVX512_CPU = _AVX2_CPU | {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}
 
 # Families of AMD's processors. Both multiply bf16 pairs as fast as floats, where others take twice as long or more
 # (docs/decisions/0032); the fourth generation, whose registers are twice as wide as its units, asks memory another way.
 _ZEN4, _ZEN5 = 0x19, 0x1A
 
 INSTRUCTION_SETS = (
-    InstructionSet(
+    _x86(
         "amx",
-        ("-DHEADSTART_AMX", *_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+        (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         _AVX512_CPU | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
+        has_matrix_unit=True,
     ),
-    InstructionSet(
+    _x86(
         "avx512bf16",
-        ("-DHEADSTART_AVX512BF16", *_AVX512, "-mavx512bf16"),
+        (*_AVX512, "-mavx512bf16"),
         _AVX512_CPU | {"avx512_bf16"},
-        lambda: amd_family() >= _ZEN5,
+        pays=lambda: amd_family() >= _ZEN5,
     ),
-    InstructionSet(
+    _x86(
         "zen4",
-        ("-DHEADSTART_AVX512BF16", "-DHEADSTART_ZEN4", *_AVX512, "-mavx512bf16"),
+        (*_AVX512, "-mavx512bf16"),
         _AVX512_CPU | {"avx512_bf16"},
-        lambda: amd_family() == _ZEN4,
+        pays=lambda: amd_family() == _ZEN4,
     ),
-    InstructionSet("avx512", ("-DHEADSTART_AVX512", *_AVX512), _AVX512_CPU),
-    InstructionSet(
-        "avxvnni", ("-DHEADSTART_AVXVNNI", *_AVX2, "-mavxvnni"), frozenset({"avx2", "fma", "f16c", "avx_vnni"})
-    ),
-    InstructionSet("avx2", ("-DHEADSTART_AVX2", *_AVX2), frozenset({"avx2", "fma", "f16c"})),
+    _x86("avx512", _AVX512, _AVX512_CPU),
+    _x86("avxvnni", (*_AVX2, "-mavxvnni"), _AVX2_CPU | {"avx_vnni"}),
+    _x86("avx2", _AVX2, _AVX2_CPU, multiplies_bytes=False),
+    _arm("neon-bf16", ("-march=armv8.2-a+dotprod+bf16",), frozenset({"asimd", "asimddp", "bf16"})),
+    _arm("neon-dot", ("-march=armv8.2-a+dotprod",), frozenset({"asimd", "asimddp"})),
+    _arm("neon", (), frozenset({"asimd"}), multiplies_bytes=False),
+    InstructionSet("generic", multiplies_bytes=False),
 )
-"""Fastest first."""
+"""Fastest first, of each architecture."""
 
-AMX_EMULATED = InstructionSet("amx-emulated", ("-DHEADSTART_AMX", "-DHEADSTART_AMX_EMULATED", *_AVX512), _AVX512_CPU)
+AMX_EMULATED = _x86("amx-emulated", _AVX512, _AVX512_CPU, has_matrix_unit=True)
 """The matrix-unit code with its tile instructions emulated: for tests on processors without the unit."""
 
 

@@ -6,6 +6,8 @@ import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
 from typing import TYPE_CHECKING
 
+from headstart.native.isa import InstructionSet
+
 
 class Shape(Structure):
     """``HeadstartShape``."""
@@ -249,24 +251,16 @@ _SIGNATURES = {
 class Library:
     """One loaded library; each function of the interface is an attribute named without its prefix."""
 
-    def __init__(self, handle: ctypes.CDLL, isa: str, file_name: str) -> None:
-        self.isa = isa
+    def __init__(self, handle: ctypes.CDLL, isa: InstructionSet, file_name: str) -> None:
+        self.isa = isa.name
         self.file_name = file_name
         """Stands for everything that its behaviour depends on."""
+        self.has_matrix_unit = isa.has_matrix_unit
+        self.multiplies_bytes = isa.multiplies_bytes
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(handle, f"headstart_{name}")
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
-
-    @property
-    def has_matrix_unit(self) -> bool:
-        """Whether it multiplies whole tiles at once."""
-        return self.isa.startswith("amx")
-
-    @property
-    def multiplies_bytes(self) -> bool:
-        """Whether it has a dot product of 8-bit numbers."""
-        return self.isa != "avx2"
 
     if TYPE_CHECKING:
 

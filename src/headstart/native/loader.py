@@ -16,6 +16,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,32 +29,38 @@ from headstart.errors import ConfigError
 from headstart.native import isa as isa_module
 from headstart.native.isa import InstructionSet
 from headstart.native.library import Library
-from headstart.processor import cpu_flags
+from headstart.processor import architecture, cpu_flags
 
 logger = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "src"
 """What is compiled."""
 
-_FLAGS = (
+CODE_FLAGS = (
     "-std=c++17",
-    "-march=x86-64",  # whatever the compiler is configured for: an instruction set adds what it needs, and no more
     "-O3",
     "-ffp-contract=off",  # a product is fused where the source says so, nowhere else: the rows' bits depend on it
     "-fno-math-errno",
-    "-fno-gnu-unique",
-    "-fvisibility=hidden",
-    "-fopenmp",
-    "-shared",
-    "-fPIC",
 )
+"""What code is made of the sources, whatever it becomes part of; an instruction set adds its own."""
+
+WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wcast-align")
+"""What the sources are free of, with any compiler that tests have: no user sees warnings of ours. Not among them:
+-Wsign-conversion (sizes are ``int`` here, and index vectors), -Wshadow and -Wdouble-promotion (both are meant)."""
+
+_LIBRARY_FLAGS = ("-fvisibility=hidden", "-shared", "-fPIC")
+# The OpenMP runtime is the one that PyTorch has loaded. Apple's compiler needs to be told twice to look for its
+# directives, and comes without a runtime to link.
+_OPENMP_FLAGS = (
+    ("-Xpreprocessor", "-fopenmp", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-fopenmp",)
+)
+_GNU_FLAGS = ("-fno-gnu-unique",)  # so that a library can be unloaded; no other compiler has or needs it
 
 
 def load_library(name: str | None = None) -> Library | None:
     """The library for the fastest instruction set that works here, compiled if need be; None if there is none.
 
-    ``name`` (or else the environment variable HEADSTART_NATIVE) names one instruction set instead: "amx",
-    "avx512bf16", "zen4", "avx512", "avxvnni", "avx2", "amx-emulated"; "0" means none.
+    ``name`` (or else the environment variable HEADSTART_NATIVE) names one of ``native.isa`` instead; "0" means none.
     """
     usable = usable_sets(name)
     for isa in usable:
@@ -72,14 +79,15 @@ def usable_sets(name: str | None = None) -> list[InstructionSet]:
     wanted = name or os.environ.get("HEADSTART_NATIVE") or None
     if wanted == "0":
         return []
-    candidates: Sequence[InstructionSet] = [isa for isa in isa_module.INSTRUCTION_SETS if isa.pays()]
+    here = (None, architecture())
+    candidates = [isa for isa in isa_module.INSTRUCTION_SETS if isa.architecture in here and isa.pays()]
     if wanted is not None:
         chosen = isa_module.by_name(wanted)
         if chosen is None:
             _warn(f"HEADSTART_NATIVE={wanted} names no instruction set; using PyTorch")
             return []
-        candidates = (chosen,)
-    usable = [isa for isa in candidates if isa.cpu_flags <= cpu_flags()]
+        candidates = [chosen]
+    usable = [isa for isa in candidates if isa.architecture in here and isa.cpu_flags <= cpu_flags()]
     if not usable:
         _warn(f"this processor lacks {' / '.join(isa.name for isa in candidates)}; using PyTorch")
     return usable
@@ -119,8 +127,7 @@ def compile_library(isa: InstructionSet) -> Path:
             return target
         try:
             # The compiler holds the lock, too: it may outlive this process.
-            command = [*compiler, *_FLAGS, *isa.compiler_flags, str(SOURCES / "api.cpp"), "-o", str(partial)]
-            _output(command, pass_fds=(lock.fileno(),))
+            _output(_command(compiler, isa, partial), pass_fds=(lock.fileno(),))
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
@@ -140,7 +147,7 @@ def _load(isa: InstructionSet) -> Library | None:
         if path is None and _compiler() is None:
             return None
         path = path or compile_library(isa)
-        library = Library(ctypes.CDLL(str(path)), isa.name, path.name)
+        library = Library(ctypes.CDLL(str(path)), isa, path.name)
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
         return None
@@ -161,6 +168,12 @@ def _compiler() -> list[str] | None:
     """The command that compiles, as CXX names it; None where there is none."""
     words = _compiler_words()
     return None if shutil.which(words[0]) is None else words
+
+
+def _command(compiler: Sequence[str], isa: InstructionSet, target: Path) -> list[str]:
+    gnu = () if "clang" in _output([*compiler, "--version"]) else _GNU_FLAGS
+    flags = (*CODE_FLAGS, *_LIBRARY_FLAGS, *_OPENMP_FLAGS, *gnu, *isa.compiler_flags())
+    return [*compiler, *flags, str(SOURCES / "api.cpp"), "-o", str(target)]
 
 
 def _no_compiler() -> str:
@@ -194,7 +207,7 @@ def _file_name(isa: InstructionSet, version: str) -> str:
     """The key of a library: whatever its behaviour depends on, the compiler's version last."""
     options = [word for word in _compiler_words()[1:] if word.startswith("-")]
     key = hashlib.sha256()
-    for part in (*options, *_FLAGS, *isa.compiler_flags):
+    for part in (*options, *CODE_FLAGS, *_LIBRARY_FLAGS, *isa.compiler_flags(), sys.platform, architecture()):
         key.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         key.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -57,15 +57,6 @@ static inline Lanes add_block(Lanes sum, Lanes dots, const ColumnGrids &grids, c
   return fma(grids.offset, splat(row.sum[block % 2]), fma(dots * splat(row.unit[block % 2]), grids.unit, sum));
 }
 
-// Rows at a time, as many as the registers hold sums of integers and of floats for.
-#if defined(__AVX512VNNI__)
-template <int kPlanes> constexpr int kRowsAtOnce = kPlanes == 2 ? 4 : 6;
-#elif defined(__AVXVNNI__)
-template <int kPlanes> constexpr int kRowsAtOnce = kPlanes == 2 ? 1 : 2;
-#else
-template <int kPlanes> constexpr int kRowsAtOnce = 4;
-#endif
-
 // out[kRows][32] = rows from `row` on times the pair's columns, scales applied: each instruction set has its own.
 template <class Blocks, int kRows, int kPlanes>
 static inline void multiply_block_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
@@ -75,7 +66,7 @@ static inline void multiply_block_rows(const PackedLinear &linear, int pair, con
 template <class Blocks, int kPlanes>
 static inline void multiply_blocks(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
                                    int row, int rows, ReadAhead *ahead, float *out) {
-  in_groups<kRowsAtOnce<kPlanes>>(linear, weights, rows, ahead, [&](auto known, int first, Prefetch ask) {
+  in_groups<kBlockRows[kPlanes - 1]>(linear, weights, rows, ahead, [&](auto known, int first, Prefetch ask) {
     float *const to = out + first * kColumns;
     multiply_block_rows<Blocks, known.value, kPlanes>(linear, pair, weights, a, row + first, to, ask);
   });

@@ -1,6 +1,6 @@
 // Weights in blocks: an output's inputs 32 by 32, each block with a grid of its own, of half precision:
 //     4 bits: weight = unit * level + offset, level 0 to 15
-//     8 bits: weight = unit * (level - 128)
+//     8 bits: weight = unit * (level - 128); where dot products are of signed bytes, levels are 128 less
 //
 // So do GGUF's Q4_1, Q4_0 and Q4_K keep them, and Q8_0. Where a file says which grid weights stand on, they are put on
 // that one; else they are found on theirs again, with units and offsets of half precision, as in those files. Others are
@@ -28,9 +28,9 @@ struct PackingLoss {
   }
 };
 
-static inline float rounded_to_half(float x) { return _cvtsh_ss(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT)); }
+static inline float rounded_to_half(float x) { return from_half(to_half(x)); }
 static inline void store_half(char *to, float x) {
-  const uint16_t half = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+  const uint16_t half = to_half(x);
   std::memcpy(to, &half, 2);
 }
 
@@ -177,7 +177,7 @@ struct FourBits {
 struct EightBits {
   static constexpr int kStepBytes = 128, kUnits = kBlockInputs / 4 * kStepBytes;
   static constexpr int kBytes = kUnits + kColumns * 2;
-  static constexpr int kZero = 128;  // the level that stands for it
+  static constexpr int kZero = kSignedBytes ? 0 : 128;  // the level that stands for it
 
   static float pack(char *block, int column, const float *w, StoredGrid known) {
     const EightBitGrid grid(w, known);

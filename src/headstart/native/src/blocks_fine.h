@@ -4,9 +4,10 @@
 #pragma once
 #include "block_rows.h"
 
-// For every four inputs of 32 columns 128 bytes, [column][input]; then units [16 inputs][column], and offsets.
+// For every four inputs of 32 columns 128 bytes, [column][input]; then units [16 inputs][column], and offsets. Where dot
+// products are of signed bytes, levels are stored 128 less.
 struct FineBits {
-  static constexpr int kInputs = 16, kStepBytes = 128, kUnits = kBlockInputs / 4 * kStepBytes;
+  static constexpr int kZero = kSignedBytes ? 128 : 0, kInputs = 16, kStepBytes = 128, kUnits = kBlockInputs / 4 * kStepBytes;
   static constexpr int kUnitsBytes = kColumns * 2, kOffsets = kUnits + 2 * kUnitsBytes;
   static_assert(kFineBlockBytes == kOffsets + 2 * kUnitsBytes, "room in `plan_linear`");
 };
@@ -24,7 +25,7 @@ static inline float pack_fine_grid(char *block, int half, int column, const floa
       known.unit != 0.f ? min(max(round(place), splat(0.f)), splat(255.f)) : splat(0.f);
   const Lanes off = fma(level, splat(unit), splat(offset)) - all;
   uint8_t levels[FineBits::kInputs];
-  store_one_plane(levels, level, 0);
+  store_one_plane(levels, level, -FineBits::kZero);
   for (int k = 0; k < FineBits::kInputs; k += 4)
     std::memcpy(block + (half * 4 + k / 4) * FineBits::kStepBytes + column * 4, levels + k, 4);
   store_half(block + FineBits::kUnits + half * FineBits::kUnitsBytes + column * 2, unit);
@@ -75,11 +76,17 @@ static void store_row_fine(const Activations &to, int row, const float *x, int p
   }
 }
 
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+// The offset of 16 columns, as it goes with the levels that are stored.
+static inline Lanes fine_offset(const char *at, Lanes unit) {
+  const Lanes offset = load_half(at);
+  return FineBits::kZero ? fma(unit, splat(static_cast<float>(FineBits::kZero)), offset) : offset;
+}
+
+#ifdef HEADSTART_DOT_BYTES
 
 #include "dot_bytes.h"
 
-constexpr int kFineRows = kRowsAtOnce<2>;
+constexpr int kFineRows = kBlockRows[1];
 
 template <int kRows>
 static inline void multiply_fine_rows(const PackedLinear &linear, int pair, const char *weights, const Activations &a,
@@ -118,7 +125,7 @@ static inline void multiply_fine_rows(const PackedLinear &linear, int pair, cons
       for (int half = 0; half < 2; ++half) {
         const int place = part * FineBits::kUnitsBytes + half * 32;
         const Lanes unit = load_half(weights + FineBits::kUnits + place);
-        const Lanes offset = load_half(weights + FineBits::kOffsets + place);
+        const Lanes offset = fine_offset(weights + FineBits::kOffsets + place, unit);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const Sums dots = (sum[r][0][half] << 8) + sum[r][1][half];
@@ -164,7 +171,7 @@ static inline void multiply_fine_rows(const PackedLinear &linear, int pair, cons
       for (int half = 0; half < 2; ++half) {
         const int place = part * FineBits::kUnitsBytes + half * 32;
         const Lanes unit = load_half(weights + FineBits::kUnits + place);
-        const Lanes offset = load_half(weights + FineBits::kOffsets + place);
+        const Lanes offset = fine_offset(weights + FineBits::kOffsets + place, unit);
         const Lanes scaled = load_int32(dots + half * 16) * splat(of_row.unit[block % 2]);
         total[half] = fma(offset, splat(of_row.sum[block % 2 * 2 + part]), fma(scaled, unit, total[half]));
       }

@@ -9,6 +9,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "traits.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "pairs of bf16 are read as words, the even one first");
+
 struct Bf16 {
   uint16_t bits;
 };
@@ -33,12 +37,6 @@ constexpr int kColumns = 32;      // columns of a pair tile
 constexpr int kPageKeys = 32;     // keys of a cache page
 constexpr int kChunkKeys = 512;   // attention merges partial results at multiples of this position
 constexpr int kChunkPages = kChunkKeys / kPageKeys;
-// Query rows of an attention tile: what a tile of the matrix unit holds, else twice what registers hold.
-#if defined(HEADSTART_AMX)
-constexpr int kTileEntries = 16;
-#else
-constexpr int kTileEntries = 24;
-#endif
 
 template <class Cell> struct TileOrder;
 template <> struct TileOrder<Bf16> {

@@ -69,7 +69,7 @@ static inline void context_logits(const HeadstartContext &context, const float *
     if (eps > 0.f) {
       float squares = 0.f;
       for (int k = 0; k < hidden; ++k) squares += state[k] * state[k];
-      scale = 1.f / std::sqrt(squares / hidden + eps);
+      scale = 1.f / std::sqrt(squares / static_cast<float>(hidden) + eps);
     }
     float *const to = logits + static_cast<size_t>(row) * stride;
     all_dots(

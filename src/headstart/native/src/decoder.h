@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <omp.h>
 
 #include "api.h"
 #include "embedding_table.h"
 #include "kernel.h"
+#include "openmp.h"
 #include "rotation.h"
 #include "screen.h"
 

@@ -1,73 +1,8 @@
-// The 8-bit dot product (VNNI) on sixteen columns: sums of unsigned times signed bytes, four at a time. One register of
-// AVX-512, or two of AVX2 (AVX-VNNI).
+// The dot product of bytes on sixteen columns: sums of products, four at a time. Each instruction set that has one says
+// how many rows times planes have sums of 32 columns in its registers (kHeldSums), and what `Sums` of sixteen columns are
+// and `Bytes` [16 columns][4].
 #pragma once
 #include <cstring>
 
-#include "vector.h"
-
-#if defined(__AVX512VNNI__)
-
-constexpr int kHeldSums = 12;  // rows times planes whose 32 columns the registers hold
-
-// 32-bit sums, typed as what the instruction works on: of __m512i, whose lanes are 64 bits wide, gcc 12 copies every
-// sum into a register of the other type and back around each product, and spills.
-typedef int32_t Sums __attribute__((vector_size(64)));
-typedef __m512i Bytes;  // [16 columns][4]
-
-static inline Sums dot(Sums sum, Bytes unsigned_bytes, Bytes signed_bytes) {
-  return (Sums)_mm512_dpbusd_epi32((__m512i)sum, unsigned_bytes, signed_bytes);
-}
-static inline Lanes to_floats(Sums sum) { return {_mm512_cvtepi32_ps((__m512i)sum)}; }
-static inline Sums load_sums(const int32_t *p) { return (Sums)_mm512_loadu_si512(p); }
-
-static inline Bytes load_bytes(const char *p) { return _mm512_load_si512(p); }
-static inline Bytes splat_four(int32_t four) { return _mm512_set1_epi32(four); }
-static inline Bytes lower_halves(Bytes b) { return _mm512_and_si512(b, _mm512_set1_epi8(15)); }
-static inline Bytes upper_halves(Bytes b) { return lower_halves(_mm512_srli_epi16(b, 4)); }
-
-#else
-
-constexpr int kHeldSums = 3;
-
-typedef int32_t EightSums __attribute__((vector_size(32)));
-struct Sums {
-  EightSums lo, hi;
-};
-struct Bytes {
-  __m256i lo, hi;
-};
-
-static inline EightSums dot(EightSums sum, __m256i unsigned_bytes, __m256i signed_bytes) {
-  return (EightSums)_mm256_dpbusd_avx_epi32((__m256i)sum, unsigned_bytes, signed_bytes);
-}
-static inline Sums dot(Sums sum, Bytes unsigned_bytes, Bytes signed_bytes) {
-  return {dot(sum.lo, unsigned_bytes.lo, signed_bytes.lo), dot(sum.hi, unsigned_bytes.hi, signed_bytes.hi)};
-}
-static inline Sums operator+(Sums a, Sums b) { return {a.lo + b.lo, a.hi + b.hi}; }
-static inline Sums operator-(Sums a, Sums b) { return {a.lo - b.lo, a.hi - b.hi}; }
-static inline Sums operator<<(Sums a, int bits) { return {a.lo << bits, a.hi << bits}; }
-static inline Lanes to_floats(Sums sum) {
-  return {_mm256_cvtepi32_ps((__m256i)sum.lo), _mm256_cvtepi32_ps((__m256i)sum.hi)};
-}
-static inline Sums load_sums(const int32_t *p) {
-  const auto *from = reinterpret_cast<const __m256i *>(p);
-  return {(EightSums)_mm256_loadu_si256(from), (EightSums)_mm256_loadu_si256(from + 1)};
-}
-
-static inline Bytes load_bytes(const char *p) {
-  const auto *from = reinterpret_cast<const __m256i *>(p);
-  return {_mm256_load_si256(from), _mm256_load_si256(from + 1)};
-}
-static inline Bytes splat_four(int32_t four) {
-  const __m256i all = _mm256_set1_epi32(four);
-  return {all, all};
-}
-static inline Bytes lower_halves(Bytes b) {
-  const __m256i low = _mm256_set1_epi8(15);
-  return {_mm256_and_si256(b.lo, low), _mm256_and_si256(b.hi, low)};
-}
-static inline Bytes upper_halves(Bytes b) {
-  return lower_halves({_mm256_srli_epi16(b.lo, 4), _mm256_srli_epi16(b.hi, 4)});
-}
-
-#endif
+#include "traits.h"
+#include HEADSTART_DOT_BYTES

@@ -3,10 +3,10 @@
 // As few tiles as possible hold anything: while the other half of a core is at work, tile registers to rename are few,
 // and a product with all eight in use takes twice to three times as long (docs/decisions/0030).
 #pragma once
-#include "bf16_rows.h"
 #include "blocks_vnni.h"
-#include "tiles.h"
+#include "packed_pairs.h"
 #include "vnni.h"
+#include HEADSTART_TILES
 
 // C[16 * kRowTiles][32] (+)= A . pair tiles. Rows past the last are computed from whatever stands there and must be
 // allocated.
@@ -156,9 +156,6 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
     }
   }
 }
-
-// Most rows of a pass whose screened logits take less time than the head's own.
-constexpr int kScreenedRows = 256;
 
 // What attention multiplies with cache cells: queries, and the weights of values.
 template <class Cell> struct QueryElement { using type = Cell; };

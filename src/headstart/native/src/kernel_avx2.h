@@ -55,9 +55,6 @@ static void multiply_linear_int8(const PackedLinear &linear, int pair, const cha
     }
 }
 
-// Most rows of a pass whose screened logits take less time than the head's own.
-constexpr int kScreenedRows = 2;
-
 // What attention multiplies with cache cells: queries, and the weights of values.
 template <class Cell> struct QueryElement { using type = float; };
 

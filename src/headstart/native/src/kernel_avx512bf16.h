@@ -1,13 +1,10 @@
 // AVX-512 where the dot product of bf16 pairs runs at full rate: it multiplies bf16 weights and the cache. Weights of 8
 // and 4 bits have their own (VNNI).
 #pragma once
-#include "bf16_dot.h"
+#include "bf16_dot_avx512.h"
 #include "blocks_vnni.h"
 #include "no_unit.h"
 #include "vnni.h"
-
-// Most rows of a pass whose screened logits take less time than the head's own.
-constexpr int kScreenedRows = 256;
 
 // What attention multiplies with cache cells: queries, and the weights of values.
 template <class Cell> struct QueryElement { using type = Cell; };
@@ -18,8 +15,8 @@ static inline LinearKernel own_linear_kernel(Precision precision) {
     case Precision::bf16:
       return {ElementKind::bf16,        store_row_bf16,           multiply_linear_dot, unpack_linear,
               multiply_linear_unpacked, multiply_two_dot};
-    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kOffset>, multiply_linear_vnni<2, 0>};
-    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kOffset>, multiply_linear_vnni<1, 0>};
+    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kRowOffset>, multiply_linear_vnni<2, 0>};
+    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kRowOffset>, multiply_linear_vnni<1, 0>};
     default: return {};
   }
 }

@@ -5,9 +5,6 @@
 #include "no_unit.h"
 #include "vnni.h"
 
-// Most rows of a pass whose screened logits take less time than the head's own.
-constexpr int kScreenedRows = 256;
-
 // What attention multiplies with cache cells: queries, and the weights of values.
 template <class Cell> struct QueryElement { using type = float; };
 
@@ -15,8 +12,8 @@ template <class Cell> struct QueryElement { using type = float; };
 static inline LinearKernel own_linear_kernel(Precision precision) {
   switch (precision) {
     case Precision::bf16: return {ElementKind::fp32, store_row_float, multiply_linear_fma<Bf16>};
-    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kOffset>, multiply_linear_vnni<2, 0>};
-    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kOffset>, multiply_linear_vnni<1, 0>};
+    case Precision::int8: return {ElementKind::int8, store_row_int8<2, kRowOffset>, multiply_linear_vnni<2, 0>};
+    case Precision::int8_fast: return {ElementKind::int8, store_row_int8<1, kRowOffset>, multiply_linear_vnni<1, 0>};
     default: return {};
   }
 }

@@ -31,11 +31,6 @@ constexpr int kFineUnitBytes = 32;   // likewise, where every 16 inputs have a g
 constexpr int kFineBlockBytes = 1280;
 constexpr int kFineBits = 10, kUnquantisedBits = 16;  // what a weight takes, for 4 or 8 bits of a level
 constexpr int kTileInputs = 32;      // of a tile of bf16 rows
-#if defined(HEADSTART_AVX512BF16)
-constexpr bool kTiledBf16 = true;
-#else
-constexpr bool kTiledBf16 = false;
-#endif
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.

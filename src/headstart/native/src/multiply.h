@@ -71,14 +71,6 @@ static inline void multiply_fma_rows(const float *a, size_t a_stride, Tiles tile
     for (int h = 0; h < kHalves; ++h) store(c + r * c_stride + (first_half + h) * 16, sum[r][h]);
 }
 
-// Rows whose sums the registers hold, and those whose sums of half of the columns they hold. Widening a bf16 weight
-// takes as long as two rows' products, so that where registers are few, more rows share it half by half.
-#if defined(__AVX512F__)
-constexpr int kFmaRows = 12, kHalvedRows = kFmaRows;
-#else
-constexpr int kFmaRows = 3, kHalvedRows = 4;
-#endif
-
 // Rows of group `index` where `rows` are cut into as few groups of up to `most` as will do, all of about one size:
 // small groups share the loads of weights badly and keep the arithmetic units waiting for each other.
 static inline int group_rows(int rows, int most, int index) {

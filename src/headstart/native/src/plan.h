@@ -165,7 +165,8 @@ class Plan {
     }
     choose_asks(items, parts);
     const int64_t dealt = std::accumulate(load.begin(), load.end(), int64_t{0});
-    return *std::max_element(load.begin(), load.end()) * threads <= kWellDealt * dealt;
+    const int64_t most = *std::max_element(load.begin(), load.end()) * threads;
+    return static_cast<double>(most) <= kWellDealt * static_cast<double>(dealt);
   }
 
   // A thread asks for a kv head's pages once: in the part before, if that finds its own in L2, else as it reads them.

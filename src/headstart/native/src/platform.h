@@ -1,6 +1,5 @@
 // Memory in huge pages, and a barrier that yields.
 #pragma once
-#include <immintrin.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -11,6 +10,8 @@
 #include <cstring>
 #include <memory>
 #include <new>
+
+#include "traits.h"
 
 // Zero-filled memory aligned to 2 MB: weights are read in one long stream, and 4 KB pages would stop the prefetch at
 // every border.
@@ -25,7 +26,9 @@ class HugeBuffer {
       base_ = nullptr;
       throw std::bad_alloc();
     }
+#if defined(MADV_HUGEPAGE)
     madvise(base_, mapped_, MADV_HUGEPAGE);
+#endif
     const auto address = (reinterpret_cast<uintptr_t>(base_) + kHugePage - 1) / kHugePage * kHugePage;
     data_ = reinterpret_cast<char *>(address);
   }
@@ -85,7 +88,7 @@ class Barrier {
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == target) return;
     for (int spins = 0; arrived_.load(std::memory_order_acquire) < target; ++spins) {
       meanwhile();
-      _mm_pause();
+      pause_core();
       if (spins >= kSpins) {
         sched_yield();
         spins = 0;

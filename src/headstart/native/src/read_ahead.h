@@ -1,8 +1,6 @@
 // What a thread asks memory for before it needs it. Memory is to work all the time: while a thread multiplies, and
 // while it does or waits for anything else.
 #pragma once
-#include <immintrin.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -14,10 +12,12 @@
 
 constexpr int kCacheLine = 64;
 
+template <int kWhere> static HEADSTART_PREFETCHES void prefetch(const void *p) { __builtin_prefetch(p, 0, kWhere); }
+
 // Asks for the cache lines [0, bytes) behind p, into L2: L1 is too small for the distance.
 static HEADSTART_PREFETCHES void prefetch_lines(const void *p, int bytes) {
   const char *line = static_cast<const char *>(p);
-  for (int i = 0; i < bytes; i += kCacheLine) _mm_prefetch(line + i, _MM_HINT_T1);
+  for (int i = 0; i < bytes; i += kCacheLine) prefetch<kToL2>(line + i);
 }
 
 constexpr int kLine = 128;             // bytes of weights in a step of a pair
@@ -26,17 +26,6 @@ constexpr int kNearBytes = 2048;
 constexpr int kPage = 4096;            // the processor's own prefetcher follows up to the end of such a page
 constexpr int kPageBytesAhead = 8192;  // its beginning is asked for so far ahead
 constexpr int kPagedRows = 6;          // rows from which a block of bf16 weights leaves the rest of a page to it
-
-// How weights are asked for that are used soon, and how far ahead each of two pairs that are multiplied at once asks.
-// A pass reads them once; on AMD's cores since the fifth Zen generation they can go to L1 and leave without a stay in
-// L3, to the good of whatever else a round reads (docs/decisions/0032). On the fourth that takes longer.
-#if defined(HEADSTART_AVX512BF16) && !defined(HEADSTART_ZEN4)
-constexpr _mm_hint kWeightHint = _MM_HINT_NTA;
-constexpr int kTwoBytesAhead = 4096;
-#else
-constexpr _mm_hint kWeightHint = _MM_HINT_T1;
-constexpr int kTwoBytesAhead = 8192;
-#endif
 
 // What to ask for while a pair of columns is multiplied, step by step: from memory into L2 far ahead, from L2 into L1
 // shortly before use.
@@ -68,27 +57,27 @@ class Prefetch {
   template <int kLines = kLine / kCacheLine> HEADSTART_PREFETCHES void ask(const void *step) {
     const char *at = static_cast<const char *>(step);
     if (paged_ && reinterpret_cast<uintptr_t>(at) % kPage < 2 * kLine) {
-      _mm_prefetch(at + kPageBytesAhead, kWeightHint);
-      _mm_prefetch(at + kPageBytesAhead + kCacheLine, kWeightHint);
+      prefetch<kWeightHint>(at + kPageBytesAhead);
+      prefetch<kWeightHint>(at + kPageBytesAhead + kCacheLine);
     }
     if (pace_) {
       if (far_ == turn_) far_ += jump_;
-      _mm_prefetch(far_, kWeightHint);
+      prefetch<kWeightHint>(far_);
 #pragma GCC unroll 4
       for (int line = 1; line < kLines; ++line)
-        if (pace_ > line * kCacheLine) _mm_prefetch(far_ + line * kCacheLine, kWeightHint);
+        if (pace_ > line * kCacheLine) prefetch<kWeightHint>(far_ + line * kCacheLine);
       far_ += pace_;
     }
     if (near_)
 #pragma GCC unroll 4
-      for (int line = 0; line < kLines; ++line) _mm_prefetch(at + kNearBytes + line * kCacheLine, _MM_HINT_T0);
+      for (int line = 0; line < kLines; ++line) prefetch<kToL1>(at + kNearBytes + line * kCacheLine);
   }
 
   // The same for line `kIndex` of a step of `kLines`, called for each of them in turn; of a single pair, and from memory.
   template <int kIndex, int kLines> HEADSTART_PREFETCHES void ask_line(const void *step) {
-    if (pace_ > kIndex * kCacheLine) _mm_prefetch(far_ + kIndex * kCacheLine, kWeightHint);
+    if (pace_ > kIndex * kCacheLine) prefetch<kWeightHint>(far_ + kIndex * kCacheLine);
     if (kIndex == kLines - 1) far_ += pace_;
-    _mm_prefetch(static_cast<const char *>(step) + kNearBytes + kIndex * kCacheLine, _MM_HINT_T0);
+    prefetch<kToL1>(static_cast<const char *>(step) + kNearBytes + kIndex * kCacheLine);
   }
 
   // The same for a quarter of the 16 steps of a pair tile: what is asked for stands between other instructions.
@@ -141,7 +130,7 @@ class ReadAhead {
   // Asks for some more lines, wherever the thread has time for it: into L2, for they may be used much later.
   HEADSTART_PREFETCHES void ask(int lines) {
     const char *to = std::min(std::min(asked_ + lines * kCacheLine, at_ + kMostAhead), end_);
-    for (; asked_ < to; asked_ += kCacheLine) _mm_prefetch(asked_, _MM_HINT_T1);
+    for (; asked_ < to; asked_ += kCacheLine) prefetch<kToL2>(asked_);
   }
 
   // While a pair is multiplied in `steps`, of which `block` of `blocks` row blocks comes now: each asks for its share
@@ -173,7 +162,7 @@ class ReadAhead {
     const ptrdiff_t distance = std::min<ptrdiff_t>(kTwoBytesAhead / step * step, pair_bytes);
     if (both != in_step_)
       for (const char *at = std::max(own, std::min(asked_, own + distance)); at < own + distance; at += kCacheLine)
-        _mm_prefetch(at, _MM_HINT_T1);
+        prefetch<kToL2>(at);
     if (which == 1) in_step_ = end, asked_ = std::max(asked_, end);
     return Prefetch::from(own + distance, step, own + pair_bytes, pair_bytes);
   }

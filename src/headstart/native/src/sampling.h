@@ -39,12 +39,7 @@ static inline void noise_words(uint32_t *out, int64_t first, const HeadstartNois
   Words words[4];
   philox(words, load_words(counters), noise);
   for (int j = 0; j < 4; ++j) store_words(lanes[j], words[j]);
-  for (int i = 0; i < kCounters; i += 4) {
-    __m128 block[4];  // moved about, never computed with
-    for (int j = 0; j < 4; ++j) block[j] = _mm_load_ps(reinterpret_cast<const float *>(lanes[j] + i));
-    _MM_TRANSPOSE4_PS(block[0], block[1], block[2], block[3]);
-    for (int j = 0; j < 4; ++j) _mm_storeu_ps(reinterpret_cast<float *>(out + 4 * (i + j)), block[j]);
-  }
+  interleave(out, lanes);
 }
 
 static inline void row_words(uint32_t *out, int64_t count, const HeadstartNoise &noise) {
@@ -213,13 +208,14 @@ class Contest {
 
   // How many tokens there are, in ascending order in `ids`; 0 where the row has no finite peak, or too many contend.
   int run(int64_t *ids, int capacity) {
-    peak_ = peak_of(row_, count_);
-    if (!std::isfinite(peak_)) return 0;
-    const int64_t place = std::find(row_, row_ + count_, static_cast<float>(peak_)) - row_;
+    const float peak = peak_of(row_, count_);
+    if (!std::isfinite(peak)) return 0;
+    peak_ = peak;
+    const int64_t place = std::find(row_, row_ + count_, peak) - row_;
     best_ = std::numeric_limits<double>::infinity();
     uint32_t word;
     chosen_words(&word, &place, 1, noise_);
-    lower_to(ratio(peak_, word));
+    lower_to(ratio(peak, word));
     for (int64_t first = 0; first < count_; first += kBlockTokens) {
       const int some = static_cast<int>(std::min<int64_t>(kBlockTokens, count_ - first));
       if (some == kBlockTokens) {

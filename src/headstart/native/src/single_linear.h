@@ -1,9 +1,9 @@
 // A linear layer by itself, for whatever runs between passes.
 #pragma once
 #include <algorithm>
-#include <omp.h>
 
 #include "kernel.h"
+#include "openmp.h"
 
 class SingleLinear {
  public:

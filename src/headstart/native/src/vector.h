@@ -1,6 +1,4 @@
+// Sixteen lanes of the instruction set that this library is built for.
 #pragma once
-#if defined(__AVX512F__)
-#include "vector_avx512.h"
-#else
-#include "vector_avx2.h"
-#endif
+#include "traits.h"
+#include HEADSTART_VECTOR

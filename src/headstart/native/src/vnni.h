@@ -1,12 +1,12 @@
 // 8-bit weights with the 8-bit dot product (VNNI).
 //
-// It multiplies unsigned by signed bytes: those of the rows carry an offset of 128, taken back by the column sums. Sums
-// of integers are exact, so whatever else multiplies the same bytes has the same results.
+// Where it multiplies unsigned by signed bytes, those of the rows carry an offset, taken back by the column sums. Sums of
+// integers are exact, so whatever else multiplies the same bytes has the same results.
 #pragma once
 #include "dot_bytes.h"
 #include "linear.h"
 
-constexpr int kOffset = 128;
+constexpr int kRowOffset = kSignedBytes ? 0 : 128;
 
 // Four bytes of a row, as they are stored, xor `kFlip` carry the offset.
 template <int kRows, int kPlanes, int kFlip>
@@ -39,7 +39,7 @@ static inline void multiply_vnni_rows(const PackedLinear &linear, int pair, cons
   for (int half = 0; half < 2; ++half) {
     const int column = pair * kColumns + half * 16;
     const Lanes scale = load(&linear.scales[column]);
-    const Sums offset = load_sums(&linear.column_sums[column]) << 7;
+    const Sums offset = kRowOffset ? load_sums(&linear.column_sums[column]) << 7 : Sums{};
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
       const Lanes high = to_floats(sum[r][0][half] - offset), low = to_floats(sum[r][kPlanes - 1][half] - offset);

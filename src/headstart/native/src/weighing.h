@@ -124,7 +124,7 @@ class Weighing {
     double tokens = count_;
     round.expected_tokens = tokens, round.expected_seconds = plan.pass_seconds[0] + plan.other_seconds;
     int count = 0;
-    const int most = std::min<int>(ranked_.size(), plan.passes - 1);
+    const int most = std::min(static_cast<int>(ranked_.size()), plan.passes - 1);
     for (int node = 1; node <= most; ++node) {
       tokens += ranked_[node - 1].reach;
       const double seconds = plan.pass_seconds[node] + plan.other_seconds;

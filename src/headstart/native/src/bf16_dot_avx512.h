@@ -4,7 +4,7 @@
 // It adds the two products of a pair to a float sum one after the other, each rounded to nearest even, subnormals
 // taken for zero: one chain of operations per element, whatever the number of rows.
 #pragma once
-#include "bf16_rows.h"
+#include "packed_pairs.h"
 
 constexpr int kGroupSteps = kPackedCells / kColumns;  // inner steps that are packed together
 

@@ -1,0 +1,14 @@
+// The matrix unit (AMX) beside AVX-512.
+#pragma once
+#include "x86.h"
+
+#define HEADSTART_VECTOR "vector_avx512.h"
+#define HEADSTART_KERNEL "kernel_amx.h"
+#define HEADSTART_DOT_BYTES "dot_bytes_avx512.h"
+#define HEADSTART_TILES "tiles.h"
+
+constexpr bool kTiledBf16 = false, kTwelveBits = true, kAsksLineByLine = true, kSignedBytes = false;
+constexpr int kTileEntries = 16, kFmaRows = 12, kHalvedRows = 12;
+constexpr int kBlockRows[] = {6, 4};
+constexpr int kScreenedRows = 256;
+constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;

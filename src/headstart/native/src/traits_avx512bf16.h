@@ -1,0 +1,13 @@
+// AVX-512 with dot products of bf16 pairs at full rate: AMD's cores since the fifth Zen generation.
+#pragma once
+#include "x86.h"
+
+#define HEADSTART_VECTOR "vector_avx512.h"
+#define HEADSTART_KERNEL "kernel_avx512bf16.h"
+#define HEADSTART_DOT_BYTES "dot_bytes_avx512.h"
+
+constexpr bool kTiledBf16 = true, kTwelveBits = true, kAsksLineByLine = false, kSignedBytes = false;
+constexpr int kTileEntries = 24, kFmaRows = 12, kHalvedRows = 12;
+constexpr int kBlockRows[] = {6, 4};
+constexpr int kScreenedRows = 256;
+constexpr int kWeightHint = kPastL3, kTwoBytesAhead = 4096;
