@@ -12,10 +12,9 @@ from threading import Lock
 from typing import Any, Self, TypeVar
 
 from headstart.cache.prefix import PrefixIndex
-from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import checked_options, create_drafter, drafter_name
+from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -26,7 +25,22 @@ from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece, encoded, listed, listed_chats, naming
+from headstart.models.generation_config import AUTO, named_file, sampling_defaults
+from headstart.outline import context_length
+from headstart.phases import phase
+from headstart.request import (
+    EncodedPrompt,
+    Job,
+    Message,
+    Prompt,
+    StreamPiece,
+    encoded,
+    encoded_chat,
+    listed,
+    listed_chats,
+    naming,
+    require_lossless,
+)
 from headstart.runner import ModelRunner, cache_bytes_per_token
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
@@ -37,7 +51,6 @@ OnCommit = Callable[[StreamPiece], None]
 Part = TypeVar("Part", Model, Engine)
 
 _CACHE_BYTES = 1 << 30
-_MAX_CONTEXT = 8192
 
 
 class LLM:
@@ -48,14 +61,15 @@ class LLM:
         model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
             share it.
         drafter: a registered drafter's name (``headstart drafters`` lists them), or a drafter's class; "none" decodes
-            plainly.
+            plainly. None: the default one, or where ``draft_model`` is a whole model, what runs that.
         draft_model: another model for the drafter, named as ``model`` is.
         draft_tokens: depth of the draft; None: the drafter's default.
         drafter_options: further options of the drafter.
         speculation: how requests are drafted and verified, unless they choose otherwise.
         precision: the target's (``loading.Precision``).
         draft_precision: of the draft model; None: the target's.
-        numerics: "exact" refuses a target whose results may differ in bits from pass to pass (``loading.Numerics``).
+        numerics: "exact" refuses a target whose results may differ in bits from pass to pass (``loading.Numerics``),
+            and requests that are LOSSY.
         max_context: most tokens of a sequence, prompt and output together; None: the model's own limit, at most 8192.
         max_batch_size: sequences that decode together.
         cache_tokens: tokens that the key-value cache holds; None: about 1 GiB, but at least one whole context.
@@ -64,6 +78,9 @@ class LLM:
         max_rows: most rows of a pass, decoding and prompt chunks together; None: 512.
         tolerant: if a drafter raises an exception, log it and decode its requests plainly instead of raising it.
         revision: branch, tag or commit of a hub model.
+        generation_config: where requests without sampling parameters get them from: "auto", the model's own
+            (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
+            "vllm"), ``SamplingParams()``; or such a file, or its folder.
 
     Raises:
         ConfigError, CheckpointError: see the message; nothing is half-loaded.
@@ -72,7 +89,7 @@ class LLM:
     def __init__(
         self,
         model: str | Path | Model = DEFAULT_MODEL,
-        drafter: str | type[Any] = DEFAULT_DRAFTER,
+        drafter: str | type[Any] | None = None,
         *,
         draft_model: str | Path | None = None,
         draft_tokens: int | None = None,
@@ -89,16 +106,21 @@ class LLM:
         max_rows: int | None = None,
         tolerant: bool = False,
         revision: str | None = None,
+        generation_config: str | Path = AUTO,
     ) -> None:
+        named_file(generation_config)
+        drafter = chosen_drafter(drafter, draft_model)
         options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
         for name in more_drafters:
             checked_options(name)
-        target = model if isinstance(model, Model) else load_model(model, precision, revision)
+        with phase(f"Loading {model.name if isinstance(model, Model) else model}"):
+            target = model if isinstance(model, Model) else load_model(model, precision, revision)
         require_numerics(target, numerics)
+        self._numerics = Numerics(numerics)
+        self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
+        """What a request gets that leaves sampling parameters out."""
         config = target.config
-        context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
-        if not 2 <= context <= config.max_positions:
-            raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
+        context = context_length(config, max_context)
         if max_batch_size < 1:
             raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
         limits = Limits(max_sequences=max_batch_size, max_context=context)
@@ -125,10 +147,11 @@ class LLM:
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
         surroundings = draft_context(target, runner, draft, cache_salt_of)
-        drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
-        for name in more_drafters:
-            if name not in drafters:
-                drafters[name] = create_drafter(name, surroundings)
+        with phase(f"Preparing the drafter {self.drafter_name}"):
+            drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
+            for name in more_drafters:
+                if name not in drafters:
+                    drafters[name] = create_drafter(name, surroundings)
         self._model: Model | None = target
         self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
@@ -155,6 +178,10 @@ class LLM:
     def get_tokenizer(self) -> Tokenizer:
         """The target's tokenizer, by the name that vLLM has for it."""
         return self.model.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a call without sampling parameters gets, by the name that vLLM has for it."""
+        return self.sampling_defaults.params({})
 
     def close(self) -> None:
         """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
@@ -186,7 +213,7 @@ class LLM:
 
         Args:
             prompts: texts, lists of token ids, vLLM's dictionaries, or what ``encode`` returns; one or several.
-            sampling_params: for all prompts, or one for each.
+            sampling_params: for all prompts, or one for each; None: ``get_default_sampling_params``.
             speculation: overrides the engine's for this call.
             on_commit: called with each piece as it is committed.
             strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
@@ -272,12 +299,8 @@ class LLM:
         Raises:
             RequestError: the model has no chat template, or the template cannot render these messages.
         """
-        variables = dict(chat_template_kwargs or {})
-        for name in ("messages", "tools"):
-            if name in variables:
-                raise RequestError(f"chat_template_kwargs has {name}; leave it out there.", "chat_template_kwargs")
-        text = self.model.chat_template.render(messages, tools, **variables)
-        return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
+        model = self.model
+        return encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
 
     def jobs(
         self,
@@ -298,6 +321,8 @@ class LLM:
             raise RequestError(
                 f"sampling_params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "sampling_params"
             )
+        speculation = speculation or self.speculation
+        require_lossless(self._numerics, speculation, params)
         prompt = prompt.cut(params, self.engine.limits.max_context)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
@@ -310,7 +335,7 @@ class LLM:
                 next(self._ids),
                 params,
                 seed,
-                speculation or self.speculation,
+                speculation,
                 cache_salt,
                 trace,
                 None if wanted is None else self._grammars.constraint(wanted),
@@ -362,7 +387,8 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None,
         speculation: SpeculationParams | None,
     ) -> list[Job]:
-        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
+        params = self.get_default_sampling_params() if params is None else params
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise RequestError(
                 f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."

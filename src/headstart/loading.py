@@ -10,7 +10,7 @@ from typing import cast
 
 import torch
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
 from headstart.models.backend import Backend
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
@@ -147,7 +147,7 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
         ConfigError: numerics is unknown, or "exact" where PyTorch computes.
     """
     if numerics not in tuple(Numerics):
-        raise ConfigError(f"numerics is {numerics!r}; choose one of {', '.join(Numerics)}.")
+        raise ConfigError(f"numerics is {str(numerics)!r}; {meant(numerics, Numerics)}")
     if numerics == Numerics.EXACT and not model.backend.exact_rows:
         because = native.supports(model.config) or "this machine has none"
         raise ConfigError(
@@ -177,4 +177,4 @@ def parse_precision(precision: Precision | str) -> Precision:
     try:
         return Precision(precision)
     except ValueError:
-        raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(Precision)}.") from None
+        raise ConfigError(f"precision is {precision!r}; {meant(precision, Precision)}") from None

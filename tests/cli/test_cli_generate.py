@@ -14,7 +14,9 @@ from typer.testing import Result
 from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
 from headstart import llm as llm_module
 from headstart.cli.options import PrecisionChoice, VerifyChoice
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.loading import Precision
+from headstart.sampling.defaults import MODEST
 from tiny_checkpoint import MAX_POSITIONS, write_tiny_model
 
 STATS = {
@@ -48,12 +50,12 @@ def llm(tiny_model_dir: Path) -> LLM:
 
 @pytest.fixture
 def generate(tiny_model_dir: Path) -> Generate:
-    """``headstart generate`` with the tiny model, 40 tokens and a drafter whose guesses do not depend on the clock,
-    whatever else is given."""
+    """Greedy ``headstart generate`` with the tiny model, 40 tokens and a drafter whose guesses do not depend on the
+    clock, whatever else is given."""
 
     def call(*arguments: object, stdin: str | bytes | None = None, **env: str) -> Result:
         base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40, "--drafter", "ngram")
-        return headstart(*base, *arguments, stdin=stdin, **env)
+        return headstart(*base, "-t", 0, *arguments, stdin=stdin, **env)
 
     return call
 
@@ -240,7 +242,10 @@ class TestPromptsFile:
         assert list(good) == [(1, None), (4, 0), (4, 1), (5, None), (8, 0)]
         assert list(bad) == [(2, None), (6, None), (7, None), (8, 1), (8, 2), *((line, None) for line in range(9, 16))]
         assert [row["line"] for row in found] == sorted(row["line"] for row in found)
-        assert result.stderr.splitlines() == [f"Error: {len(bad)} of {len(found)} answers failed."]
+        warning, *errors = result.stderr.splitlines()
+        assert "10 of 14 lines cannot be answered" in warning
+        assert "the first: line 2 is not JSON" in warning
+        assert errors == [f"Error: {len(bad)} of {len(found)} answers failed."]
         for (line, _), error in bad.items():
             assert error.startswith(f"line {line}")
             assert error.endswith(".")
@@ -379,11 +384,19 @@ class TestOptions:
         assert seen["drafter_options"] == {"branching": [2, 1], "replacement": False}
         assert (seen["max_batch_size"], seen["max_context"], seen["revision"]) == (3, 99, None)
 
-    def test_defaults_are_greedy(self, generate: Generate, seen: dict[str, Any], tiny_model_dir: Path) -> None:
-        headstart("generate", "-m", tiny_model_dir, PROMPT)
-        assert seen["params"] == SamplingParams(temperature=0, max_tokens=256)
+    def test_defaults_are_the_models(self, seen: dict[str, Any], tmp_path: Path) -> None:
+        model = write_tiny_model(tmp_path)
+        assert headstart("generate", "-m", model, PROMPT).exit_code == 0
+        assert seen["params"] == SamplingParams(**MODEST, max_tokens=256)
+        assert headstart("generate", "-m", model, PROMPT, "--generation-config", "none").exit_code == 0
+        assert seen["params"] == SamplingParams(max_tokens=256)
+        (model / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9, "max_new_tokens": 9}')
+        assert headstart("generate", "-m", model, PROMPT).exit_code == 0
+        assert seen["params"] == SamplingParams(temperature=0.6, top_p=0.9, max_tokens=9)
+        assert headstart("generate", "-m", model, PROMPT, "-t", 0, "--max-tokens", 3).exit_code == 0
+        assert seen["params"] == SamplingParams(temperature=0, top_p=0.9, max_tokens=3)
         assert seen["speculation"] == SpeculationParams()
-        assert seen["drafter"] == llm_module.DEFAULT_DRAFTER
+        assert seen["drafter"] == DEFAULT_DRAFTER
 
     def test_no_draft_tokens_is_plain_decoding(self, generate: Generate) -> None:
         (row,) = rows(generate(PROMPT, "--draft-tokens", 0, "--json"))

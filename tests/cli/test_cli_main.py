@@ -85,7 +85,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_fault_of_ours_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(RuntimeError("some\nthing"), monkeypatch)
-    sentence = refusal(headstart("generate", "x"))
+    sentence = refusal(headstart("generate", "x"), status=1)
     assert "RuntimeError: some thing" in sentence
     assert "HEADSTART_TRACEBACK" in sentence
 
@@ -97,9 +97,9 @@ def test_a_fault_of_ours_shows_its_traceback_on_request(monkeypatch: pytest.Monk
 
 def test_what_the_system_refuses_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/some/file"), monkeypatch)
-    assert refusal(headstart("generate", "x")) == "Error: /some/file: No space left on device."
+    assert refusal(headstart("generate", "x"), status=1) == "Error: /some/file: No space left on device."
     fail_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), monkeypatch)
-    assert refusal(headstart("generate", "x")) == "Error: No space left on device."
+    assert refusal(headstart("generate", "x"), status=1) == "Error: No space left on device."
 
 
 def test_ctrl_c_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headstart.analysis.workbench import Contender
     from headstart.drafting.base import Drafter
     from headstart.drafting.context import DraftContext
+    from headstart.phases import Phase
 
 
 class _Bar(BarColumn):
@@ -33,6 +34,7 @@ class Activity:
     """
 
     def __init__(self, shown: bool = True) -> None:
+        self._quiet = not shown
         self._shown = shown and sys.stderr.isatty()
         # Output makes room for itself (``aside``), so that nothing has to be redirected.
         self._progress = Progress(
@@ -61,6 +63,13 @@ class Activity:
             self._tokens, self._began = 0, time.perf_counter()
             self._progress.reset(self._task, description=description, total=total, note="")
             self._progress.start()
+
+    def phase(self, phase: Phase) -> None:
+        """A part of a start (``phases.heard``). What takes long once is said even where stderr is no terminal."""
+        if self._shown:
+            self.show(phase.sentence)
+        elif phase.rare and not self._quiet:
+            print(f"{phase.sentence} ...", file=sys.stderr, flush=True)
 
     def advance(self, steps: int, tokens: int) -> None:
         """So many steps and tokens more."""

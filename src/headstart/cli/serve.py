@@ -65,6 +65,7 @@ def serve(
         bool,
         typer.Option(help="Keep what was computed, for requests that begin alike.", rich_help_panel=options.MODEL),
     ] = True,
+    generation_config: options.GenerationConfig = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.", rich_help_panel=SERVER)] = 8000,
     api_key_file: Annotated[
@@ -118,6 +119,7 @@ def serve(
     from headstart.drafting.registry import checked_options
     from headstart.llm import LLM
     from headstart.loading import load_model
+    from headstart.models.generation_config import named_file
     from headstart.models.heads.shipped import shipped_heads
 
     keys = _keys(api_key_file)
@@ -127,6 +129,7 @@ def serve(
     checked_options(drafter, draft_model, draft_tokens, drafter_options)
     for name in also or ():
         checked_options(name)
+    named_file(generation_config)
     target = load_model(model, precision.value, revision)
     if also is None:
         also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]
@@ -144,6 +147,7 @@ def serve(
         prefix_caching=prefix_caching,
         max_rows=max_rows,
         tolerant=True,
+        generation_config=generation_config,
     )
     settings = ServerSettings(
         served_name or model,
@@ -152,6 +156,7 @@ def serve(
         cors_origins=tuple(allow_origin or ()),
     )
     typer.echo(llm.memory.sentence(), err=True)
+    typer.echo(llm.sampling_defaults.sentence(), err=True)
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
     app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)

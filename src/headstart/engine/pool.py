@@ -17,7 +17,7 @@ from headstart.drafting.base import (
     bytes_of,
     stretch_part,
 )
-from headstart.errors import RequestError
+from headstart.errors import RequestError, meant
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 
 MAX_FAULTS = 3
@@ -63,7 +63,7 @@ class DrafterPool:
         name = self.default if wishes.drafter is None else wishes.drafter
         if name not in self.drafters:
             raise RequestError(
-                f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}.", "speculation"
+                f"drafter {name!r} is not one of this engine's; {meant(name, self.drafters)}", "speculation"
             )
         return name
 

@@ -34,7 +34,7 @@ def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfi
     Raises:
         CheckpointError: unknown architecture or unsupported feature; missing, surplus or mis-shaped tensors.
     """
-    config = _config_of(checkpoint)
+    config = config_of(checkpoint)
     return config, load_weights(checkpoint, config, checkpoint.kind, dtype)
 
 
@@ -44,11 +44,16 @@ def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Tensor, Lin
     Raises:
         CheckpointError: as ``load_decoder``.
     """
-    assembly, _ = _checked(checkpoint, _config_of(checkpoint), checkpoint.kind, dtype)
+    assembly, _ = _checked(checkpoint, config_of(checkpoint), checkpoint.kind, dtype)
     return assembly.tables()
 
 
-def _config_of(checkpoint: Checkpoint) -> ModelConfig:
+def config_of(checkpoint: Checkpoint) -> ModelConfig:
+    """Description of an open checkpoint; nothing of its weights is read.
+
+    Raises:
+        CheckpointError: unknown architecture or unsupported feature.
+    """
     if checkpoint.kind == "hf":
         return config_from_hf(checkpoint.metadata, checkpoint.name)
     return config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)

@@ -28,6 +28,7 @@ from headstart.errors import ConfigError
 from headstart.native import isa as isa_module
 from headstart.native.isa import InstructionSet
 from headstart.native.library import Library
+from headstart.phases import phase
 from headstart.processor import cpu_flags
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,10 @@ def _load(isa: InstructionSet) -> Library | None:
         path = find_library(isa)
         if path is None and _compiler() is None:
             return None
-        library = Library(ctypes.CDLL(str(path or compile_library(isa))), isa.name)
+        if path is None:
+            with phase(f"Compiling the native pass for this processor ({isa.name}), once; about a minute", rare=True):
+                path = compile_library(isa)
+        library = Library(ctypes.CDLL(str(path)), isa.name)
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
         return None

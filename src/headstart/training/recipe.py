@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, meant
 from headstart.loading import Model, Precision, load_model
 from headstart.memory import free_bytes, keep_freed
 from headstart.models.backend import FINAL_TAP, Backend
@@ -211,7 +211,7 @@ def _require_used(name: HeadName, head: HeadSettings) -> None:
         ConfigError: which, or there is no such kind.
     """
     if name not in HEAD_NAMES:
-        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
+        raise ConfigError(f"there is no head {name!r} to train; {meant(name, HEAD_NAMES)}")
     for setting, users in _USERS.items():
         if getattr(head, setting) is not None and name not in users:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")
