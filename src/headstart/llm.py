@@ -253,10 +253,12 @@ class LLM:
         *,
         messages: Sequence[Message] | None = None,
         speculation: SpeculationParams | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[StreamPiece]:
         """Decode one prompt, or answer one conversation, piece by piece as rounds commit.
 
-        Closing the iterator early ends the request and frees what it held.
+        Closing the iterator early ends the request and frees what it held; so does ``stopped``, which is asked after
+        each pass, those that read the prompt included.
 
         Raises:
             RequestError: the prompt cannot be served, or its sequence failed.
@@ -274,6 +276,8 @@ class LLM:
                     self.engine.add(job.sequence)
             for pieces in self._rounds(jobs, True):
                 yield from pieces
+                if stopped():
+                    break
             for job in jobs:
                 if job.sequence.error is not None:
                     raise RequestError(job.sequence.error)

@@ -14,6 +14,7 @@ from headstart.cli.acceptance import acceptance
 from headstart.cli.audit import audit
 from headstart.cli.bench import bench
 from headstart.cli.bench_serve import bench_serve
+from headstart.cli.chat import chat
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.export import export
@@ -104,6 +105,7 @@ USE, MEASURE, TRAIN, MORE = "Use a model", "Measure", "Make drafters", "More"
 benches = typer.Typer(rich_markup_mode="markdown", cls=Group)
 benches.callback(invoke_without_command=True)(bench)
 benches.command("serve", cls=Command)(bench_serve)
+app.command(cls=Command, rich_help_panel=USE)(chat)
 app.command(cls=Command, rich_help_panel=USE)(generate)
 app.command(cls=Command, rich_help_panel=USE)(serve)
 app.command(cls=Command, rich_help_panel=USE)(drafters)
@@ -128,6 +130,8 @@ def headstart(
     have said.
 
     Examples:
+
+        headstart chat
 
         headstart generate "Once upon a time" --max-tokens 64
 

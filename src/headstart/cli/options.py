@@ -14,6 +14,9 @@ from headstart.errors import ConfigError
 
 MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampling", "Stopping", "Output"
 
+FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
+"""Drafters that need no second model and cost nothing until they are named."""
+
 
 class VerifyChoice(StrEnum):
     """Names of ``verification.base.VerifyRule``, which is costly to import."""

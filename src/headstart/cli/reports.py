@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from headstart.cli.showing import json_row, labels
-from headstart.engine.outputs import RequestOutput
+from headstart.engine.outputs import RequestOutput, SequenceStats
+from headstart.engine.usefulness import Usefulness
 from headstart.errors import RequestError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     prefill_seconds: float = 0.0
+    stats: list[SequenceStats] = field(default_factory=list)
 
     def add(self, output: RequestOutput) -> None:
         for sample in output.outputs:
@@ -39,6 +41,7 @@ class Totals:
             self.drafted += sample.stats.drafted
             self.accepted += sample.stats.accepted
             self.prefill_seconds += sample.stats.prefill_seconds
+            self.stats.append(sample.stats)
 
     @property
     def acceptance(self) -> str:
@@ -102,8 +105,18 @@ class Report:
 
     def close(self, clock: Clock, quiet: bool) -> None:
         """Everything has been answered."""
+        if not quiet and (hint := self._hint(clock)) is not None:
+            print(f"Hint: {hint}", file=sys.stderr)
         if self.failures:
             print(f"Error: {self.failures} of {self._answers} answers failed.", file=sys.stderr)
+
+    def _hint(self, clock: Clock) -> str | None:
+        """That the drafter was of no use."""
+        usefulness = Usefulness(self._llm.drafter_name)
+        for stats in self._totals.stats:
+            usefulness.add(stats)
+        plain, speculative = self._plain_totals.speed(clock.plain), self._totals.speed(clock.speculative)
+        return usefulness.hint(speculative / plain if plain else None)
 
     def _show(self, answer: Answer, comparison: Comparison | None) -> None:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from headstart.cli import options
-from headstart.cli.options import NumericsChoice, PrecisionChoice
+from headstart.cli.options import FREE_DRAFTERS, NumericsChoice, PrecisionChoice
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.options import parse_drafter
 from headstart.errors import ConfigError
@@ -22,8 +22,6 @@ from headstart.models.aliases import DEFAULT_MODEL
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
-FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
-"""Drafters that need no second model and cost nothing until a request names them."""
 
 
 def serve(
