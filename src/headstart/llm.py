@@ -22,7 +22,7 @@ from headstart.engine.schedule import Limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
-from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
+from headstart.loading import Model, Numerics, Precision, load_model, parse_numerics, parse_precision, require_numerics
 from headstart.memory import MemoryUse, require_room
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
@@ -109,6 +109,10 @@ class LLM:
         generation_config: str | Path = AUTO,
     ) -> None:
         named_file(generation_config)
+        self._numerics = parse_numerics(numerics)
+        self.speculation = speculation or SpeculationParams()
+        # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
+        require_lossless(self._numerics, self.speculation, SamplingParams(temperature=0))
         drafter = chosen_drafter(drafter, draft_model)
         options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
         for name in more_drafters:
@@ -116,7 +120,6 @@ class LLM:
         with phase(f"Loading {model.name if isinstance(model, Model) else model}"):
             target = model if isinstance(model, Model) else load_model(model, precision, revision)
         require_numerics(target, numerics)
-        self._numerics = Numerics(numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
         config = target.config
@@ -141,7 +144,6 @@ class LLM:
             "give a smaller max_context, max_batch_size, cache_tokens, draft_tokens or tree_nodes",
         )
         runner = ModelRunner(target.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
-        self.speculation = speculation or SpeculationParams()
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)

@@ -146,14 +146,24 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
     Raises:
         ConfigError: numerics is unknown, or "exact" where PyTorch computes.
     """
-    if numerics not in tuple(Numerics):
-        raise ConfigError(f"numerics is {str(numerics)!r}; {meant(numerics, Numerics)}")
-    if numerics == Numerics.EXACT and not model.backend.exact_rows:
+    if parse_numerics(numerics) is Numerics.EXACT and not model.backend.exact_rows:
         because = native.supports(model.config) or "this machine has none"
         raise ConfigError(
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
             "floating-point numbers here."
         )
+
+
+def parse_numerics(numerics: Numerics | str) -> Numerics:
+    """Numerics by their name.
+
+    Raises:
+        ConfigError: there are none of this name.
+    """
+    try:
+        return Numerics(numerics)
+    except ValueError:
+        raise ConfigError(f"numerics is {numerics!r}; {meant(numerics, Numerics)}") from None
 
 
 def _native_default(weights: DecoderWeights, library: Library) -> Precision:

@@ -94,7 +94,7 @@ class Asked:
         Raises:
             ConfigError, RequestError, CheckpointError: naming it.
         """
-        from headstart.loading import Numerics, parse_precision
+        from headstart.loading import parse_numerics, parse_precision
         from headstart.outline import Outline, context_length
         from headstart.request import require_lossless
         from headstart.sampling.params import SamplingParams
@@ -106,7 +106,7 @@ class Asked:
         outline = Outline.open(self.model, self.revision, self.generation_config)
         params = outline.sampling_defaults.params(self.sampling, {"max_tokens": MAX_TOKENS})
         params.check_vocabulary(outline.config.vocab_size)
-        require_lossless(Numerics(self.numerics), speculation, params)
+        require_lossless(parse_numerics(self.numerics), speculation, params)
         context = context_length(outline.config, self.max_context)
         for conversation in conversations:
             _check_prompt(conversation, outline, params, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -133,6 +134,9 @@ def chat(
     lines = TerminalLines([f"/{name}" for name in talk.commands]) if interactive else ScriptLines()
     if interactive and not quiet:
         typer.secho(f"{model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.", err=True)
+    if interactive:
+        # Whoever started this may have had it ignored, as shells do for what runs in the background.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _converse(talk, lines)
     finally:
@@ -252,9 +256,10 @@ class Talk:
     def _temperature(self, text: str) -> None:
         if text:
             try:
-                self._conversation.set_sampling("temperature", float(text))
+                temperature = float(text)
             except ValueError:
                 raise RequestError(f"temperature is {text!r}; give a number, 0 for greedy.") from None
+            self._conversation.set_sampling("temperature", temperature)
         self._say(f"Temperature {self._conversation.params.temperature:g}.")
 
     def _drafter(self, name: str) -> None:
