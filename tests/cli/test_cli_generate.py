@@ -95,6 +95,13 @@ class TestText:
         assert generate("-", stdin=f"{PROMPT}\n").stdout == generate(PROMPT).stdout
         assert generate("-", stdin=f"{PROMPT}\n\n").stdout != generate(PROMPT).stdout
 
+    def test_what_is_piped_in_needs_no_name(self, generate: Generate) -> None:
+        assert generate(stdin=f"{PROMPT}\n").stdout == generate(PROMPT).stdout
+        assert (
+            generate("--system", "Be brief.", stdin=PROMPT).stdout == generate(PROMPT, "--system", "Be brief.").stdout
+        )
+        assert "PROMPT" in refusal(generate(stdin=""))
+
     def test_samples_have_headings(self, generate: Generate) -> None:
         result = generate(PROMPT, "-n", 2, "-t", 1, "--seed", 5)
         assert "--- sample 1 of 2 ---" in result.stdout
@@ -315,6 +322,11 @@ class TestPromptsFile:
         assert [(row["line"], row["finish_reason"]) for row in rows(result)] == [(1, "length"), (2, "length")]
 
 
+def never(*_: object) -> None:
+    """In place of what must not be reached."""
+    raise RuntimeError("the weights were asked for")
+
+
 class TestOptions:
     @pytest.fixture
     def seen(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -422,7 +434,59 @@ class TestOptions:
         assert "--top-p" not in generate(PROMPT, "--top-p", 0.5, "-t", 1).stderr
 
 
+class TestHints:
+    def test_a_drafter_of_no_use_is_named_at_the_end(self, generate: Generate) -> None:
+        result = generate(PROMPT, "-d", "random", "--max-tokens", 60, "--ignore-eos")
+        hint = result.stderr.splitlines()[-1]
+        assert hint.startswith("Hint: random guessed right in ")
+        assert hint.endswith("use --drafter auto, which guesses only where that pays.")
+        assert "Hint" in generate(PROMPT, "-d", "random", "--max-tokens", 60, "--ignore-eos", "--json").stderr
+        assert generate(PROMPT, "-d", "random", "--max-tokens", 60, "--ignore-eos", "-q").stderr == ""
+        assert "Hint" not in generate(PROMPT, "-d", "none", "--max-tokens", 60, "--ignore-eos").stderr
+
+    def test_a_draft_model_chooses_who_runs_it(self, tiny_model_dir: Path) -> None:
+        arguments = (PROMPT, "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 12, "-t", 0, "--json")
+        (row,) = rows(headstart("generate", *arguments, "--draft-model", tiny_model_dir))
+        assert row["stats"]["acceptance_rate"] == 1
+        assert "no draft model" in refusal(headstart("generate", *arguments, "-d", "draft-model"))
+
+
 class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "named"),
+        [
+            ([PROMPT, "--ban-token", "99999"], "99999"),
+            ([PROMPT, "--logit-bias", "-1=2"], "-1"),
+            ([PROMPT, "--max-context", "100000"], "max_context"),
+            (["a" * MAX_POSITIONS], f"the context holds {MAX_POSITIONS}"),
+            ([PROMPT, "--truncate-prompt", "-1", "--max-context", "30"], "truncate_prompt_tokens"),
+            ([PROMPT, "--numerics", "exact", "--lenience", "0.5"], "lenience 0.5 is LOSSY, but numerics is 'exact'"),
+            ([PROMPT, "--numerics", "exact", "--typical", "0.1", "-t", "1"], "typical 0.1 is LOSSY"),
+            ([PROMPT, "--lenience", "0.5", "--typical", "0.1"], "lenience is 0.5 and typical 0.1; choose one"),
+            ([PROMPT, "--max-tokens", "-5"], "max_tokens is -5"),
+            ([PROMPT, "--generation-config", "/no/such"], "generation_config is '/no/such'"),
+            ([PROMPT, "--drafter", "eagle3", "--draft-model", "/no/such"], "/no/such"),
+        ],
+        ids=str,
+    )
+    def test_what_shows_without_the_weights_is_refused_before_they_are_read(
+        self, generate: Generate, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+    ) -> None:
+        monkeypatch.setattr(llm_module, "load_model", never)
+        assert named in refusal(generate(*arguments))
+
+    def test_lines_that_cannot_be_answered_are_named_before_anything_is_loaded(
+        self, generate: Generate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(llm_module, "load_model", never)
+        bad = ("no JSON", json.dumps({"prompt": "x" * 600}), json.dumps({"messages": [{"role": "user"}]}))
+        sentence = refusal(generate("--prompts", "-", stdin="\n".join(bad)))
+        assert "3 of 3 lines cannot be answered; the first: line 1 is not JSON" in sentence
+        assert "line 1: the prompt has 600 tokens" in refusal(generate("--prompts", "-", stdin=bad[1]))
+        result = generate("--prompts", "-", stdin="\n".join((*bad, json.dumps({"prompt": "good"}))))
+        assert result.stderr.startswith("Warning: 3 of 4 lines cannot be answered and will be passed over; the first: ")
+        assert "the weights were asked for" in result.stderr
+
     @pytest.mark.parametrize(
         ("arguments", "named"),
         [

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from headstart.llm import LLM
     from headstart.sampling.params import SamplingParams
 
+PROMPT_PANEL = "Prompt"
+
 
 def generate(
     prompt: Annotated[
@@ -36,10 +38,17 @@ def generate(
         typer.Option(
             help="Answer each line of a file instead (- for stdin): a JSON object with prompt, messages or turns.",
             metavar="FILE.jsonl",
+            rich_help_panel=PROMPT_PANEL,
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's message to a chat model.")] = False,
-    system: Annotated[str | None, typer.Option(help="System message of a chat; means --chat.", metavar="TEXT")] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The prompt is a user's message to a chat model.", rich_help_panel=PROMPT_PANEL),
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(help="System message of a chat; means --chat.", metavar="TEXT", rich_help_panel=PROMPT_PANEL),
+    ] = None,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
@@ -61,13 +70,13 @@ def generate(
     top_p: options.TopP = None,
     min_p: options.MinP = None,
     repetition_penalty: options.RepetitionPenalty = None,
+    generation_config: options.GenerationConfig = "auto",
     presence_penalty: options.PresencePenalty = 0.0,
     frequency_penalty: options.FrequencyPenalty = 0.0,
     logit_bias: options.LogitBias = None,
     allow_token: options.AllowTokens = None,
     ban_token: options.BanTokens = None,
     bad_word: options.BadWords = None,
-    generation_config: options.GenerationConfig = "auto",
     seed: options.Seed = None,
     n: options.Samples = 1,
     logprobs: options.Logprobs = None,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+
+from headstart import phases
 
 if TYPE_CHECKING:
     from headstart.analysis.workbench import Contender
@@ -35,6 +37,7 @@ class Activity:
 
     def __init__(self, shown: bool = True) -> None:
         self._quiet = not shown
+        self._ears = ExitStack()
         self._shown = shown and sys.stderr.isatty()
         # Output makes room for itself (``aside``), so that nothing has to be redirected.
         self._progress = Progress(
@@ -52,9 +55,11 @@ class Activity:
         self._tokens, self._began = 0, 0.0
 
     def __enter__(self) -> Activity:
+        self._ears.enter_context(phases.heard(self._rare_phase))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ears.close()
         self.stop()
 
     def show(self, description: str, total: int | None = None) -> None:
@@ -65,11 +70,17 @@ class Activity:
             self._progress.start()
 
     def phase(self, phase: Phase) -> None:
-        """A part of a start (``phases.heard``). What takes long once is said even where stderr is no terminal."""
+        """A part of a start, for ``phases.heard``: it is shown while it lasts."""
         if self._shown:
             self.show(phase.sentence)
-        elif phase.rare and not self._quiet:
-            print(f"{phase.sentence} ...", file=sys.stderr, flush=True)
+        else:
+            self._rare_phase(phase)
+
+    def _rare_phase(self, phase: Phase) -> None:
+        """What takes long once gets a line that stays, even where stderr is no terminal; other parts none."""
+        if phase.rare and not self._quiet:
+            with self.aside():
+                print(f"{phase.sentence} ...", file=sys.stderr, flush=True)
 
     def advance(self, steps: int, tokens: int) -> None:
         """So many steps and tokens more."""

@@ -23,9 +23,14 @@ class Command(TyperCommand):
 def readable(params: list[Any], context: Any) -> list[Any]:
     """The same parameters, with placeholders in place of the names of Python's types."""
     for param in params:
-        if param.metavar is not None or param.param_type_name != "option":
-            continue
-        if getattr(param, "is_flag", False):
+        if param.param_type_name != "option":
+            # An argument has a name already, and its type is shown beside that.
+            shown = _shown_type(param, context)
+            if shown is not None and "|" not in shown:
+                param.display_type_rich = lambda ctx: None
+        elif param.metavar is not None:
+            pass
+        elif getattr(param, "is_flag", False):
             param.metavar = ""
         elif (shown := _shown_type(param, context)) is not None:
             param.metavar = shown

@@ -71,8 +71,8 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
     valid = f"its options are {', '.join(known)}" if known else "it has no options"
     for name in given:
         near = closest(name, known)
-        hint = f"; did you mean {near!r}?" if near else "."
-        require(name in known, f"drafter {drafter!r} has no option {name!r}; {valid}{hint}")
+        hint = f" (did you mean {near!r}?)" if near else ""
+        require(name in known, f"drafter {drafter!r} has no option {name!r}; {valid}{hint}.")
     types = get_type_hints(options_class)
     for name, value in given.items():
         require(

@@ -65,7 +65,7 @@ class DrafterPool:
             near = closest(name, self.drafters)
             raise RequestError(
                 f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}"
-                f"{f'; did you mean {near!r}?' if near else '.'}",
+                f"{f' (did you mean {near!r}?)' if near else ''}.",
                 "speculation",
             )
         return name
