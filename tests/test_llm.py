@@ -429,3 +429,9 @@ def test_exact_numerics_refuse_lossy_rules(lossy: dict[str, float], tmp_path: Pa
     else:
         with pytest.raises(RequestError, match="LOSSY"):
             LLM("/not/even/looked/at", numerics="exact", speculation=wishes)
+
+
+@pytest.mark.parametrize("drafter", ["auto", "eagle3", "medusa", "pass"])
+def test_a_whole_model_is_no_head_and_that_shows_before_anything_is_loaded(drafter: str, tiny_model_dir: Path) -> None:
+    with pytest.raises(CheckpointError, match="of no known format"):
+        LLM("/not/even/looked/at", drafter, draft_model=tiny_model_dir)

@@ -32,7 +32,7 @@ def test_what_is_never_right_is_said_with_its_likely_cause() -> None:
     assert head is not None
     assert copy is not None
     assert "eagle3 guessed right in 1 of 60 rounds: its head or model is untrained" in head
-    assert "nothing in these texts" in copy
+    assert "it cannot foresee these texts" in copy
     assert f"--drafter {DEFAULT_DRAFTER}" in head
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import pytest
 
 from headstart import LLM, SamplingParams
 from headstart.errors import CheckpointError, ConfigError, RequestError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
+from headstart.models.checkpoint import open_checkpoint
 from headstart.models.generation_config import sampling_defaults
 from headstart.sampling.defaults import MODEST, SamplingDefaults
 from tiny_checkpoint import write_tiny_model
@@ -77,6 +79,24 @@ def test_a_folder_says_it_in_its_generation_config(
 )
 def test_a_gguf_says_it_in_its_metadata(values: dict[str, Any], params: SamplingParams) -> None:
     assert of_gguf(**values).params({}) == params
+
+
+def test_the_keys_are_those_that_converters_write(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_sampling_temp(0.7)
+    writer.add_sampling_top_p(0.8)
+    writer.add_sampling_top_k(20)
+    writer.add_sampling_min_p(0.01)
+    writer.add_sampling_penalty_repeat(1.05)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    wanted = SamplingParams(temperature=0.7, top_p=0.8, top_k=20, min_p=0.01, repetition_penalty=1.05)
+    defaults = sampling_defaults(open_checkpoint(path))
+    assert defaults.params({}) == wanted
+    assert "temperature 0.7, top_k 20, top_p 0.8" in defaults.sentence()
+    assert "model.gguf" in defaults.sentence()
 
 
 def test_a_model_with_a_short_name_has_its_cards_advice() -> None:

@@ -56,7 +56,7 @@ def _named(name: str) -> InstructionSet:
     for isa in INSTRUCTION_SETS:
         if isa.name == name:
             return isa
-    raise typer.BadParameter(f"{name!r} is none of {', '.join(_NAMES)}.", param_hint="--isa")
+    raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.", param_hint="--isa")
 
 
 def _make(isa: InstructionSet) -> None:

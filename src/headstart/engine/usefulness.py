@@ -53,7 +53,7 @@ class Usefulness:
             cause = (
                 "its head or model is untrained, or was made for another target"
                 if self._runs_model
-                else "there is nothing in these texts that it can foresee"
+                else "it cannot foresee these texts"
             )
             return f"{self._drafter} guessed right in {self._right} of {self._guessed} rounds: {cause}; {mend}."
         if self._draft_seconds + self._target_seconds < _LONG:

@@ -18,9 +18,8 @@ from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import EaglePass
-from headstart.models.heads.files import read_description
 from headstart.models.heads.head_pass import HeadPass, Kit, torch_kit
-from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
+from headstart.models.heads.loading import Head, check_format, kind_of, load_head, trained_for
 from headstart.models.heads.tables import TargetTables
 from headstart.native.backend import Precision
 from headstart.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
@@ -114,10 +113,10 @@ def check_head(model: str | None) -> None:
     """Find out early that the directory ``model`` holds no head.
 
     Raises:
-        CheckpointError: it has no description, or a damaged one.
+        CheckpointError: it has no description, a damaged one, or that of something else.
     """
     if model:
-        read_description(Path(model).expanduser())
+        check_format(Path(model).expanduser())
 
 
 def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:

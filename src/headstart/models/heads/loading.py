@@ -16,7 +16,7 @@ from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
 from headstart.models.heads.parallel import ParallelHeads
 from headstart.models.heads.parallel_format import KIND_KEY, read_medusa, read_parallel
-from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.safetensors_files import INDEX_FILE, SINGLE_FILE, SafetensorsFiles
 
 Head = EagleHead | ParallelHeads | LookaheadEmbeddings
 HeadFormat = Literal["eagle", "eagle3", "speculators", "medusa", "headstart"]
@@ -60,14 +60,23 @@ def is_whole_model(model: str) -> bool:
         return True
     if not (path / CONFIG_FILE).is_file():
         return False
-    if not any(path.glob("*.safetensors")):
-        # Pickled weights are read of heads only.
-        return False
     try:
-        detect_format(path, read_description(path), SafetensorsFiles(path).shapes().keys())
+        check_format(path)
     except UnknownHeadError:
         return True
     return False
+
+
+def check_format(directory: Path) -> None:
+    """Find out, before any weights are read, that a directory holds no head.
+
+    Raises:
+        CheckpointError: as ``load_head``, as far as names tell.
+    """
+    description = read_description(directory)
+    # Of pickled weights no name is known before they are read; whole models are not read from them.
+    if (directory / SINGLE_FILE).is_file() or (directory / INDEX_FILE).is_file():
+        detect_format(directory, description, SafetensorsFiles(directory).shapes().keys())
 
 
 def kind_of(head: Head) -> str:
