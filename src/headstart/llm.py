@@ -18,12 +18,12 @@ from headstart.drafting.registry import checked_options, chosen_drafter, create_
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
-from headstart.engine.schedule import Limits
+from headstart.engine.sizing import cache_room, engine_limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, Numerics, Precision, load_model, parse_numerics, parse_precision, require_numerics
-from headstart.memory import MemoryUse, require_room
+from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
 from headstart.outline import context_length
@@ -41,7 +41,7 @@ from headstart.request import (
     naming,
     require_lossless,
 )
-from headstart.runner import ModelRunner, cache_bytes_per_token
+from headstart.runner import ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.text.grammar import GrammarCompiler
@@ -49,8 +49,6 @@ from headstart.text.tokenizer import Tokenizer
 
 OnCommit = Callable[[StreamPiece], None]
 Part = TypeVar("Part", Model, Engine)
-
-_CACHE_BYTES = 1 << 30
 
 
 class LLM:
@@ -122,28 +120,11 @@ class LLM:
         require_numerics(target, numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
-        config = target.config
-        context = context_length(config, max_context)
-        if max_batch_size < 1:
-            raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
-        limits = Limits(max_sequences=max_batch_size, max_context=context)
-        nodes = None if speculation is None else speculation.tree_nodes
-        limits = replace(limits, draft_rows=max(limits.draft_rows, draft_tokens or 0, nodes or 0, asked_rows(options)))
-        if max_rows is not None:
-            if max_rows < 1:
-                raise ConfigError(f"max_rows is {max_rows}; it must be 1 or more.")
-            limits = replace(limits, max_rows=max_rows)
-        if cache_tokens is None:
-            cache_tokens = min(
-                max(_CACHE_BYTES // cache_bytes_per_token(target.backend), context), max_batch_size * context
-            )
+        context = context_length(target.config, max_context)
+        guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
+        limits = engine_limits(context, max_batch_size, max_rows, guesses)
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
-        require_room(
-            (cache_tokens + limits.draft_rows) * cache_bytes_per_token(target.backend),
-            f"a cache of {cache_tokens} tokens beside drafts of {limits.draft_rows}",
-            "give a smaller max_context, max_batch_size, cache_tokens, draft_tokens or tree_nodes",
-        )
-        runner = ModelRunner(target.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
+        runner = ModelRunner(target.backend, cache_room(target.backend, limits, cache_tokens), prefixes=prefixes)
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)

@@ -274,11 +274,16 @@ class TestTerminal:
         assert history.stat().st_mode & 0o077 == 0
 
     def test_no_color_is_respected(self, terminal: Callable[..., Terminal], llm: LLM) -> None:
-        shown = terminal("--max-tokens", "12", "-q", NO_COLOR="1")
+        shown = terminal("--max-tokens", "12", NO_COLOR="1")
         shown.until(">>> ")
         shown.type("Hello\r")
         shown.until("Hello")
-        assert said(llm, "Hello") in shown.until(">>> ")
+        answer = shown.until(">>> ")
+        assert said(llm, "Hello") in answer
+        shown.type("/nonsense\r")
+        shown.until("/nonsense")
+        # What readline itself writes is no colour.
+        assert not re.search(r"\x1b\[[\d;]*m", answer + shown.until(">>> "))
         shown.type("/quit\r")
         assert shown.end() == 0
 

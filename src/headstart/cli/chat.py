@@ -15,6 +15,7 @@ from headstart.cli import options
 from headstart.cli.asking import Asked, Guessing, given, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.options import FREE_DRAFTERS, OUTPUT, NumericsChoice, PrecisionChoice, VerifyChoice
+from headstart.cli.wording import tell_aside, tell_error
 from headstart.errors import HeadstartError, RequestError, closest
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -133,7 +134,7 @@ def chat(
     talk = Talk(conversation, quiet)
     lines = TerminalLines([f"/{name}" for name in talk.commands]) if interactive else ScriptLines()
     if interactive and not quiet:
-        typer.secho(f"{model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.", err=True)
+        tell_aside(f"{model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.")
     if interactive:
         # Whoever started this may have had it ignored, as shells do for what runs in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -203,8 +204,7 @@ class Talk:
                 self._answer(line.removeprefix("/") if line.startswith("//") else line)
         except HeadstartError as error:
             self.failures += 1
-            typer.secho("Error: ", fg="red", err=True, nl=False)
-            typer.echo(str(error), err=True)
+            tell_error(str(error))
 
     def _command(self, name: str) -> Order:
         if name in ("exit", "bye"):
@@ -232,7 +232,7 @@ class Talk:
 
     def _say(self, sentence: str) -> None:
         if not self._quiet:
-            typer.secho(sentence, err=True, dim=True)
+            tell_aside(sentence)
 
     def _help(self, _: str) -> None:
         for name, order in self.commands.items():

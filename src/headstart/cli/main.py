@@ -25,7 +25,7 @@ from headstart.cli.quality import quality
 from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.cli.train import train
-from headstart.cli.wording import Command, one_line, readable, usage_sentence
+from headstart.cli.wording import Command, one_line, readable, tell_error, usage_sentence
 from headstart.errors import CheckpointError, ConfigError, HeadstartError, LogitsError, RequestError
 
 OK, FAILED = 0, 1
@@ -164,8 +164,7 @@ def main() -> None:
 
 
 def _fail(sentence: str, status: int = FAILED) -> int:
-    typer.secho("Error: ", fg="red", err=True, nl=False)
-    typer.echo(sentence, err=True)
+    tell_error(sentence)
     return status
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 from headstart.errors import closest
@@ -61,6 +63,21 @@ def usage_sentence(error: Any) -> str:
         return f"{message}. Try '{path} --help'."
     near = closest(given, known)
     return f"{message}{f'; did you mean {near!r}?' if near else '.'} Try '{path} --help'."
+
+
+def tell_error(sentence: str) -> None:
+    """Say on stderr what went wrong."""
+    typer.echo(f"{_styled('Error: ', fg='red')}{sentence}", err=True)
+
+
+def tell_aside(sentence: str) -> None:
+    """Say on stderr what is not the answer, in a subdued way."""
+    typer.echo(_styled(sentence, dim=True), err=True)
+
+
+def _styled(text: str, **style: Any) -> str:
+    """In colour, which Typer takes away where there is no terminal, but not where NO_COLOR is set."""
+    return text if os.environ.get("NO_COLOR") else typer.style(text, **style)
 
 
 def one_line(text: object) -> str:
