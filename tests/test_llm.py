@@ -18,6 +18,7 @@ import torch
 
 import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import CheckpointError
 from headstart.loading import Model, load_model
@@ -177,8 +178,11 @@ def test_sampled_text_is_the_same_for_every_coupled_drafter(model: Model) -> Non
     params = SamplingParams(temperature=0.9, max_tokens=24, seed=9, presence_penalty=0.5)
     wishes = SpeculationParams(verify=VerifyRule.COUPLED)
     texts = {
-        name: [out.text for out in LLM(model, drafter=name, speculation=wishes).generate(PROMPTS, params)]
-        for name in ("none", "ngram", "suffix", "draft-model", "early-exit", "multi-draft")
+        name: [out.text for out in LLM(model, name, drafter_options=own, speculation=wishes).generate(PROMPTS, params)]
+        for name, own in (
+            *((name, {}) for name in ("none", "ngram", "suffix", "early-exit")),
+            *((name, {"layers": 1}) for name in ("draft-model", "multi-draft")),
+        )
     }
     assert all(text == texts["none"] for text in texts.values())
 
@@ -378,3 +382,56 @@ def test_every_public_name_can_be_had() -> None:
     assert set(headstart.__all__) <= set(dir(headstart))
     for name in headstart.__all__:
         assert getattr(headstart, name).__name__ == name
+
+
+def test_a_stream_can_be_stopped_between_passes(model: Model) -> None:
+    llm = LLM(model, "none")
+    asked = []
+
+    def stopped() -> bool:
+        asked.append(True)
+        return True
+
+    pieces = list(llm.stream("Once upon", replace(GREEDY, max_tokens=60, ignore_eos=True), stopped=stopped))
+    assert len(asked) == 1
+    assert sum(len(piece.token_ids) for piece in pieces) < 60
+    assert llm.engine.idle
+
+
+def test_a_whole_model_chooses_the_drafter_that_runs_it(tiny_model_dir: Path) -> None:
+    llm = LLM(tiny_model_dir, draft_model=tiny_model_dir, precision="fp32")
+    assert llm.drafter_name == "draft-model"
+    (out,) = llm.generate("Once upon", GREEDY)
+    assert out.stats.accepted
+    assert LLM(tiny_model_dir).drafter_name == DEFAULT_DRAFTER
+
+
+@pytest.mark.parametrize("drafter", ["draft-model", "multi-draft", "hierarchical"])
+def test_a_drafter_that_is_nothing_without_a_model_says_so(drafter: str) -> None:
+    with pytest.raises(ConfigError, match=r"no draft model.*--draft-model"):
+        LLM("/not/even/looked/at", drafter)
+
+
+@pytest.mark.parametrize("lossy", [{"lenience": 0.5}, {"typical": 0.1}])
+def test_exact_numerics_refuse_lossy_rules(lossy: dict[str, float], tmp_path: Path) -> None:
+    model = load_model(write_tiny_model(tmp_path, head_dim=32))
+    if not model.backend.exact_rows:
+        pytest.skip("needs the native pass")
+    exact = LLM(model, "ngram", numerics="exact")
+    wishes = SpeculationParams(**lossy)  # type: ignore[arg-type]
+    (field,) = lossy
+    with pytest.raises(RequestError, match=f"{field} .* is LOSSY, but numerics is 'exact'"):
+        exact.generate("abc", SamplingParams(temperature=1), speculation=wishes)
+    assert exact.generate("abc", SamplingParams(temperature=1), speculation=SpeculationParams(lenience=1))
+    if field == "typical":
+        # Greedy requests lose nothing by it.
+        assert exact.generate("abc", GREEDY, speculation=wishes)
+    else:
+        with pytest.raises(RequestError, match="LOSSY"):
+            LLM("/not/even/looked/at", numerics="exact", speculation=wishes)
+
+
+@pytest.mark.parametrize("drafter", ["auto", "eagle3", "medusa", "pass"])
+def test_a_whole_model_is_no_head_and_that_shows_before_anything_is_loaded(drafter: str, tiny_model_dir: Path) -> None:
+    with pytest.raises(CheckpointError, match="of no known format"):
+        LLM("/not/even/looked/at", drafter, draft_model=tiny_model_dir)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from headstart.sampling.structured import StructuredOutputsParams
     from headstart.verification.base import VerifyRule
 
+__version__: str
+
 keep_pytorch_off_hidden_tiles()
 
 # Imported when first used, so that `import headstart` and `headstart --help` stay quick.
@@ -78,10 +80,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("headstart")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -6,6 +6,9 @@ is; a server puts it into the error object of the reply.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class HeadstartError(Exception):
     """Base of every error a caller can cause or mend."""
@@ -40,3 +43,18 @@ class CacheError(HeadstartError):
 
 class OutOfBlocksError(CacheError):
     """The cache has too few free blocks; nothing was changed."""
+
+
+def meant(given: object, known: Iterable[str]) -> str:
+    """How a message about an unknown name ends: what was probably meant, and what there is."""
+    names = list(map(str, known))
+    if near := closest(str(given), names):
+        return f"did you mean {near!r}? Choose one of {', '.join(names)}."
+    return f"choose one of {', '.join(names)}."
+
+
+def closest(given: str, known: Iterable[str]) -> str | None:
+    """The known name that a misspelt one is probably meant to be; None: it is like none of them."""
+    folded = {name.lower().replace("_", "-"): name for name in known}
+    near = get_close_matches(given.lower().replace("_", "-"), folded, n=1, cutoff=0.6)
+    return folded[near[0]] if near else None

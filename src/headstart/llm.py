@@ -12,22 +12,36 @@ from threading import Lock
 from typing import Any, Self, TypeVar
 
 from headstart.cache.prefix import PrefixIndex
-from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import checked_options, create_drafter, drafter_name
+from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
-from headstart.engine.schedule import Limits
+from headstart.engine.sizing import cache_room, engine_limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
-from headstart.loading import Model, Numerics, Precision, load_model, parse_precision, require_numerics
-from headstart.memory import MemoryUse, require_room
+from headstart.loading import Model, Numerics, Precision, load_model, parse_numerics, parse_precision, require_numerics
+from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece, encoded, listed, listed_chats, naming
-from headstart.runner import ModelRunner, cache_bytes_per_token
+from headstart.models.generation_config import AUTO, named_file, sampling_defaults
+from headstart.outline import context_length
+from headstart.phases import phase
+from headstart.request import (
+    EncodedPrompt,
+    Job,
+    Message,
+    Prompt,
+    StreamPiece,
+    encoded,
+    encoded_chat,
+    listed,
+    listed_chats,
+    naming,
+    require_lossless,
+)
+from headstart.runner import ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
 from headstart.text.grammar import GrammarCompiler
@@ -35,9 +49,6 @@ from headstart.text.tokenizer import Tokenizer
 
 OnCommit = Callable[[StreamPiece], None]
 Part = TypeVar("Part", Model, Engine)
-
-_CACHE_BYTES = 1 << 30
-_MAX_CONTEXT = 8192
 
 
 class LLM:
@@ -48,14 +59,15 @@ class LLM:
         model: alias ("smollm2"), Hugging Face directory, hub id ("org/name") or .gguf file; or a loaded model, to
             share it.
         drafter: a registered drafter's name (``headstart drafters`` lists them), or a drafter's class; "none" decodes
-            plainly.
+            plainly. None: the default one, or where ``draft_model`` is a whole model, what runs that.
         draft_model: another model for the drafter, named as ``model`` is.
         draft_tokens: depth of the draft; None: the drafter's default.
         drafter_options: further options of the drafter.
         speculation: how requests are drafted and verified, unless they choose otherwise.
         precision: the target's (``loading.Precision``).
         draft_precision: of the draft model; None: the target's.
-        numerics: "exact" refuses a target whose results may differ in bits from pass to pass (``loading.Numerics``).
+        numerics: "exact" refuses a target whose results may differ in bits from pass to pass (``loading.Numerics``),
+            and requests that are LOSSY.
         max_context: most tokens of a sequence, prompt and output together; None: the model's own limit, at most 8192.
         max_batch_size: sequences that decode together.
         cache_tokens: tokens that the key-value cache holds; None: about 1 GiB, but at least one whole context.
@@ -64,6 +76,9 @@ class LLM:
         max_rows: most rows of a pass, decoding and prompt chunks together; None: 512.
         tolerant: if a drafter raises an exception, log it and decode its requests plainly instead of raising it.
         revision: branch, tag or commit of a hub model.
+        generation_config: where requests without sampling parameters get them from: "auto", the model's own
+            (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
+            "vllm"), ``SamplingParams()``; or such a file, or its folder.
 
     Raises:
         ConfigError, CheckpointError: see the message; nothing is half-loaded.
@@ -72,7 +87,7 @@ class LLM:
     def __init__(
         self,
         model: str | Path | Model = DEFAULT_MODEL,
-        drafter: str | type[Any] = DEFAULT_DRAFTER,
+        drafter: str | type[Any] | None = None,
         *,
         draft_model: str | Path | None = None,
         draft_tokens: int | None = None,
@@ -89,46 +104,37 @@ class LLM:
         max_rows: int | None = None,
         tolerant: bool = False,
         revision: str | None = None,
+        generation_config: str | Path = AUTO,
     ) -> None:
+        named_file(generation_config)
+        self._numerics = parse_numerics(numerics)
+        self.speculation = speculation or SpeculationParams()
+        # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
+        require_lossless(self._numerics, self.speculation, SamplingParams(temperature=0))
+        drafter = chosen_drafter(drafter, draft_model)
         options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
         for name in more_drafters:
             checked_options(name)
-        target = model if isinstance(model, Model) else load_model(model, precision, revision)
+        with phase(f"Loading {model.name if isinstance(model, Model) else model}"):
+            target = model if isinstance(model, Model) else load_model(model, precision, revision)
         require_numerics(target, numerics)
-        config = target.config
-        context = min(config.max_positions, _MAX_CONTEXT) if max_context is None else max_context
-        if not 2 <= context <= config.max_positions:
-            raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
-        if max_batch_size < 1:
-            raise ConfigError(f"max_batch_size is {max_batch_size}; it must be 1 or more.")
-        limits = Limits(max_sequences=max_batch_size, max_context=context)
-        nodes = None if speculation is None else speculation.tree_nodes
-        limits = replace(limits, draft_rows=max(limits.draft_rows, draft_tokens or 0, nodes or 0, asked_rows(options)))
-        if max_rows is not None:
-            if max_rows < 1:
-                raise ConfigError(f"max_rows is {max_rows}; it must be 1 or more.")
-            limits = replace(limits, max_rows=max_rows)
-        if cache_tokens is None:
-            cache_tokens = min(
-                max(_CACHE_BYTES // cache_bytes_per_token(target.backend), context), max_batch_size * context
-            )
+        self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
+        """What a request gets that leaves sampling parameters out."""
+        context = context_length(target.config, max_context)
+        guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
+        limits = engine_limits(context, max_batch_size, max_rows, guesses)
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
-        require_room(
-            (cache_tokens + limits.draft_rows) * cache_bytes_per_token(target.backend),
-            f"a cache of {cache_tokens} tokens beside drafts of {limits.draft_rows}",
-            "give a smaller max_context, max_batch_size, cache_tokens, draft_tokens or tree_nodes",
-        )
-        runner = ModelRunner(target.backend, cache_tokens + limits.draft_rows, prefixes=prefixes)
-        self.speculation = speculation or SpeculationParams()
+        runner = ModelRunner(target.backend, cache_room(target.backend, limits, cache_tokens), prefixes=prefixes)
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
         surroundings = draft_context(target, runner, draft, cache_salt_of)
-        drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
-        for name in more_drafters:
-            if name not in drafters:
-                drafters[name] = create_drafter(name, surroundings)
+        with phase(f"Preparing the drafter {self.drafter_name}"):
+            drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
+            for name in more_drafters:
+                if name not in drafters:
+                    drafters[name] = create_drafter(name, surroundings)
         self._model: Model | None = target
         self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()
@@ -155,6 +161,10 @@ class LLM:
     def get_tokenizer(self) -> Tokenizer:
         """The target's tokenizer, by the name that vLLM has for it."""
         return self.model.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a call without sampling parameters gets, by the name that vLLM has for it."""
+        return self.sampling_defaults.params({})
 
     def close(self) -> None:
         """End all requests (finish reason "abort") and free weights, caches and drafters. Whatever else is called from
@@ -187,7 +197,7 @@ class LLM:
 
         Args:
             prompts: texts, lists of token ids, vLLM's dictionaries, or what ``encode`` returns; one or several.
-            sampling_params: for all prompts, or one for each.
+            sampling_params: for all prompts, or one for each; None: ``get_default_sampling_params``.
             speculation: overrides the engine's for this call.
             on_commit: called with each piece as it is committed.
             strict: False: a prompt that cannot be served gets finish reason "error", and the others are decoded.
@@ -228,10 +238,12 @@ class LLM:
         *,
         messages: Sequence[Message] | None = None,
         speculation: SpeculationParams | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[StreamPiece]:
         """Decode one prompt, or answer one conversation, piece by piece as rounds commit.
 
-        Closing the iterator early ends the request and frees what it held.
+        Closing the iterator early ends the request and frees what it held; so does ``stopped``, which is asked after
+        each pass, those that read the prompt included.
 
         Raises:
             RequestError: the prompt cannot be served, or its sequence failed.
@@ -249,6 +261,8 @@ class LLM:
                     self.engine.add(job.sequence)
             for pieces in self._rounds(jobs, True):
                 yield from pieces
+                if stopped():
+                    break
             for job in jobs:
                 if job.sequence.error is not None:
                     raise RequestError(job.sequence.error)
@@ -274,12 +288,8 @@ class LLM:
         Raises:
             RequestError: the model has no chat template, or the template cannot render these messages.
         """
-        variables = dict(chat_template_kwargs or {})
-        for name in ("messages", "tools"):
-            if name in variables:
-                raise RequestError(f"chat_template_kwargs has {name}; leave it out there.", "chat_template_kwargs")
-        text = self.model.chat_template.render(messages, tools, **variables)
-        return EncodedPrompt(text, self.model.tokenizer.encode(text, add_special_tokens=False))
+        model = self.model
+        return encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
 
     def jobs(
         self,
@@ -300,6 +310,8 @@ class LLM:
             raise RequestError(
                 f"sampling_params is {type(params).__name__} {params!s:.40}; give SamplingParams.", "sampling_params"
             )
+        speculation = speculation or self.speculation
+        require_lossless(self._numerics, speculation, params)
         prompt = prompt.cut(params, self.engine.limits.max_context)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
@@ -312,7 +324,7 @@ class LLM:
                 next(self._ids),
                 params,
                 seed,
-                speculation or self.speculation,
+                speculation,
                 cache_salt,
                 trace,
                 None if wanted is None else self._grammars.constraint(wanted),
@@ -366,7 +378,8 @@ class LLM:
         speculation: SpeculationParams | None,
         cache_salt: str = "",
     ) -> list[Job]:
-        each = [params or SamplingParams()] * len(prompts) if not isinstance(params, Sequence) else list(params)
+        params = self.get_default_sampling_params() if params is None else params
+        each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise RequestError(
                 f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."

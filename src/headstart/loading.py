@@ -11,7 +11,7 @@ from typing import cast
 
 import torch
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
 from headstart.models.backend import Backend
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
@@ -172,14 +172,24 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
     Raises:
         ConfigError: numerics is unknown, or "exact" where PyTorch computes.
     """
-    if numerics not in tuple(Numerics):
-        raise ConfigError(f"numerics is {numerics!r}; choose one of {', '.join(Numerics)}.")
-    if numerics == Numerics.EXACT and not model.backend.exact_rows:
+    if parse_numerics(numerics) is Numerics.EXACT and not model.backend.exact_rows:
         because = native.supports(model.config) or "this machine has none"
         raise ConfigError(
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
             "floating-point numbers here."
         )
+
+
+def parse_numerics(numerics: Numerics | str) -> Numerics:
+    """Numerics by their name.
+
+    Raises:
+        ConfigError: there are none of this name.
+    """
+    try:
+        return Numerics(numerics)
+    except ValueError:
+        raise ConfigError(f"numerics is {numerics!r}; {meant(numerics, Numerics)}") from None
 
 
 def parse_precision(precision: Precision | str) -> Precision:
@@ -191,4 +201,4 @@ def parse_precision(precision: Precision | str) -> Precision:
     try:
         return Precision(precision)
     except ValueError:
-        raise ConfigError(f"precision is {precision!r}; choose one of {', '.join(Precision)}.") from None
+        raise ConfigError(f"precision is {precision!r}; {meant(precision, Precision)}") from None

@@ -14,9 +14,10 @@ from headstart.engine.outputs import Completion, FinishReason, RequestOutput, To
 from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
 from headstart.errors import RequestError
-from headstart.loading import Model
+from headstart.loading import Model, Numerics
 from headstart.sampling.params import SamplingParams
 from headstart.text.bad_words import spellings
+from headstart.text.chat import ChatTemplate
 from headstart.text.detokenizer import CommittedText, IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
@@ -210,6 +211,20 @@ class Job:
         return self._text.text
 
 
+def require_lossless(numerics: Numerics, speculation: SpeculationParams, params: SamplingParams) -> None:
+    """Refuse a lossy rule where exactness was asked for.
+
+    Raises:
+        RequestError: which.
+    """
+    lossy = speculation.lossy_for(params)
+    if numerics is Numerics.EXACT and lossy is not None:
+        raise RequestError(
+            f"{lossy} {getattr(speculation, lossy)} is LOSSY, but numerics is 'exact'; leave one of the two out.",
+            lossy,
+        )
+
+
 Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
 """A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``."""
 Message = abc.Mapping[str, Any]
@@ -263,6 +278,26 @@ def encoded(prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool) -> E
         # An empty prompt becomes the begin-of-sequence token, as in transformers.
         ids = [tokenizer.bos_token_id]
     return EncodedPrompt(prompt, ids)
+
+
+def encoded_chat(
+    messages: abc.Sequence[Message],
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    tools: abc.Sequence[abc.Mapping[str, Any]] | None = None,
+    variables: abc.Mapping[str, Any] | None = None,
+) -> EncodedPrompt:
+    """A conversation's token ids, through a chat template; ``variables``: what else the template reads.
+
+    Raises:
+        RequestError: there is no template, or it cannot render these messages.
+    """
+    variables = dict(variables or {})
+    for name in ("messages", "tools"):
+        if name in variables:
+            raise RequestError(f"chat_template_kwargs has {name}; leave it out there.", "chat_template_kwargs")
+    text = template.render(messages, tools, **variables)
+    return EncodedPrompt(text, tokenizer.encode(text, add_special_tokens=False))
 
 
 def _bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:

@@ -95,7 +95,7 @@ class TestGuessAt:
 
 SELF_SUFFICIENT = (
     *("ngram", "prompt-lookup", "suffix", "recycling", "copy", "unigram", "bigram", "random"),
-    *("draft-model", "multi-draft", "hierarchical", "early-exit", "lookahead", "auto"),
+    *("draft-model:layers=1", "multi-draft:layers=1", "hierarchical:layers=1", "early-exit", "lookahead", "auto"),
 )
 """Drafters that need nothing but the target."""
 PROMPTS = [BenchPrompt("a", "qa", ("Hello there?",)), BenchPrompt("b", "writing", ("One.", "Two."))]

@@ -30,7 +30,7 @@ def rows(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def refusal(result: Result, status: int = 1) -> str:
+def refusal(result: Result, status: int = 2) -> str:
     """The one sentence of a call that failed and said nothing else."""
     assert result.exit_code == status
     assert result.stdout == ""

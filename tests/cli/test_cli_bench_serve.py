@@ -41,9 +41,13 @@ def test_a_server_made_here_is_measured_with_speculation_and_without(tiny_model_
         (["--concurrency", ""], "both empty"),
         (["--drafter", "none"], "--drafter is 'none'"),
         (["--url", "localhost"], "--url is 'localhost'"),
-        (["--url", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1 (Connection refused); start one"),
         (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "--api-key-file is /nowhere"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_in_one_sentence(arguments: list[str], named: str) -> None:
     assert named in refusal(headstart("bench", "serve", *arguments))
+
+
+def test_a_server_that_is_not_there_is_a_failure() -> None:
+    said = refusal(headstart("bench", "serve", "--url", "http://127.0.0.1:1"), status=1)
+    assert "no server answers at http://127.0.0.1:1 (Connection refused); start one" in said

@@ -40,7 +40,7 @@ def with_token(output: RequestOutput, position: int, token: int) -> RequestOutpu
 
 
 def compare(tiny_model_dir: Path, *arguments: object, stdin: str | None = None) -> Result:
-    base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 24, "--compare")
+    base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "-t", 0, "--max-tokens", 24, "--compare")
     return headstart(*base, *arguments, stdin=stdin)
 
 
@@ -57,7 +57,9 @@ class TestCommand:
         assert re.search(r" in [2-7] turns|measured once", result.stdout)
 
     def test_a_narrow_terminal_cuts_nothing_off(self, tiny_model_dir: Path) -> None:
-        result = headstart("generate", PROMPT, "-m", tiny_model_dir, "--max-tokens", 4, "--compare", COLUMNS="40")
+        result = headstart(
+            "generate", PROMPT, "-m", tiny_model_dir, "-t", 0, "--max-tokens", 4, "--compare", COLUMNS="40"
+        )
         assert result.exit_code == 0
         assert "…" not in result.stdout
 
@@ -111,7 +113,7 @@ class TestCommand:
 
     def test_a_drafter_that_remembers_has_not_seen_the_plain_answer(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "suffix", "--drafter-option", "shared_tokens=4096", "--json"]
-        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 24)
+        base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "-t", 0, "--max-tokens", 24)
         (alone,), (compared,) = rows(headstart(*base, *arguments)), rows(compare(tiny_model_dir, *arguments))
         assert compared["stats"]["accepted"] == alone["stats"]["accepted"]
 

@@ -14,7 +14,9 @@ from typer.testing import Result
 from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
 from headstart import llm as llm_module
 from headstart.cli.options import PrecisionChoice, VerifyChoice
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.loading import Precision
+from headstart.sampling.defaults import MODEST
 from tiny_checkpoint import MAX_POSITIONS, write_tiny_model
 
 STATS = {
@@ -48,12 +50,12 @@ def llm(tiny_model_dir: Path) -> LLM:
 
 @pytest.fixture
 def generate(tiny_model_dir: Path) -> Generate:
-    """``headstart generate`` with the tiny model, 40 tokens and a drafter whose guesses do not depend on the clock,
-    whatever else is given."""
+    """Greedy ``headstart generate`` with the tiny model, 40 tokens and a drafter whose guesses do not depend on the
+    clock, whatever else is given."""
 
     def call(*arguments: object, stdin: str | bytes | None = None, **env: str) -> Result:
         base = ("generate", "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40, "--drafter", "ngram")
-        return headstart(*base, *arguments, stdin=stdin, **env)
+        return headstart(*base, "-t", 0, *arguments, stdin=stdin, **env)
 
     return call
 
@@ -92,6 +94,13 @@ class TestText:
     def test_stdin_is_the_prompt_less_its_last_newline(self, generate: Generate) -> None:
         assert generate("-", stdin=f"{PROMPT}\n").stdout == generate(PROMPT).stdout
         assert generate("-", stdin=f"{PROMPT}\n\n").stdout != generate(PROMPT).stdout
+
+    def test_what_is_piped_in_needs_no_name(self, generate: Generate) -> None:
+        assert generate(stdin=f"{PROMPT}\n").stdout == generate(PROMPT).stdout
+        assert (
+            generate("--system", "Be brief.", stdin=PROMPT).stdout == generate(PROMPT, "--system", "Be brief.").stdout
+        )
+        assert "PROMPT" in refusal(generate(stdin=""))
 
     def test_samples_have_headings(self, generate: Generate) -> None:
         result = generate(PROMPT, "-n", 2, "-t", 1, "--seed", 5)
@@ -240,7 +249,10 @@ class TestPromptsFile:
         assert list(good) == [(1, None), (4, 0), (4, 1), (5, None), (8, 0)]
         assert list(bad) == [(2, None), (6, None), (7, None), (8, 1), (8, 2), *((line, None) for line in range(9, 16))]
         assert [row["line"] for row in found] == sorted(row["line"] for row in found)
-        assert result.stderr.splitlines() == [f"Error: {len(bad)} of {len(found)} answers failed."]
+        warning, *errors = result.stderr.splitlines()
+        assert "10 of 14 lines cannot be answered" in warning
+        assert "the first: line 2 is not JSON" in warning
+        assert errors == [f"Error: {len(bad)} of {len(found)} answers failed."]
         for (line, _), error in bad.items():
             assert error.startswith(f"line {line}")
             assert error.endswith(".")
@@ -308,6 +320,11 @@ class TestPromptsFile:
         result = generate("--prompts", "-", "--json", "--batch-size", 1, stdin=lines)
         assert result.exit_code == 130
         assert [(row["line"], row["finish_reason"]) for row in rows(result)] == [(1, "length"), (2, "length")]
+
+
+def never(*_: object) -> None:
+    """In place of what must not be reached."""
+    raise RuntimeError("the weights were asked for")
 
 
 class TestOptions:
@@ -379,11 +396,19 @@ class TestOptions:
         assert seen["drafter_options"] == {"branching": [2, 1], "replacement": False}
         assert (seen["max_batch_size"], seen["max_context"], seen["revision"]) == (3, 99, None)
 
-    def test_defaults_are_greedy(self, generate: Generate, seen: dict[str, Any], tiny_model_dir: Path) -> None:
-        headstart("generate", "-m", tiny_model_dir, PROMPT)
-        assert seen["params"] == SamplingParams(temperature=0, max_tokens=256)
+    def test_defaults_are_the_models(self, seen: dict[str, Any], tmp_path: Path) -> None:
+        model = write_tiny_model(tmp_path)
+        assert headstart("generate", "-m", model, PROMPT).exit_code == 0
+        assert seen["params"] == SamplingParams(**MODEST, max_tokens=256)
+        assert headstart("generate", "-m", model, PROMPT, "--generation-config", "none").exit_code == 0
+        assert seen["params"] == SamplingParams(max_tokens=256)
+        (model / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9, "max_new_tokens": 9}')
+        assert headstart("generate", "-m", model, PROMPT).exit_code == 0
+        assert seen["params"] == SamplingParams(temperature=0.6, top_p=0.9, max_tokens=9)
+        assert headstart("generate", "-m", model, PROMPT, "-t", 0, "--max-tokens", 3).exit_code == 0
+        assert seen["params"] == SamplingParams(temperature=0, top_p=0.9, max_tokens=3)
         assert seen["speculation"] == SpeculationParams()
-        assert seen["drafter"] == llm_module.DEFAULT_DRAFTER
+        assert seen["drafter"] == DEFAULT_DRAFTER
 
     def test_no_draft_tokens_is_plain_decoding(self, generate: Generate) -> None:
         (row,) = rows(generate(PROMPT, "--draft-tokens", 0, "--json"))
@@ -409,7 +434,59 @@ class TestOptions:
         assert "--top-p" not in generate(PROMPT, "--top-p", 0.5, "-t", 1).stderr
 
 
+class TestHints:
+    def test_a_drafter_of_no_use_is_named_at_the_end(self, generate: Generate) -> None:
+        result = generate(PROMPT, "-d", "random", "--max-tokens", 60, "--ignore-eos")
+        hint = result.stderr.splitlines()[-1]
+        assert hint.startswith("Hint: random guessed right in ")
+        assert hint.endswith("use --drafter auto, which guesses only where that pays.")
+        assert "Hint" in generate(PROMPT, "-d", "random", "--max-tokens", 60, "--ignore-eos", "--json").stderr
+        assert generate(PROMPT, "-d", "random", "--max-tokens", 60, "--ignore-eos", "-q").stderr == ""
+        assert "Hint" not in generate(PROMPT, "-d", "none", "--max-tokens", 60, "--ignore-eos").stderr
+
+    def test_a_draft_model_chooses_who_runs_it(self, tiny_model_dir: Path) -> None:
+        arguments = (PROMPT, "-m", tiny_model_dir, "--precision", "fp32", "--max-tokens", 12, "-t", 0, "--json")
+        (row,) = rows(headstart("generate", *arguments, "--draft-model", tiny_model_dir))
+        assert row["stats"]["acceptance_rate"] == 1
+        assert "no draft model" in refusal(headstart("generate", *arguments, "-d", "draft-model"))
+
+
 class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "named"),
+        [
+            ([PROMPT, "--ban-token", "99999"], "99999"),
+            ([PROMPT, "--logit-bias", "-1=2"], "-1"),
+            ([PROMPT, "--max-context", "100000"], "max_context"),
+            (["a" * MAX_POSITIONS], f"the context holds {MAX_POSITIONS}"),
+            ([PROMPT, "--truncate-prompt", "-1", "--max-context", "30"], "truncate_prompt_tokens"),
+            ([PROMPT, "--numerics", "exact", "--lenience", "0.5"], "lenience 0.5 is LOSSY, but numerics is 'exact'"),
+            ([PROMPT, "--numerics", "exact", "--typical", "0.1", "-t", "1"], "typical 0.1 is LOSSY"),
+            ([PROMPT, "--lenience", "0.5", "--typical", "0.1"], "lenience is 0.5 and typical 0.1; choose one"),
+            ([PROMPT, "--max-tokens", "-5"], "max_tokens is -5"),
+            ([PROMPT, "--generation-config", "/no/such"], "generation_config is '/no/such'"),
+            ([PROMPT, "--drafter", "eagle3", "--draft-model", "/no/such"], "/no/such"),
+        ],
+        ids=str,
+    )
+    def test_what_shows_without_the_weights_is_refused_before_they_are_read(
+        self, generate: Generate, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
+    ) -> None:
+        monkeypatch.setattr(llm_module, "load_model", never)
+        assert named in refusal(generate(*arguments))
+
+    def test_lines_that_cannot_be_answered_are_named_before_anything_is_loaded(
+        self, generate: Generate, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(llm_module, "load_model", never)
+        bad = ("no JSON", json.dumps({"prompt": "x" * 600}), json.dumps({"messages": [{"role": "user"}]}))
+        sentence = refusal(generate("--prompts", "-", stdin="\n".join(bad)))
+        assert "3 of 3 lines cannot be answered; the first: line 1 is not JSON" in sentence
+        assert "line 1: the prompt has 600 tokens" in refusal(generate("--prompts", "-", stdin=bad[1]))
+        result = generate("--prompts", "-", stdin="\n".join((*bad, json.dumps({"prompt": "good"}))))
+        assert result.stderr.startswith("Warning: 3 of 4 lines cannot be answered and will be passed over; the first: ")
+        assert "the weights were asked for" in result.stderr
+
     @pytest.mark.parametrize(
         ("arguments", "named"),
         [

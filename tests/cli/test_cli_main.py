@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from cli_runs import headstart, refusal
 
+import headstart as package
 from headstart.cli import prompts
 from headstart.cli.main import app
 
@@ -55,7 +57,9 @@ def test_the_package_runs_as_a_module() -> None:
 def test_version() -> None:
     result = headstart("--version")
     assert result.exit_code == 0
-    assert result.stdout.startswith("headstart 0.")
+    assert result.stdout == f"headstart {package.__version__}\n"
+    assert package.__version__ == version("headstart")
+    assert "__version__" in dir(package)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +80,44 @@ def test_misuse_is_one_sentence_with_status_2(arguments: list[str], named: str) 
     assert "Value error" not in sentence
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["genrate"], "did you mean 'generate'?"),
+        (["bench", "sevre"], "did you mean 'serve'?"),
+        (["generate", "x", "--temprature", "1"], "did you mean '--temperature'?"),
+        (["serve", "--prot", "1"], "did you mean '--port'?"),
+        (["generate", "x", "--precision", "bf61"], "did you mean 'bf16'?"),
+        (["generate", "x", "--verify", "copled"], "did you mean 'coupled'?"),
+        (["generate", "x", "--numerics", "exakt"], "did you mean 'exact'?"),
+        (["theory", "tabel1"], "did you mean 'table1'?"),
+        (["train", "eagel3", "--out", "x"], "did you mean 'eagle3'?"),
+        (["generate", "x", "--drafter", "sufix"], "did you mean 'suffix'?"),
+        (["generate", "x", "--drafter", "prompt_lookup"], "did you mean 'prompt-lookup'?"),
+        (["generate", "x", "--drafter", "ngram:max_ordre=3"], "did you mean 'max_order'?"),
+        (["serve", "--also", "recyling"], "did you mean 'recycling'?"),
+        (["drafters", "eagel"], "did you mean 'eagle'?"),
+        (["generate", "x", "-m", "smolm2"], "did you mean 'smollm2'?"),
+    ],
+)
+def test_a_misspelt_name_gets_the_near_one(arguments: list[str], meant: str) -> None:
+    assert meant in refusal(headstart(*arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["xyzzy"], ["generate", "x", "--xyzzy"], ["generate", "x", "--drafter", "xyzzy"]]
+)
+def test_what_is_like_nothing_gets_no_guess(arguments: list[str]) -> None:
+    assert "did you mean" not in refusal(headstart(*arguments))
+
+
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_help_speaks_to_people(call: tuple[str, ...]) -> None:
+    shown = headstart(*call, "--help").stdout
+    assert "Examples:" in shown
+    assert not re.search(r"<(bool|str|int|float|path|file|directory)\b", shown)
+
+
 def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise error
@@ -85,7 +127,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_fault_of_ours_is_one_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(RuntimeError("some\nthing"), monkeypatch)
-    sentence = refusal(headstart("generate", "x"))
+    sentence = refusal(headstart("generate", "x"), status=1)
     assert "RuntimeError: some thing" in sentence
     assert "HEADSTART_TRACEBACK" in sentence
 
@@ -97,9 +139,9 @@ def test_a_fault_of_ours_shows_its_traceback_on_request(monkeypatch: pytest.Monk
 
 def test_what_the_system_refuses_is_no_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/some/file"), monkeypatch)
-    assert refusal(headstart("generate", "x")) == "Error: /some/file: No space left on device."
+    assert refusal(headstart("generate", "x"), status=1) == "Error: /some/file: No space left on device."
     fail_with(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), monkeypatch)
-    assert refusal(headstart("generate", "x")) == "Error: No space left on device."
+    assert refusal(headstart("generate", "x"), status=1) == "Error: No space left on device."
 
 
 def test_ctrl_c_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:

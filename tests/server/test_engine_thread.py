@@ -25,6 +25,17 @@ from headstart.server.engine_thread import EngineThread
 from headstart.server.settings import ServerSettings
 
 
+def test_a_drafter_of_no_use_is_named_in_the_log_once(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+    async def several(client: httpx.AsyncClient) -> None:
+        for _ in range(4):
+            await client.post("/v1/completions", json={"prompt": "abc", **GREEDY, "max_tokens": 40, "ignore_eos": True})
+
+    ask(LLM(model, "random"), several)
+    hints = [record.getMessage() for record in caplog.records if "guessed right in" in record.getMessage()]
+    assert len(hints) == 1
+    assert hints[0].startswith("random guessed right in ")
+
+
 def test_concurrent_answers_are_those_of_one_at_a_time(model: Model, plain: LLM) -> None:
     prompts = [("shared beginning " * 6) + "x" * (9 * i) for i in range(6)] + [f"{i} other" for i in range(4)]
     expected = [plain.generate(prompt, SamplingParams(temperature=0, max_tokens=90))[0].text for prompt in prompts]

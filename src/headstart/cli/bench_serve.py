@@ -139,6 +139,7 @@ def bench_serve(
             prefix_caching=True,
             tolerant=True,
             revision=revision,
+            generation_config="none",
         )
         activity.say(llm.memory.sentence())
         return llm

@@ -67,9 +67,7 @@ class Comparator:
         self._llm = llm
         self._params = params
         self._speculation = speculation
-        # Greedy requests lose nothing by typical acceptance.
-        exact = speculation.lossy is None or (speculation.lossy == "typical" and params.greedy)
-        self._lossy = None if exact else speculation.lossy
+        self._lossy = speculation.lossy_for(params)
 
     def warm_up(self) -> None:
         """Decode a little both ways, so that neither is charged for what only happens once."""

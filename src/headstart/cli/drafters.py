@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, meant
 
 
 def drafters(
@@ -36,7 +36,7 @@ def drafters(
         _print_json(rows) if as_json else _print_table(("name", "how it guesses", "source"), rows)
         return
     if name not in known:
-        raise ConfigError(f"there is no drafter {name!r}; choose one of {', '.join(known)}.")
+        raise ConfigError(f"there is no drafter {name!r}; {meant(name, known)}")
     info = known[name]
     options = _options(name)
     if as_json:

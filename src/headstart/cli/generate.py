@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headstart.cli import options
+from headstart.cli.asking import Asked, Guessing, given, refuse_if_none, token_bias, warn_of_losses
 from headstart.cli.options import OUTPUT, NumericsChoice, PrecisionChoice, VerifyChoice
-from headstart.drafting import DEFAULT_DRAFTER
-from headstart.drafting.options import option_value, parse_drafter
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -22,21 +23,32 @@ if TYPE_CHECKING:
     from headstart.llm import LLM
     from headstart.sampling.params import SamplingParams
 
+PROMPT_PANEL = "Prompt"
+
 
 def generate(
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="The text to continue, or the message to answer; - reads it from stdin."),
+        typer.Argument(
+            metavar="PROMPT", help="The text to continue, or the message to answer; - (or nothing): what is piped in."
+        ),
     ] = None,
     prompts: Annotated[
         str | None,
         typer.Option(
             help="Answer each line of a file instead (- for stdin): a JSON object with prompt, messages or turns.",
             metavar="FILE.jsonl",
+            rich_help_panel=PROMPT_PANEL,
         ),
     ] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="The prompt is a user's message to a chat model.")] = False,
-    system: Annotated[str | None, typer.Option(help="System message of a chat; means --chat.", metavar="TEXT")] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The prompt is a user's message to a chat model.", rich_help_panel=PROMPT_PANEL),
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(help="System message of a chat; means --chat.", metavar="TEXT", rich_help_panel=PROMPT_PANEL),
+    ] = None,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
@@ -44,7 +56,7 @@ def generate(
     batch_size: options.BatchSize = 16,
     max_context: options.MaxContext = None,
     truncate_prompt: options.TruncatePrompt = None,
-    drafter: options.Drafter = DEFAULT_DRAFTER,
+    drafter: options.AskedDrafter = None,
     draft_model: options.DraftModel = None,
     draft_precision: options.DraftPrecision = None,
     draft_tokens: options.DraftTokens = None,
@@ -53,11 +65,12 @@ def generate(
     verify: options.Verify = VerifyChoice.AUTO,
     lenience: options.Lenience = None,
     typical: options.Typical = None,
-    temperature: options.Temperature = 0.0,
-    top_k: options.TopK = 0,
-    top_p: options.TopP = 1.0,
-    min_p: options.MinP = 0.0,
-    repetition_penalty: options.RepetitionPenalty = 1.0,
+    temperature: options.AskedTemperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    generation_config: options.GenerationConfig = "auto",
     presence_penalty: options.PresencePenalty = 0.0,
     frequency_penalty: options.FrequencyPenalty = 0.0,
     logit_bias: options.LogitBias = None,
@@ -68,7 +81,7 @@ def generate(
     n: options.Samples = 1,
     logprobs: options.Logprobs = None,
     prompt_logprobs: options.PromptLogprobs = None,
-    max_tokens: options.MaxTokens = 256,
+    max_tokens: options.AskedMaxTokens = None,
     min_tokens: options.MinTokens = 0,
     stop: options.Stop = None,
     include_stop: options.IncludeStop = False,
@@ -96,8 +109,9 @@ def generate(
 ) -> None:
     """Continue a prompt, answer a message, or work through a file of them.
 
-    Text streams to stdout as it is decoded; progress, a summary and warnings go to stderr. Without further options
-    decoding is greedy, so the same prompt always gives the same text, whatever the drafter.
+    Text streams to stdout as it is decoded; progress, a summary and warnings go to stderr. Sampling that is left out is
+    the model's own (--generation-config). With --temperature 0 the same prompt always gives the same text, whatever the
+    drafter, and with a --seed the same draws.
 
     Examples:
 
@@ -109,16 +123,13 @@ def generate(
 
         headstart generate --chat "Name ten rivers." --compare
 
-        cat notes.txt | headstart generate --chat --system "Summarize the notes." -
+        cat notes.txt | headstart generate --chat --system "Summarize the notes."
 
         headstart generate --prompts questions.jsonl --json > answers.jsonl
     """
+    prompt = _piped() if prompt is None and prompts is None else prompt
     _check_together(prompt, prompts, show_drafts, n, as_json, logprobs, prompt_logprobs)
-
-    from headstart.cli.progress import Activity
-    from headstart.sampling.params import SamplingParams
-
-    params = SamplingParams(
+    sampling = given(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -126,15 +137,15 @@ def generate(
         repetition_penalty=repetition_penalty,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
-        logit_bias=dict(_bias(text) for text in logit_bias or ()),
-        allowed_token_ids=tuple(allow_token) if allow_token else None,
-        banned_token_ids=tuple(ban_token or ()),
-        bad_words=tuple(bad_word or ()),
+        logit_bias=dict(token_bias(text) for text in logit_bias) if logit_bias else None,
+        allowed_token_ids=allow_token,
+        banned_token_ids=ban_token,
+        bad_words=bad_word,
         min_tokens=min_tokens,
         max_tokens=max_tokens,
-        stop=tuple(stop or ()),
+        stop=stop,
         include_stop_str_in_output=include_stop,
-        stop_token_ids=tuple(stop_token or ()),
+        stop_token_ids=stop_token,
         ignore_eos=ignore_eos,
         seed=seed,
         n=n,
@@ -142,43 +153,43 @@ def generate(
         prompt_logprobs=prompt_logprobs,
         truncate_prompt_tokens=truncate_prompt,
     )
-    drafter, drafter_options = parse_drafter(drafter)
-    drafter_options |= dict(_drafter_option(text) for text in drafter_option or ())
+    asked = Asked(
+        model,
+        Guessing(
+            drafter,
+            draft_model,
+            None if draft_precision is None else draft_precision.value,
+            draft_tokens,
+            tree_nodes,
+            drafter_option or (),
+            verify,
+            lenience,
+            typical,
+        ),
+        sampling,
+        precision.value,
+        numerics.value,
+        revision,
+        generation_config,
+        max_context,
+        {"max_batch_size": batch_size},
+    )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
-    _remark(params, lenience, typical, quiet)
+
+    from headstart.cli.progress import Activity
 
     with Activity(shown=not quiet) as activity:
-        activity.show(f"Loading {model}")
+        activity.show(f"Looking at {model}")
+        params, speculation = asked.checked(conversations)
+        activity.stop()
+        refuse_if_none(conversations, quiet)
+        warn_of_losses(speculation, params)
+        if not quiet:
+            _remark(params, sampling)
+        llm = asked.load(activity, speculation)
         from headstart.cli.answering import Clock, answer_all
         from headstart.cli.reports import JsonReport, Report, TextReport
-        from headstart.drafting.base import SpeculationParams
-        from headstart.llm import LLM
         from headstart.sampling.noise import fresh_seed
-        from headstart.verification.base import VerifyRule
-
-        speculation = SpeculationParams(
-            draft_tokens=draft_tokens,
-            tree_nodes=tree_nodes,
-            verify=VerifyRule(verify.value),
-            lenience=lenience,
-            typical=typical,
-        )
-        llm = LLM(
-            model,
-            drafter,
-            draft_model=draft_model,
-            draft_tokens=draft_tokens or None,
-            drafter_options=drafter_options,
-            speculation=speculation,
-            precision=precision.value,
-            draft_precision=None if draft_precision is None else draft_precision.value,
-            numerics=numerics.value,
-            max_context=max_context,
-            max_batch_size=batch_size,
-            revision=revision,
-        )
-        activity.stop()
-        activity.say(llm.memory.sentence())
 
         if compare:
             # Sampled outputs can be compared at one seed only.
@@ -201,6 +212,15 @@ def generate(
     report.close(clock, quiet)
     if report.failures:
         raise typer.Exit(1)
+
+
+def _piped() -> str | None:
+    """The prompt that was piped in without being named; None: nothing was."""
+    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+        return None
+    from headstart.cli.prompts import read_stdin
+
+    return read_stdin() or None
 
 
 def _check_together(
@@ -262,41 +282,16 @@ def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_dra
     return drafts
 
 
-def _remark(params: SamplingParams, lenience: float | None, typical: float | None, quiet: bool) -> None:
-    """Say on stderr what the options lose, or leave without effect."""
-    lossy = {
-        "--lenience": lenience is not None and lenience < 1,
-        "--typical": typical is not None and not params.greedy,
-    }
-    for name in (name for name, asked_for in lossy.items() if asked_for):
-        typer.echo(f"Warning: {name} is LOSSY; the output no longer follows the target's own law.", err=True)
-    if quiet or not params.greedy:
+def _remark(params: SamplingParams, sampling: Mapping[str, Any]) -> None:
+    """Say on stderr which of the options given are without effect."""
+    if not params.greedy:
         return
     idle = {
-        "--top-k": params.top_k != 0,
-        "--top-p": params.top_p != 1,
-        "--min-p": params.min_p != 0,
+        "--top-k": sampling.get("top_k", 0) != 0,
+        "--top-p": sampling.get("top_p", 1) != 1,
+        "--min-p": sampling.get("min_p", 0) != 0,
         "-n": params.n > 1,
     }
     if any(idle.values()):
-        named = ", ".join(option for option, given in idle.items() if given)
+        named = ", ".join(option for option, is_idle in idle.items() if is_idle)
         typer.echo(f"Note: at temperature 0 {named} changes nothing; give a --temperature above it.", err=True)
-
-
-def _bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is not of the form ID=BIAS, like 42=-1.5.", param_hint="--logit-bias"
-        ) from None
-
-
-def _drafter_option(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise typer.BadParameter(
-            f"{text!r} is not of the form KEY=VALUE, like max_order=3.", param_hint="--drafter-option"
-        )
-    return name, option_value(value)

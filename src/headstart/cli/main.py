@@ -14,6 +14,7 @@ from headstart.cli.acceptance import acceptance
 from headstart.cli.audit import audit
 from headstart.cli.bench import bench
 from headstart.cli.bench_serve import bench_serve
+from headstart.cli.chat import chat
 from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.export import export
@@ -25,9 +26,12 @@ from headstart.cli.quality import quality
 from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.cli.train import train
-from headstart.errors import HeadstartError
+from headstart.cli.wording import Command, one_line, readable, tell_error, usage_sentence
+from headstart.errors import CheckpointError, ConfigError, HeadstartError, LogitsError, RequestError
 
-OK, FAILED, MISUSED = 0, 1, 2
+OK, FAILED = 0, 1
+MISUSED = 2
+"""The command, its options or what it was given to read is at fault: nothing but these has to change."""
 INTERRUPTED = 130
 """What a shell reports of a program that Ctrl-C (signal 2) has ended."""
 PIPE_CLOSED = 141
@@ -39,7 +43,15 @@ TRACEBACK_VARIABLE = "HEADSTART_TRACEBACK"
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-class Commands(TyperGroup):
+class Group(TyperGroup):
+    """Commands under one name; its help is worded as theirs is."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """As the base class; for people."""
+        return readable(super().get_params(ctx), ctx)
+
+
+class Commands(Group):
     """The group of all sub-commands: whatever they raise becomes one sentence on stderr and an exit status."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -60,9 +72,9 @@ class Commands(TyperGroup):
             status = super().main(*args, **kwargs)
             return status if isinstance(status, int) else OK
         except HeadstartError as error:
-            return _fail(str(error))
+            return _fail(str(error), MISUSED if _is_input(error) else FAILED)
         except _UsageError as error:
-            return _fail(_usage_sentence(error), MISUSED)
+            return _fail(usage_sentence(error), MISUSED)
         except (KeyboardInterrupt, typer.Abort):
             return INTERRUPTED
         except SystemExit as error:
@@ -77,7 +89,7 @@ class Commands(TyperGroup):
                 # A full disk, say, or a folder that was removed: no fault of Headstart.
                 return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.")
             return _fail(
-                f"unexpected {type(error).__name__}: {_one_line(error)}. This is a fault of Headstart; "
+                f"unexpected {type(error).__name__}: {one_line(error)}. This is a fault of Headstart; "
                 f"{TRACEBACK_VARIABLE}=1 shows where."
             )
 
@@ -89,23 +101,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-benches = typer.Typer(rich_markup_mode="markdown")
+USE, MEASURE, TRAIN, MORE = "Use a model", "Measure", "Make drafters", "More"
+
+benches = typer.Typer(rich_markup_mode="markdown", cls=Group)
 benches.callback(invoke_without_command=True)(bench)
-benches.command("serve")(bench_serve)
-app.command()(generate)
-app.command()(drafters)
-app.command()(serve)
-app.command()(lab)
-app.command()(derive)
-app.add_typer(benches, name="bench")
-app.command()(acceptance)
-app.command()(audit)
-app.command()(quality)
-app.command()(plan)
-app.command()(theory)
-app.command()(train)
-app.command()(export)
-app.command()(native)
+benches.command("serve", cls=Command)(bench_serve)
+app.command(cls=Command, rich_help_panel=USE)(chat)
+app.command(cls=Command, rich_help_panel=USE)(generate)
+app.command(cls=Command, rich_help_panel=USE)(serve)
+app.command(cls=Command, rich_help_panel=USE)(lab)
+app.command(cls=Command, rich_help_panel=USE)(drafters)
+app.add_typer(benches, name="bench", rich_help_panel=MEASURE)
+app.command(cls=Command, rich_help_panel=MEASURE)(plan)
+app.command(cls=Command, rich_help_panel=MEASURE)(acceptance)
+app.command(cls=Command, rich_help_panel=MEASURE)(audit)
+app.command(cls=Command, rich_help_panel=MEASURE)(quality)
+app.command(cls=Command, rich_help_panel=TRAIN)(train)
+app.command(cls=Command, rich_help_panel=TRAIN)(derive)
+app.command(cls=Command, rich_help_panel=TRAIN)(export)
+app.command(cls=Command, rich_help_panel=MORE)(theory)
+app.command(cls=Command, rich_help_panel=MORE)(native)
 
 
 @app.callback(invoke_without_command=True)
@@ -118,20 +133,22 @@ def headstart(
 
     Examples:
 
+        headstart chat
+
         headstart generate "Once upon a time" --max-tokens 64
 
         headstart generate --chat "Write a haiku about speed." --compare
 
+        headstart serve
+
         headstart drafters ngram
 
-        headstart derive --layers 10 --out small
-
-        headstart theory --alpha 0.8 --gamma 5
+        headstart bench
     """
     if version:
-        from importlib.metadata import version as installed
+        from headstart import __version__
 
-        typer.echo(f"headstart {installed('headstart')}")
+        typer.echo(f"headstart {__version__}")
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -149,20 +166,12 @@ def main() -> None:
 
 
 def _fail(sentence: str, status: int = FAILED) -> int:
-    typer.secho("Error: ", fg="red", err=True, nl=False)
-    typer.echo(sentence, err=True)
+    tell_error(sentence)
     return status
 
 
-def _usage_sentence(error: Any) -> str:
-    path = error.ctx.command_path if error.ctx is not None else "headstart"
-    # Typer has pydantic check values, which puts the name of its exception first.
-    message = _one_line(error.format_message()).replace("Value error, ", "")
-    return f"{message.rstrip('.')}. Try '{path} --help'."
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())
+def _is_input(error: HeadstartError) -> bool:
+    return isinstance(error, ConfigError | RequestError | CheckpointError) and not isinstance(error, LogitsError)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

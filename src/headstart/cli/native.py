@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, HeadstartError
 from headstart.native.isa import INSTRUCTION_SETS, InstructionSet
 
 _NAMES = [isa.name for isa in INSTRUCTION_SETS]
@@ -46,7 +46,7 @@ def native(
         _make(each)
         if load_library(each.name) is not None:
             return
-    raise ConfigError(
+    raise HeadstartError(
         "the native pass does not run here, by its processor or by HEADSTART_NATIVE; name an instruction set with "
         "--isa to compile for other machines."
     )
@@ -56,7 +56,7 @@ def _named(name: str) -> InstructionSet:
     for isa in INSTRUCTION_SETS:
         if isa.name == name:
             return isa
-    raise typer.BadParameter(f"{name!r} is none of {', '.join(_NAMES)}.", param_hint="--isa")
+    raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _NAMES))}.", param_hint="--isa")
 
 
 def _make(isa: InstructionSet) -> None:
@@ -65,8 +65,12 @@ def _make(isa: InstructionSet) -> None:
 
     path, how = find_library(isa), "there already"
     if path is None:
-        typer.echo(f"Compiling for {isa.name}, which takes about half a minute.", err=True)
+        typer.echo(f"Compiling for {isa.name}, which takes about a minute.", err=True)
         began = time.perf_counter()
-        path = compile_library(isa)
+        try:
+            path = compile_library(isa)
+        except ConfigError as error:
+            # No option is at fault.
+            raise HeadstartError(str(error)) from error
         how = f"compiled in {time.perf_counter() - began:.0f} s"
     typer.echo(f"{isa.name}: {path} ({how})")

@@ -9,9 +9,13 @@ from typing import Annotated
 
 import typer
 
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.errors import ConfigError
 
 MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampling", "Stopping", "Output"
+
+FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
+"""Drafters that need no second model and cost nothing until they are named."""
 
 
 class VerifyChoice(StrEnum):
@@ -102,6 +106,17 @@ Drafter = Annotated[
         metavar="NAME",
     ),
 ]
+AskedDrafter = Annotated[
+    str | None,
+    typer.Option(
+        "--drafter",
+        "-d",
+        help="The drafter (`headstart drafters` lists them), with options after its name, like ngram:max_order=2. "
+        f"none: no speculation. Left out: {DEFAULT_DRAFTER}, or what runs --draft-model if that is a whole model.",
+        rich_help_panel=SPECULATION,
+        metavar="NAME",
+    ),
+]
 DraftModel = Annotated[
     str | None,
     typer.Option(
@@ -166,22 +181,43 @@ Temperature = Annotated[
     float,
     typer.Option("--temperature", "-t", help="0: greedy, the likeliest token each time.", rich_help_panel=SAMPLING),
 ]
-TopK = Annotated[int, typer.Option(help="Draw from the K likeliest tokens; 0: from all.", rich_help_panel=SAMPLING)]
+AskedTemperature = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature",
+        "-t",
+        help="0: greedy, the likeliest token each time. This and the four below, left out: what --generation-config "
+        "says.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopK = Annotated[
+    int | None, typer.Option(help="Draw from the K likeliest tokens; 0: from all.", rich_help_panel=SAMPLING)
+]
 TopP = Annotated[
-    float,
+    float | None,
     typer.Option(
         help="Draw from the fewest likeliest tokens whose probabilities add up to P.", rich_help_panel=SAMPLING
     ),
 ]
 MinP = Annotated[
-    float,
+    float | None,
     typer.Option(
         help="Draw only from tokens at least P times as likely as the likeliest one.", rich_help_panel=SAMPLING
     ),
 ]
 RepetitionPenalty = Annotated[
-    float,
+    float | None,
     typer.Option(help="Above 1: tokens that prompt or output hold become less likely.", rich_help_panel=SAMPLING),
+]
+GenerationConfig = Annotated[
+    str,
+    typer.Option(
+        help="Where what is left out comes from. auto: the model's own defaults, modest ones if it has none; none: "
+        "temperature 1 and no cuts; or a generation_config.json, or its folder.",
+        rich_help_panel=SAMPLING,
+        metavar="auto|none|PATH",
+    ),
 ]
 PresencePenalty = Annotated[
     float, typer.Option(help="Subtracted from the logit of each token that the output holds.", rich_help_panel=SAMPLING)
@@ -244,6 +280,15 @@ PromptLogprobs = Annotated[
 
 MaxTokens = Annotated[
     int, typer.Option("--max-tokens", help="Most output tokens.", rich_help_panel=STOPPING, metavar="N")
+]
+AskedMaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens",
+        help="Most output tokens. Left out: the model's default, 256 if it has none.",
+        rich_help_panel=STOPPING,
+        metavar="N",
+    ),
 ]
 MinTokens = Annotated[
     int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from headstart import phases
+
 if TYPE_CHECKING:
     from headstart.analysis.workbench import Contender
     from headstart.drafting.base import Drafter
     from headstart.drafting.context import DraftContext
+    from headstart.phases import Phase
 
 LINE_SECONDS = 10.0
 """From one line in a file to the next."""
@@ -39,6 +42,8 @@ class Activity:
     """
 
     def __init__(self, shown: bool = True, aloud: bool = False) -> None:
+        self._quiet = not shown
+        self._ears = ExitStack()
         self._shown = shown and sys.stderr.isatty()
         self._aloud = shown and aloud and not self._shown
         # Output makes room for itself (``aside``), so that nothing has to be redirected.
@@ -66,9 +71,11 @@ class Activity:
     def __enter__(self) -> Activity:
         if self._speaker is not None:
             self._speaker.start()
+        self._ears.enter_context(phases.heard(self._rare_phase))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ears.close()
         self.stop()
         if self._speaker is not None:
             self._silent.set()
@@ -85,6 +92,19 @@ class Activity:
     def end_within(self, seconds: float | None) -> None:
         """From now on so much time is left, whatever is shown; None: that follows from the steps that are done."""
         self._deadline = None if seconds is None else time.perf_counter() + seconds
+
+    def phase(self, phase: Phase) -> None:
+        """A part of a start, for ``phases.heard``: it is shown while it lasts."""
+        if self._shown:
+            self.show(phase.sentence)
+        else:
+            self._rare_phase(phase)
+
+    def _rare_phase(self, phase: Phase) -> None:
+        """What takes long once gets a line that stays, even where stderr is no terminal; other parts none."""
+        if phase.rare and not self._quiet:
+            with self.aside():
+                print(f"{phase.sentence} ...", file=sys.stderr, flush=True)
 
     def advance(self, steps: int, tokens: int) -> None:
         """So many steps and tokens more."""

@@ -12,6 +12,7 @@ from headstart.text.prompt_lines import FORMS, PromptLine, parse_lines, read_lin
 
 if TYPE_CHECKING:
     from headstart.llm import LLM
+    from headstart.outline import Outline
     from headstart.request import EncodedPrompt
 
 STDIN = "-"
@@ -39,7 +40,7 @@ class Conversation:
     def num_answers(self) -> int:
         return 1 if self.turns is None else len(self.turns)
 
-    def request(self, llm: LLM, turn: int) -> EncodedPrompt:
+    def request(self, llm: LLM | Outline, turn: int) -> EncodedPrompt:
         """What the target continues in this turn.
 
         Raises:
@@ -58,17 +59,24 @@ class Conversation:
 
 
 def one_prompt(prompt: str, chat: bool, system: str | None) -> Conversation:
-    """The prompt of the command line, "-" for what stdin holds (without its last newline).
+    """The prompt of the command line, "-" for what stdin holds.
 
     Raises:
         RequestError: stdin is not UTF-8.
     """
-    if prompt == STDIN:
-        try:
-            prompt = sys.stdin.buffer.read().decode().removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise RequestError(f"the prompt on stdin is not UTF-8 ({error.reason} at byte {error.start}).") from error
-    return _from_prompt(prompt, chat, system)
+    return _from_prompt(read_stdin() if prompt == STDIN else prompt, chat, system)
+
+
+def read_stdin() -> str:
+    """What stdin holds, without its last newline.
+
+    Raises:
+        RequestError: it is not UTF-8.
+    """
+    try:
+        return sys.stdin.buffer.read().decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the prompt on stdin is not UTF-8 ({error.reason} at byte {error.start}).") from error
 
 
 def read_prompts(path: str, chat: bool, system: str | None) -> list[Conversation]:

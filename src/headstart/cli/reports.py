@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
 from headstart.analysis.machine_load import LoadWatch
 from headstart.cli.showing import json_row, labels
 from headstart.cli.turns import explained
-from headstart.engine.outputs import RequestOutput
+from headstart.engine.outputs import RequestOutput, SequenceStats
+from headstart.engine.usefulness import Usefulness
 from headstart.errors import RequestError
 from headstart.native.team import team_size
 
@@ -34,6 +35,7 @@ class Totals:
     drafted: int = 0
     accepted: int = 0
     prefill_seconds: float = 0.0
+    stats: list[SequenceStats] = field(default_factory=list)
 
     def add(self, output: RequestOutput) -> None:
         for sample in output.outputs:
@@ -43,6 +45,7 @@ class Totals:
             self.drafted += sample.stats.drafted
             self.accepted += sample.stats.accepted
             self.prefill_seconds += sample.stats.prefill_seconds
+            self.stats.append(sample.stats)
 
     @property
     def acceptance(self) -> str:
@@ -107,8 +110,18 @@ class Report:
 
     def close(self, clock: Clock, quiet: bool) -> None:
         """Everything has been answered."""
+        if not quiet and (hint := self._hint(clock)) is not None:
+            print(f"Hint: {hint}", file=sys.stderr)
         if self.failures:
             print(f"Error: {self.failures} of {self._answers} answers failed.", file=sys.stderr)
+
+    def _hint(self, clock: Clock) -> str | None:
+        """That the drafter was of no use."""
+        usefulness = Usefulness(self._llm.drafter_name)
+        for stats in self._totals.stats:
+            usefulness.add(stats)
+        ratio = clock.turns.ratio
+        return usefulness.hint(None if ratio is None or ratio.uncertain else ratio.middle)
 
     def _show(self, answer: Answer, comparison: Comparison | None) -> None:
         raise NotImplementedError

@@ -14,16 +14,13 @@ from typing import Annotated
 import typer
 
 from headstart.cli import options
-from headstart.cli.options import NumericsChoice, PrecisionChoice
-from headstart.drafting import DEFAULT_DRAFTER
-from headstart.drafting.options import parse_drafter
+from headstart.cli.asking import Guessing
+from headstart.cli.options import FREE_DRAFTERS, NumericsChoice, PrecisionChoice
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
-FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
-"""Drafters that need no second model and cost nothing until a request names them."""
 
 
 def serve(
@@ -31,7 +28,7 @@ def serve(
     revision: options.Revision = None,
     precision: options.Precision = PrecisionChoice.AUTO,
     numerics: options.Numerics = NumericsChoice.AUTO,
-    drafter: options.Drafter = DEFAULT_DRAFTER,
+    drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
         typer.Option(
@@ -65,6 +62,7 @@ def serve(
         bool,
         typer.Option(help="Keep what was computed, for requests that begin alike.", rich_help_panel=options.MODEL),
     ] = True,
+    generation_config: options.GenerationConfig = "auto",
     host: Annotated[str, typer.Option(help="Address to listen on.", rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.", rich_help_panel=SERVER)] = 8000,
     api_key_file: Annotated[
@@ -115,36 +113,43 @@ def serve(
         raise ConfigError(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."
         ) from error
+    from headstart import phases
+    from headstart.cli.progress import Activity
     from headstart.drafting.registry import checked_options
     from headstart.llm import LLM
     from headstart.loading import load_model
+    from headstart.models.generation_config import named_file
     from headstart.models.heads.shipped import shipped_heads
 
     keys = _keys(api_key_file)
     _check_address(host, port)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
-    drafter, drafter_options = parse_drafter(drafter)
-    checked_options(drafter, draft_model, draft_tokens, drafter_options)
-    for name in also or ():
-        checked_options(name)
-    target = load_model(model, precision.value, revision)
-    if also is None:
-        also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]
-    llm = LLM(
-        target,
-        drafter,
-        draft_model=draft_model,
-        draft_tokens=draft_tokens,
-        drafter_options=drafter_options,
-        numerics=numerics.value,
-        max_context=max_context,
-        max_batch_size=batch_size,
-        cache_tokens=cache_tokens,
-        more_drafters=also,
-        prefix_caching=prefix_caching,
-        max_rows=max_rows,
-        tolerant=True,
-    )
+    guessing = Guessing(drafter, draft_model, draft_tokens=draft_tokens)
+    name, drafter_options = guessing.chosen()
+    for other in also or ():
+        checked_options(other)
+    named_file(generation_config)
+    with Activity() as activity, phases.heard(activity.phase):
+        with phases.phase(f"Loading {model}"):
+            target = load_model(model, precision.value, revision)
+        if also is None:
+            also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]
+        llm = LLM(
+            target,
+            name,
+            draft_model=draft_model,
+            draft_tokens=draft_tokens,
+            drafter_options=drafter_options,
+            numerics=numerics.value,
+            max_context=max_context,
+            max_batch_size=batch_size,
+            cache_tokens=cache_tokens,
+            more_drafters=also,
+            prefix_caching=prefix_caching,
+            max_rows=max_rows,
+            tolerant=True,
+            generation_config=generation_config,
+        )
     settings = ServerSettings(
         served_name or model,
         api_keys=keys,
@@ -152,6 +157,7 @@ def serve(
         cors_origins=tuple(allow_origin or ()),
     )
     typer.echo(llm.memory.sentence(), err=True)
+    typer.echo(llm.sampling_defaults.sentence(), err=True)
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
     app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)

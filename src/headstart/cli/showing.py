@@ -55,15 +55,18 @@ class DraftText:
     In colour where the terminal has it and NO_COLOR does not forbid it, else between marks.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_token_ids: list[int], params: SamplingParams, with_rejected: bool = True
+    ) -> None:
+        self._with_rejected = with_rejected
         self._tokenizer = tokenizer
         self._text = IncrementalDetokenizer.of_request(tokenizer, prompt_token_ids, params)
         self._console = Console(highlight=False, markup=False, emoji=False)
-        self._colours = self._console.color_system is not None and not self._console.no_color
+        self.has_colours = self._console.color_system is not None and not self._console.no_color
 
     @property
     def legend(self) -> str:
-        if self._colours:
+        if self.has_colours:
             return "green: guessed and accepted, red: guessed and rejected, blue: the model's own token after a guess"
         return "{=guessed and accepted=} [-guessed and rejected-] {+the model's own token after a guess+}"
 
@@ -71,7 +74,7 @@ class DraftText:
         for place, (token, origin, rejected) in enumerate(
             zip(piece.token_ids, piece.origins, piece.rejected, strict=True), start=1
         ):
-            if rejected is not None:
+            if rejected is not None and self._with_rejected:
                 guess = self._tokenizer.token_text(rejected).replace("\n", "↵")
                 self._write(guess, REJECTED, REJECTED_MARKS)
             ends = place == len(piece.token_ids) and _ended_by_token(piece)
@@ -80,7 +83,7 @@ class DraftText:
             self._write(self._text.finish(), Style(), ("", ""))
 
     def _write(self, text: str, style: Style, marks: tuple[str, str]) -> None:
-        if text and not self._colours:
+        if text and not self.has_colours:
             sys.stdout.write(text.join(marks))
             sys.stdout.flush()
         elif text:

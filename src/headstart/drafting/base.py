@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftTree
-from headstart.errors import RequestError
+from headstart.errors import RequestError, meant
 from headstart.models.backend import NO_STATES, TapStates
 from headstart.models.stretch import StretchLimits, StretchPart
 from headstart.sampling.noise import SequenceNoise
@@ -62,8 +62,8 @@ class SpeculationParams:
         try:
             object.__setattr__(self, "verify", VerifyRule(self.verify))
         except ValueError:
-            known = ", ".join(rule.value for rule in VerifyRule)
-            raise RequestError(f"verify is {self.verify!r}; choose one of {known}.") from None
+            known = meant(self.verify, (rule.value for rule in VerifyRule))
+            raise RequestError(f"verify is {self.verify!r}; {known}") from None
         for name in ("draft_tokens", "tree_nodes"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
@@ -92,6 +92,10 @@ class SpeculationParams:
         if self.typical is not None:
             return "typical"
         return "lenience" if self.lenience is not None and self.lenience < 1 else None
+
+    def lossy_for(self, params: SamplingParams) -> str | None:
+        """The same for one request: greedy ones lose nothing by typical acceptance."""
+        return None if self.lossy == "typical" and params.greedy else self.lossy
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, closest
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
     known = {field.name: field for field in fields(options_class)}
     valid = f"its options are {', '.join(known)}" if known else "it has no options"
     for name in given:
-        require(name in known, f"drafter {drafter!r} has no option {name!r}; {valid}.")
+        near = closest(name, known)
+        hint = f" (did you mean {near!r}?)" if near else ""
+        require(name in known, f"drafter {drafter!r} has no option {name!r}; {valid}{hint}.")
     types = get_type_hints(options_class)
     for name, value in given.items():
         require(

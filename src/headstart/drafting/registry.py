@@ -16,9 +16,10 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions, check_files, parse_options
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, meant
 
 if TYPE_CHECKING:
     from headstart.drafting.base import Drafter
@@ -47,6 +48,9 @@ class DrafterInfo:
 
 _HERE = "headstart.drafting"
 _OWN_LAYERS = "some of the target's own layers"
+
+_OF_A_MODEL = "draft-model"
+"""The simplest drafter that runs a whole model."""
 
 _BUILT_IN = {
     info.name: info
@@ -197,6 +201,21 @@ def available_drafters() -> dict[str, DrafterInfo]:
     return {**_BUILT_IN, **{name: _info(point) for name, point in _entry_points().items()}}
 
 
+def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | None) -> str | type[Any]:
+    """Who guesses where nobody is named (None): what runs ``draft_model``, if that is a whole model, else the default,
+    which runs a head.
+
+    Raises:
+        CheckpointError: a file of the draft model is damaged.
+    """
+    # Imported here: listing drafters takes no PyTorch.
+    from headstart.models.heads.loading import is_whole_model
+
+    if drafter is None and draft_model is not None and is_whole_model(str(draft_model)):
+        return _OF_A_MODEL
+    return DEFAULT_DRAFTER if drafter is None else drafter
+
+
 def drafter_name(drafter: str | type[Any]) -> str:
     """What a drafter is called, given by its name or its class."""
     return drafter if isinstance(drafter, str) else drafter.__name__
@@ -222,8 +241,8 @@ def checked_options(
     Whatever can be refused without the target is refused here, before anybody reads it.
 
     Raises:
-        ConfigError: there is no such drafter, ``draft_model`` was given to one that runs no model, or it refuses an
-            option.
+        ConfigError: there is no such drafter, ``draft_model`` was given to one that runs no model or left out for one
+            that is nothing without it, or it refuses an option.
         CheckpointError: the draft model or head is missing or damaged, as far as it shows without its weights.
     """
     options = dict(more or {})
@@ -260,7 +279,7 @@ def _drafter_class(name: str | type[Any]) -> Any:
         return getattr(import_module(module), attribute)
     point = _entry_points().get(name)
     if point is None:
-        raise ConfigError(f"there is no drafter {name!r}; choose one of {', '.join(available_drafters())}.")
+        raise ConfigError(f"there is no drafter {name!r}; {meant(name, available_drafters())}")
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

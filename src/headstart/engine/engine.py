@@ -10,7 +10,7 @@ from headstart.drafting.base import Drafter
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import Limits, Plan, make_plan, unread
+from headstart.engine.schedule import Limits, Plan, make_plan, require_fit, unread
 from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.errors import CacheError, RequestError
@@ -49,14 +49,7 @@ class Engine:
             RequestError: it can never be served.
         """
         prompt, context = sequence.prompt_length, self.limits.max_context
-        if not prompt:
-            raise RequestError("the prompt has no tokens; give at least one.", "prompt")
-        if prompt >= context:
-            raise RequestError(
-                f"the prompt has {prompt} tokens and the context holds {context}, at least one of them for output; "
-                "shorten the prompt.",
-                "prompt",
-            )
+        require_fit(prompt, context)
         if prompt + 1 > self._cache_tokens:
             raise RequestError(
                 f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",

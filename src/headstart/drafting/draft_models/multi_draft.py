@@ -60,6 +60,10 @@ class MultiDraftOptions(DraftModelOptions):
             "replacement is False, but draws of several models are made apart; leave out models.",
         )
 
+    @property
+    def names_model(self) -> bool:
+        return bool(self.models) or super().names_model
+
     def check_files(self) -> None:
         super().check_files()
         for model in self.models:

@@ -14,8 +14,7 @@ from headstart.drafting.head_drafters.head_trees import ConfidenceTrees
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.backend_kit import BackendKit
-from headstart.models.heads.files import read_description
-from headstart.models.heads.loading import Head, kind_of, load_head, trained_for
+from headstart.models.heads.loading import Head, check_format, kind_of, load_head, trained_for
 
 HeadKind = TypeVar("HeadKind", bound=Head)
 
@@ -83,10 +82,10 @@ def check_head(model: str | None) -> None:
     """Find out early that the directory ``model`` holds no head.
 
     Raises:
-        CheckpointError: it has no description, or a damaged one.
+        CheckpointError: it has no description, a damaged one, or that of something else.
     """
     if model:
-        read_description(Path(model).expanduser())
+        check_format(Path(model).expanduser())
 
 
 def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:

@@ -36,6 +36,7 @@ from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.phases import phase
 
 _STRANGERS = 2
 """Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
@@ -170,10 +171,11 @@ class AutoDrafter:
         self._followed: dict[int, _Followed] = {}
         self.costs = RoundCosts()
         """Measured costs of rounds."""
-        for rows, seconds in [] if context.runner is None else try_passes(context.runner):
-            self.costs.passes.add(rows, seconds)
         if context.runner is not None:
-            self.costs.passes.begin_per_key(try_context(context.runner))
+            with phase("Timing passes, to know how many guesses pay"):
+                for rows, seconds in try_passes(context.runner):
+                    self.costs.passes.add(rows, seconds)
+                self.costs.passes.begin_per_key(try_context(context.runner))
         self._merits = credits_of(self._members)
         self._round = _Round()
         self._proposed_at = 0.0

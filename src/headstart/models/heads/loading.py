@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
 from headstart.errors import CheckpointError
+from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import read_eagle
-from headstart.models.heads.files import MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
+from headstart.models.heads.files import CONFIG_FILE, MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
 from headstart.models.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
 from headstart.models.heads.parallel import ParallelHeads
 from headstart.models.heads.parallel_format import KIND_KEY, read_medusa, read_parallel
+from headstart.models.safetensors_files import INDEX_FILE, SINGLE_FILE, SafetensorsFiles
 
 Head = EagleHead | ParallelHeads | LookaheadEmbeddings
 HeadFormat = Literal["eagle", "eagle3", "speculators", "medusa", "headstart"]
+
+
+class UnknownHeadError(CheckpointError):
+    """A directory holds no head in a known format: another kind of model, perhaps."""
 
 
 def load_head(directory: Path | str, target: ModelConfig) -> Head:
@@ -44,6 +48,37 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
     return read_eagle(kind, description, tensors, target, source)
 
 
+def is_whole_model(model: str) -> bool:
+    """Whether ``model`` names a model that is there, and no directory of a draft head, as far as files tell before
+    their weights are read.
+
+    Raises:
+        CheckpointError: a file of it is damaged.
+    """
+    path = Path(model).expanduser()
+    if model in ALIASES or path.is_file():
+        return True
+    if not (path / CONFIG_FILE).is_file():
+        return False
+    try:
+        check_format(path)
+    except UnknownHeadError:
+        return True
+    return False
+
+
+def check_format(directory: Path) -> None:
+    """Find out, before any weights are read, that a directory holds no head.
+
+    Raises:
+        CheckpointError: as ``load_head``, as far as names tell.
+    """
+    description = read_description(directory)
+    # Of pickled weights no name is known before they are read; whole models are not read from them.
+    if (directory / SINGLE_FILE).is_file() or (directory / INDEX_FILE).is_file():
+        detect_format(directory, description, SafetensorsFiles(directory).shapes().keys())
+
+
 def kind_of(head: Head) -> str:
     """What ``headstart train`` calls such a head: "eagle3", "eagle", "medusa", "blockwise" or "pass"."""
     match head:
@@ -62,11 +97,12 @@ def trained_for(directory: Path) -> tuple[str, str] | None:
     return str(record.get("target")), record["target_digest"]
 
 
-def detect_format(directory: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> HeadFormat:
-    """The format of a head's files.
+def detect_format(directory: Path, description: Mapping[str, Any], tensors: Collection[str]) -> HeadFormat:
+    """The format of a head's files; ``tensors``: their names.
 
     Raises:
-        CheckpointError: none that is known.
+        UnknownHeadError: none that is known.
+        CheckpointError: a kind of head that is not read.
     """
     if KIND_KEY in description:
         return "headstart"
@@ -84,7 +120,7 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Mapp
         return "eagle3"
     if "fc.weight" in names:
         return "eagle"
-    raise CheckpointError(
+    raise UnknownHeadError(
         f"{directory} is of no known format (EAGLE, EAGLE-3, speculators, Medusa, Headstart); "
-        "name the directory of a draft head."
+        "name the directory of a draft head, or a drafter that runs whole models."
     )

@@ -1,0 +1,45 @@
+"""How large an engine is: its limits, and the room of the target's cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headstart.engine.schedule import Limits
+from headstart.errors import ConfigError
+from headstart.memory import require_room
+from headstart.models.backend import Backend
+from headstart.runner import cache_bytes_per_token
+
+_CACHE_BYTES = 1 << 30
+
+
+def engine_limits(context: int, max_batch_size: int, max_rows: int | None, guesses: int) -> Limits:
+    """Limits of an engine for sequences of ``context`` tokens, with room for so many guesses in a pass.
+
+    Raises:
+        ConfigError: a number is below 1.
+    """
+    for name, value in (("max_batch_size", max_batch_size), ("max_rows", max_rows)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} is {value}; it must be 1 or more.")
+    limits = Limits(max_sequences=max_batch_size, max_context=context)
+    limits = replace(limits, draft_rows=max(limits.draft_rows, guesses))
+    return limits if max_rows is None else replace(limits, max_rows=max_rows)
+
+
+def cache_room(backend: Backend, limits: Limits, cache_tokens: int | None) -> int:
+    """Tokens of the target's cache, those of drafts included; ``cache_tokens`` None: about 1 GiB, but at least one
+    whole context.
+
+    Raises:
+        ConfigError: there is not enough memory.
+    """
+    size, context = cache_bytes_per_token(backend), limits.max_context
+    if cache_tokens is None:
+        cache_tokens = min(max(_CACHE_BYTES // size, context), limits.max_sequences * context)
+    require_room(
+        (cache_tokens + limits.draft_rows) * size,
+        f"a cache of {cache_tokens} tokens beside drafts of {limits.draft_rows}",
+        "give a smaller max_context, max_batch_size, cache_tokens, draft_tokens or tree_nodes",
+    )
+    return cache_tokens + limits.draft_rows

@@ -1,0 +1,70 @@
+"""What is known of a model before its weights are read, so that a request can be refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from headstart.errors import ConfigError
+from headstart.models.checkpoint import Checkpoint, open_checkpoint
+from headstart.models.config import ModelConfig
+from headstart.models.generation_config import AUTO, sampling_defaults
+from headstart.models.weight_loading import config_of
+from headstart.request import EncodedPrompt, Message, Prompt, encoded, encoded_chat
+from headstart.sampling.defaults import SamplingDefaults
+from headstart.text.chat import ChatTemplate
+from headstart.text.tokenizer import Tokenizer
+
+LONGEST_CONTEXT = 8192
+"""Tokens of the context of a model that could have more, unless more are asked for."""
+
+
+def context_length(config: ModelConfig, max_context: int | None) -> int:
+    """Most tokens of a sequence; None: what the model was made for, within ``LONGEST_CONTEXT``.
+
+    Raises:
+        ConfigError: the model has no such context.
+    """
+    context = min(config.max_positions, LONGEST_CONTEXT) if max_context is None else max_context
+    if not 2 <= context <= config.max_positions:
+        raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
+    return context
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A model without its weights."""
+
+    checkpoint: Checkpoint
+    config: ModelConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    sampling_defaults: SamplingDefaults
+
+    @classmethod
+    def open(cls, model: str | Path, revision: str | None = None, generation_config: str | Path = AUTO) -> Self:
+        """Read everything but the weights.
+
+        Raises:
+            CheckpointError, ConfigError: as loading the model does.
+        """
+        checkpoint = open_checkpoint(model, revision)
+        return cls(
+            checkpoint,
+            config_of(checkpoint),
+            Tokenizer.from_checkpoint(checkpoint),
+            ChatTemplate.from_checkpoint(checkpoint),
+            sampling_defaults(checkpoint, generation_config),
+        )
+
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """As ``LLM.encode``."""
+        return encoded(prompt, self.tokenizer, True)
+
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> EncodedPrompt:
+        """As ``LLM.encode_chat``."""
+        return encoded_chat(messages, self.tokenizer, self.chat_template, tools)
