@@ -113,7 +113,12 @@ def overview(results: BenchRuns, summaries: Sequence[Summary]) -> Table:
         tuple(rows),
         "Means over the task groups; of the repeats the median, and their range. Speed-up and tokens/s are of "
         "decoding alone. differing: turns whose tokens are not those of plain decoding although they must be."
-        + (" Measured once, so that there is no saying how far repeats differ." if once else ""),
+        + (
+            " Measured once, which is too uncertain to name a factor: more time (--minutes), a quieter machine or --repeats "
+            "allow medians."
+            if once
+            else ""
+        ),
         decimals=(0, 2, 0, 0, 1, 1, 2, 0, 0),
     )
 
