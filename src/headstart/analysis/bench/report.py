@@ -19,8 +19,8 @@ FORMAT = "headstart-bench/1"
 _MOST_CURVES = 6
 _POSITIONS = 16
 _ONCE = (
-    "Measured once, which is too uncertain to name a factor: more time (--minutes), a quieter machine or --repeats allow "
-    "medians."
+    "Measured once, which is too uncertain to name a factor: more time (--minutes), a quieter machine or --repeats "
+    "allow medians."
 )
 
 
