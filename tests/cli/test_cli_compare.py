@@ -110,6 +110,7 @@ class TestCommand:
         assert all(row["speedup"] > 0 for row in found if "error" not in row)
         assert all(row["speedup_range"][0] <= row["speedup"] <= row["speedup_range"][1] for row in found[:2])
         assert all(1 <= row["turns"] <= 7 for row in found[:2])
+        assert all(set(row["machine"]) >= {"others", "stolen", "cores", "busy"} for row in found[:2])
 
     def test_a_drafter_that_remembers_has_not_seen_the_plain_answer(self, tiny_model_dir: Path) -> None:
         arguments = [PROMPT, "-d", "suffix", "--drafter-option", "shared_tokens=4096", "--json"]

@@ -131,7 +131,9 @@ class JsonReport(Report):
     """One object a line."""
 
     def _show(self, answer: Answer, comparison: Comparison | None) -> None:
-        row = json_row(answer, self._llm.model.tokenizer) | ({} if comparison is None else asdict(comparison))
+        row = json_row(answer, self._llm.model.tokenizer)
+        if comparison is not None:
+            row |= {**asdict(comparison), "machine": self._watch.so_far().record()}
         print(json.dumps(row, ensure_ascii=False), flush=True)
 
 

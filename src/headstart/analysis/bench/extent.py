@@ -12,7 +12,9 @@ MOST_REPEATS = 9
 """With a budget: more say little more."""
 _WANTED_REPEATS = 3
 """Fewer tell nothing of the spread."""
-_FEWEST_TOKENS = 16
+_LENGTHS = (MOST_TOKENS, 64)
+_SHORT_LENGTHS = (64, 32, 16)
+"""Of answers, where there is time for one repeat alone."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ def fit(
     max_tokens: int | None = None,
     repeats: int | None = None,
 ) -> Extent:
-    """As much as fits into ``seconds``: rather long answers than many prompts, rather three repeats than either.
+    """As much as fits into ``seconds``: rather long answers than many prompts, rather three repeats of 64 tokens than
+    longer answers, and rather one repeat than answers that are shorter still.
 
     Drafters are taken to be as slow as plain decoding; what they save is for more repeats. Where nothing fits it is the
     least that says anything.
@@ -58,15 +61,15 @@ def fit(
         contenders: plain decoding counted in.
         max_tokens, repeats: not to be chosen; None: choose.
     """
-    lengths = [max_tokens] if max_tokens is not None else _halves(MOST_TOKENS, _FEWEST_TOKENS)
     largest = max(sum(prompt.group == group for prompt in prompts) for group in groups_of(prompts))
-    for count in [repeats] if repeats is not None else [_WANTED_REPEATS, 1]:
-        for length in lengths:
-            for per_group in range(largest, 0, -1):
-                extent = Extent(choose(prompts, per_group), length, count)
-                if cost(extent, pace, contenders) <= seconds:
-                    return extent
-    return Extent(choose(prompts, 1), lengths[-1], repeats or 1)
+    wanted = [(repeats or _WANTED_REPEATS, length) for length in _LENGTHS]
+    scarce = [(repeats or 1, length) for length in _SHORT_LENGTHS]
+    for count, length in [*wanted, *scarce]:
+        for per_group in range(largest if (count, length) in wanted or max_tokens else 1, 0, -1):
+            extent = Extent(choose(prompts, per_group), max_tokens or length, count)
+            if cost(extent, pace, contenders) <= seconds:
+                return extent
+    return Extent(choose(prompts, 1), max_tokens or _SHORT_LENGTHS[-1], repeats or 1)
 
 
 def cost(extent: Extent, pace: Pace, contenders: int) -> float:
@@ -78,10 +81,3 @@ def cost(extent: Extent, pace: Pace, contenders: int) -> float:
             said += extent.max_tokens
     decoding = contenders * (read * pace.per_character + said * pace.per_token)
     return extent.repeats * (pace.opening + decoding)
-
-
-def _halves(first: int, last: int) -> list[int]:
-    lengths = [first]
-    while lengths[-1] // 2 >= last:
-        lengths.append(lengths[-1] // 2)
-    return lengths

@@ -18,6 +18,10 @@ from headstart.analysis.workbench import PLAIN
 FORMAT = "headstart-bench/1"
 _MOST_CURVES = 6
 _POSITIONS = 16
+_ONCE = (
+    "Measured once, which is too uncertain to name a factor: more time (--minutes), a quieter machine or --repeats "
+    "allow medians."
+)
 
 
 def floor_seconds(results: BenchRuns) -> float | None:
@@ -113,7 +117,7 @@ def overview(results: BenchRuns, summaries: Sequence[Summary]) -> Table:
         tuple(rows),
         "Means over the task groups; of the repeats the median, and their range. Speed-up and tokens/s are of "
         "decoding alone. differing: turns whose tokens are not those of plain decoding although they must be."
-        + (" Measured once, so that there is no saying how far repeats differ." if once else ""),
+        + (f" {_ONCE}" if once else ""),
         decimals=(0, 2, 0, 0, 1, 1, 2, 0, 0),
     )
 
