@@ -116,7 +116,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> TokenizerPa
             backend, add_bos = _sentencepiece(vocabulary), True
         case other:
             raise CheckpointError(
-                f"{source}: tokenizer.ggml.model is {other!r}, which is not supported ('gpt2' and 'llama' are)."
+                f"{source}: tokenizer.ggml.model is {other!r:.60}, which is not supported ('gpt2' and 'llama' are)."
             )
     vocabulary.mark_special_tokens(backend)
     set_affixes(
@@ -146,7 +146,7 @@ class _Vocabulary:
         self.ids = {token: token_id for token_id, token in enumerate(self.tokens)}
         if len(self.ids) != len(self.tokens):
             twice = next(token for token_id, token in enumerate(self.tokens) if self.ids[token] != token_id)
-            raise CheckpointError(f"{source}: tokenizer.ggml.tokens holds {twice!r} twice; convert the file again.")
+            raise CheckpointError(f"{source}: tokenizer.ggml.tokens holds {twice!r:.60} twice; convert the file again.")
         self.types: list[int] = self._list("token_type", int) or [TokenType.NORMAL] * len(self.tokens)
         self.scores: list[float] = self._list("scores", (int, float)) or [0.0] * len(self.tokens)
         for key, values in (("token_type", self.types), ("scores", self.scores)):
@@ -164,7 +164,7 @@ class _Vocabulary:
             left, right = merge[:cut], merge[cut + 1 :]
             if cut < 0 or left not in self.ids or right not in self.ids or left + right not in self.ids:
                 raise CheckpointError(
-                    f"{self.source}: the merge {merge!r} does not join two tokens into one; convert the file again."
+                    f"{self.source}: the merge {merge!r:.60} does not join two tokens into one; convert the file again."
                 )
             merges.append((left, right))
         return merges
@@ -172,14 +172,14 @@ class _Vocabulary:
     def flag(self, key: str, *, default: bool) -> bool:
         value = self._metadata.get(f"tokenizer.ggml.{key}", default)
         if not isinstance(value, bool):
-            raise CheckpointError(f"{self.source}: tokenizer.ggml.{key} is {value!r}; it must be true or false.")
+            raise CheckpointError(f"{self.source}: tokenizer.ggml.{key} is {value!r:.60}; it must be true or false.")
         return value
 
     def token_id(self, role: str) -> int | None:
         key = f"tokenizer.ggml.{role}_token_id"
         value = self._metadata.get(key)
         if value is not None and (not isinstance(value, int) or not 0 <= value < len(self.tokens)):
-            raise CheckpointError(f"{self.source}: {key} is {value!r}; ids go from 0 to {len(self.tokens) - 1}.")
+            raise CheckpointError(f"{self.source}: {key} is {value!r:.60}; ids go from 0 to {len(self.tokens) - 1}.")
         return value
 
     def pre_tokenizer(self) -> PreTokenizer:
@@ -194,8 +194,8 @@ class _Vocabulary:
         known = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
         if known is None:
             raise CheckpointError(
-                f"{self.source}: tokenizer.ggml.pre is {name!r}, which is not supported; use the model's Hugging Face "
-                "directory, whose tokenizer.json says how it cuts text."
+                f"{self.source}: tokenizer.ggml.pre is {name!r:.60}, which is not supported; use the model's Hugging "
+                "Face directory, whose tokenizer.json says how it cuts text."
             )
         return known
 

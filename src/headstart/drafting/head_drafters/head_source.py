@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import torch
@@ -16,6 +15,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_trees import ConfidenceTrees
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
+from headstart.models.files import local_path
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_pass import EaglePass
 from headstart.models.heads.files import read_description
@@ -117,7 +117,7 @@ def check_head(model: str | None) -> None:
         CheckpointError: it has no description, or a damaged one.
     """
     if model:
-        read_description(Path(model).expanduser())
+        read_description(local_path(model))
 
 
 def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:
@@ -141,7 +141,7 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
     found = kind_of(head)
     require(found == name, f"{model} holds another head ({found} head) than this drafter runs ({name} head).")
     assert isinstance(head, kind)
-    target = trained_for(Path(model).expanduser())
+    target = trained_for(local_path(model))
     if target is not None and context.digest is not None and target[1] != context.digest():
         warnings.warn(
             f"{model} was trained for {target[0]}, whose weights are not this target's: it may guess badly.",

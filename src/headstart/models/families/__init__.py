@@ -84,7 +84,7 @@ def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> boo
 def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> Family:
     if name not in families:
         raise CheckpointError(
-            f"{source} has {key} {name!r}, which is not supported; supported are {', '.join(sorted(families))}."
+            f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(sorted(families))}."
         )
     return families[name]
 
