@@ -20,7 +20,11 @@ import headstart
 from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingParams, SpeculationParams, VerifyRule
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import CheckpointError
+from headstart.lending import identity_of
 from headstart.loading import Model, load_model
+from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.saving import save_head
+from headstart.models.heads.shipped import shipped_heads
 from headstart.request import StreamPiece
 from tiny_checkpoint import write_tiny_model
 
@@ -378,3 +382,21 @@ def test_every_public_name_can_be_had() -> None:
     assert set(headstart.__all__) <= set(dir(headstart))
     for name in headstart.__all__:
         assert getattr(headstart, name).__name__ == name
+
+
+def test_it_says_which_head_drafts_and_why(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once, though the default drafter asks before the drafter that runs it."""
+    model = load_model(tiny_model_dir)
+    head = EagleHead(eagle_config(model.config, "eagle3", None))
+    save_head(head, tmp_path / "head", record={"head": "eagle3", "target": "tiny", **identity_of(model).record()})
+    monkeypatch.setattr("headstart.lending.shipped_heads", lambda target: shipped_heads(target, tmp_path))
+    (notice,) = LLM(model).notices
+    assert notice.startswith("Drafting with the eagle3 head that comes with Headstart, trained for the weights of tiny")
+    assert LLM(model, "suffix").notices == ()
+    assert LLM(model, draft_model=tmp_path / "head").notices == ()
+    narrow = replace(model, config=replace(model.config, mlp_size=7))
+    monkeypatch.setattr(model.checkpoint.weights, "digest", lambda: "another")
+    (notice,) = LLM(narrow).notices
+    assert notice == "No eagle3 head is used: the one for tiny wants mlp_size 48 (here 7)."

@@ -178,7 +178,8 @@ def generate(
             revision=revision,
         )
         activity.stop()
-        activity.say(llm.memory.sentence())
+        for sentence in (*llm.notices, llm.memory.sentence()):
+            activity.say(sentence)
 
         if compare:
             # Sampled outputs can be compared at one seed only.

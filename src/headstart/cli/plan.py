@@ -65,8 +65,8 @@ def plan(
     from headstart.cli.exhibits import hand_out, measurement_record
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity, saying_memory
+    from headstart.lending import heads_for
     from headstart.loading import load_model
-    from headstart.models.heads.shipped import shipped_heads
     from headstart.sampling.params import SamplingParams
 
     batches, listed = _batches(batch_sizes), contenders(_USUAL if drafters is None else drafters)
@@ -77,7 +77,7 @@ def plan(
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         if drafters is None:
-            listed += map(Contender.parse, shipped_heads(loaded.checkpoint.digest()))
+            listed += map(Contender.parse, heads_for(loaded).by_kind)
         bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024, draft_rows=most_rows(listed))
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]
         fitting = [tokens for tokens in encoded if bench.fits(tokens, max_tokens)]

@@ -143,9 +143,9 @@ class Tokenizer:
         return max(self.vocabulary.values(), default=-1) + 1
 
     def fingerprint(self) -> str:
-        """SHA-256 of vocabulary and special ids, 64 hexadecimal digits: equal for tokenizers that are compatible."""
+        """SHA-256 of the vocabulary, 64 hexadecimal digits: equal where every id is spelled alike."""
         record = sorted((token_id, token) for token, token_id in self.vocabulary.items())
-        return hashlib.sha256(repr((record, sorted(self.special_ids))).encode(errors="surrogatepass")).hexdigest()
+        return hashlib.sha256(repr(record).encode(errors="surrogatepass")).hexdigest()
 
     def compatible_with(self, other: Tokenizer) -> str | None:
         """None where both give every id the same meaning, as a draft model needs; else the first difference."""

@@ -130,8 +130,8 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
         ConfigError: none is named and none comes with Headstart, or one of another kind than the drafter's.
         CheckpointError: its files are missing, damaged, or made for another target.
     """
-    if model is None and context.find_head is not None and (shipped := context.find_head(name)) is not None:
-        model = str(shipped)
+    shipped = context.find_head(name) if model is None and context.find_head is not None else None
+    model = model if shipped is None else str(shipped)
     if not model:
         raise ConfigError(
             f"no {name} head comes with Headstart for this target; name the directory of one as the draft model "
@@ -141,7 +141,7 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
     found = kind_of(head)
     require(found == name, f"{model} holds another head ({found} head) than this drafter runs ({name} head).")
     assert isinstance(head, kind)
-    target = trained_for(local_path(model))
+    target = None if shipped is not None else trained_for(local_path(model))
     if target is not None and context.digest is not None and target[1] != context.digest():
         warnings.warn(
             f"{model} was trained for {target[0]}, whose weights are not this target's: it may guess badly.",
