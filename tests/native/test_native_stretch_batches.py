@@ -304,9 +304,21 @@ def test_a_planner_learns_from_the_rounds_of_several(
 def test_a_resting_drafter_is_asked_again_within_a_stretch(
     head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that rests for all sequences is probed in rounds that are run at once, and pays for it by resting longer."""
+    """One that rests for all sequences is probed in rounds that are run at once, and pays for it by resting longer.
+
+    A probe takes as long as two rounds pay for, whatever either takes on this machine.
+    """
     monkeypatch.setattr(auto_members, "_PROBE_SHARE", 0.5)
     monkeypatch.setattr(Member, "rests", lambda member, standing, roots: standing.asked)
+    monkeypatch.setattr(Member, "seconds", lambda member, sequences: float(sequences))
+    rested = Member.rested
+
+    def resting(member: Member, probe_seconds: float, round_seconds: float, timed: bool = True) -> None:
+        rested(member, float(probe_seconds > 0), 1.0, timed)
+        debts.append(member.debt)
+
+    debts: list[float] = []
+    monkeypatch.setattr(Member, "rested", resting)
     judged: list[Standing] = []
     judge = Member.judge
 
@@ -326,6 +338,7 @@ def test_a_resting_drafter_is_asked_again_within_a_stretch(
     assert counted.rounds > 60
     assert len({id(each) for each in judged}) == 2 * len(planner._members)
     assert all(member.probes > 1 for member in planner._members)
+    assert max(debts) > 0 == min(debts)
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "eagle3"])

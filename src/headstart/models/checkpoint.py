@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import ALIASES
-from headstart.models.files import local_path, read_json
+from headstart.models.files import exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.weights import TensorSource
@@ -106,7 +106,7 @@ def _locate(name: str, revision: str | None) -> Path:
         installed = None if revision else alias.installed_file()
         return installed or _fetch(alias.hub_id, revision, mend=f"install the package {alias.package!r}")
     path = local_path(name)
-    if name and _exists(path):
+    if name and exists(path):
         if revision is not None:
             raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
         return path
@@ -117,13 +117,6 @@ def _locate(name: str, revision: str | None) -> Path:
         f"model is {name!r}, which does not exist; give a directory, a .gguf file, a hub id (org/name) "
         f"or an alias ({known})."
     )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError as error:
-        raise CheckpointError(f"model {str(path)!r:.200} cannot be looked up ({error.strerror}); check it.") from error
 
 
 def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:

@@ -27,6 +27,18 @@ def local_path(name: str | Path) -> Path:
         return Path(name)
 
 
+def exists(path: Path) -> bool:
+    """Whether something of this name is there.
+
+    Raises:
+        CheckpointError: nothing can be called so, or it must not be looked at.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r:.200} cannot be looked up ({error.strerror}); check the name.") from error
+
+
 def require_file(path: Path) -> os.stat_result:
     """What the system says of a file, which may be followed to by a link.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
-from headstart.models.files import read_json, require_file, write_tensors
+from headstart.models.files import exists, read_json, require_file, write_tensors
 from headstart.models.safetensors_files import SINGLE_FILE, SafetensorsFiles
 
 RECORD_KEY = "headstart"
@@ -27,8 +27,8 @@ def read_description(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    if not (directory / CONFIG_FILE).exists():
-        raise CheckpointError(f"{directory} has no {CONFIG_FILE}; name a directory that holds a draft head.")
+    if not exists(directory / CONFIG_FILE):
+        raise CheckpointError(f"{directory!s:.200} has no {CONFIG_FILE}; name a directory that holds a draft head.")
     return read_json(directory / CONFIG_FILE)
 
 

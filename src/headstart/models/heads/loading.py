@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
-from headstart.models.files import local_path
+from headstart.models.files import exists, local_path
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import read_eagle
 from headstart.models.heads.files import MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
@@ -31,7 +31,7 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
             tensors that are missing, surplus or mis-shaped (all named).
     """
     path = local_path(directory)
-    if not path.is_dir():
+    if not exists(path) or not path.is_dir():
         raise CheckpointError(f"{path} is no directory; name the directory of a draft head.")
     description, tensors = read_description(path), read_tensors(path)
     source = str(path)
