@@ -79,7 +79,7 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
     for name, value in given.items():
         of = f"option {name!r} of drafter {drafter!r} is {value!r:.60}"
         require(_fits(value, types[name]), f"{of}; it must be {_describe(types[name])}.")
-        if isinstance(value, (int, float)):
+        if isinstance(value, (int, float)) and _is_number(types[name]):
             require(math.isfinite(value) and abs(value) <= MOST, f"{of}; it must lie within {MOST} of zero.")
     try:
         return options_class(**given)
@@ -120,6 +120,11 @@ def _fits(value: object, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether values of this kind may be numbers."""
+    return bool({int, float} & {kind, *get_args(kind)})
 
 
 def _describe(kind: Any) -> str:
