@@ -287,12 +287,22 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
 def test_a_planner_learns_from_the_rounds_of_several(
     head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Every pass is told to have taken the same, so that guesses pay on any machine."""
+    monkeypatch.setattr(
+        "headstart.drafting.planning.auto.try_passes", lambda runner: [(rows, 0.01) for rows in (1, 48)]
+    )
+    monkeypatch.setattr("headstart.drafting.planning.auto.try_context", lambda runner: 0.0)
     engine = make_engine("auto", head_directory)
     planner = engine.drafter
     assert isinstance(planner, AutoDrafter)
     timed: list[int] = []
     add = planner.costs.passes.add
-    monkeypatch.setattr(planner.costs.passes, "add", lambda rows, *rest: (timed.append(rows), add(rows, *rest))[1])
+
+    def adding(rows: int, seconds: float, *rest: float) -> None:
+        timed.append(rows)
+        add(rows, 0.01, *rest)
+
+    monkeypatch.setattr(planner.costs.passes, "add", adding)
     params = SamplingParams(temperature=0, max_tokens=90)
     sequences = [toy_sequence(engine, random_tokens(40, seed), sequence_id=seed, params=params) for seed in range(3)]
     run_all(engine, sequences)
