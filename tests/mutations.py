@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import struct
+from typing import Any
 
 
 def mutate(raw: bytes, rng: random.Random) -> bytes:
@@ -43,3 +45,28 @@ def mutate_text(raw: bytes, rng: random.Random) -> bytes:
                 other = rng.randrange(len(data))
                 data[at:at] = data[other : other + 20]
     return bytes(data)
+
+
+STRANGE = [
+    *(0, -1, 1, 2**31, 2**63 - 1, 1.5, -0.5, float("inf"), float("nan")),
+    *("", "text", "\x00", "x" * 5000, True, False, None),
+    *([], {}, [[]], ["a", "b"], [1, -1], [0.5], [None], {"a": {"b": []}}),
+]
+"""Values of every type that JSON has, few of which make sense anywhere."""
+
+
+def mutate_value(value: Any, rng: random.Random) -> Any:
+    """A JSON value of which one part, anywhere in it, is gone, strange, or in another place."""
+    if not isinstance(value, dict | list) or not value or rng.random() < 0.1:
+        return rng.choice(STRANGE)
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    key = rng.choice(keys)
+    changed = copy.copy(value)
+    match rng.randrange(8):
+        case 0:
+            del changed[key]
+        case 1:
+            changed[key] = value[rng.choice(keys)]
+        case _:
+            changed[key] = mutate_value(value[key], rng)
+    return changed

@@ -21,7 +21,11 @@ from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingPara
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import CheckpointError
+from headstart.lending import identity_of
 from headstart.loading import Model, load_model
+from headstart.models.heads.eagle import EagleHead, eagle_config
+from headstart.models.heads.saving import save_head
+from headstart.models.heads.shipped import shipped_heads
 from headstart.request import StreamPiece
 from tiny_checkpoint import write_tiny_model
 
@@ -435,3 +439,21 @@ def test_exact_numerics_refuse_lossy_rules(lossy: dict[str, float], tmp_path: Pa
 def test_a_whole_model_is_no_head_and_that_shows_before_anything_is_loaded(drafter: str, tiny_model_dir: Path) -> None:
     with pytest.raises(CheckpointError, match="of no known format"):
         LLM("/not/even/looked/at", drafter, draft_model=tiny_model_dir)
+
+
+def test_it_says_which_head_drafts_and_why(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Once, though the default drafter asks before the drafter that runs it."""
+    model = load_model(tiny_model_dir)
+    head = EagleHead(eagle_config(model.config, "eagle3", None))
+    save_head(head, tmp_path / "head", record={"head": "eagle3", "target": "tiny", **identity_of(model).record()})
+    monkeypatch.setattr("headstart.lending.shipped_heads", lambda target: shipped_heads(target, tmp_path))
+    (notice,) = LLM(model).notices
+    assert notice.startswith("Drafting with the eagle3 head that comes with Headstart, trained for the weights of tiny")
+    assert LLM(model, "suffix").notices == ()
+    assert LLM(model, draft_model=tmp_path / "head").notices == ()
+    narrow = replace(model, config=replace(model.config, mlp_size=7))
+    monkeypatch.setattr(model.checkpoint.weights, "digest", lambda: "another")
+    (notice,) = LLM(narrow).notices
+    assert notice == "No eagle3 head is used: the one for tiny wants mlp_size 48 (here 7)."

@@ -101,6 +101,7 @@ class ToyBackend:
                 assert parent == -1 or first <= parent < row
                 before = base if parent == -1 else paths[parent]
                 assert int(batch.positions[row]) == len(before)
+                assert len(before) < self.config.max_positions, "a position that the model does not have"
                 paths.append([*before, int(batch.tokens[row])])
         self.rows_seen += batch.num_rows
         logits = [self.logits_of(tuple(paths[row])) for row in batch.logit_rows.tolist()]

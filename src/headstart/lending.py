@@ -10,7 +10,7 @@ from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
 from headstart.loading import Model, Precision, create_backend, load_model
 from headstart.models.backend import Backend
-from headstart.models.heads.shipped import shipped_heads
+from headstart.models.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
@@ -22,6 +22,7 @@ def draft_context(
     runner: ModelRunner,
     draft_precision: Precision | None = None,
     scope_of: Callable[[SequenceView], Hashable] = one_scope,
+    tell: Callable[[str], None] = lambda sentence: None,
 ) -> DraftContext:
     """The surroundings of drafters for ``model``; what they do not ask for is not loaded.
 
@@ -29,6 +30,7 @@ def draft_context(
         runner: of the model's backend.
         draft_precision: of models and layers that drafters run; None: the target's.
         scope_of: which requests learn from each other.
+        tell: hears which of the heads that come with Headstart is used and why, and why none where one nearly fits.
     """
     precision = model.precision if draft_precision is None else draft_precision
 
@@ -45,8 +47,17 @@ def draft_context(
         embedding, head = load_tables(model.checkpoint, model.precision.dtype)
         return TargetTables(embedding, head.weight)
 
+    # A drafter of drafters asks first, then the drafter that runs the head.
+    @cache
     def head(kind: str) -> Path | None:
-        return shipped_heads(model.checkpoint.digest()).get(kind)
+        heads = heads_for(model)
+        found = heads.by_kind.get(kind)
+        if found is not None:
+            tell(f"Drafting with the {kind} head that comes with Headstart, {found.why}; name another as draft model.")
+            return found.directory
+        if kind in heads.near:
+            tell(heads.near[kind])
+        return None
 
     return DraftContext(
         vocab_size=model.config.vocab_size,
@@ -59,6 +70,16 @@ def draft_context(
         digest=model.checkpoint.digest,
         scope_of=scope_of,
     )
+
+
+def identity_of(model: Model) -> TargetIdentity:
+    """What heads are found by, and record of their target."""
+    return TargetIdentity(target_shape(model.config), model.checkpoint.digest, model.tokenizer.fingerprint)
+
+
+def heads_for(model: Model) -> ShippedHeads:
+    """The heads that come with Headstart for a model."""
+    return shipped_heads(identity_of(model))
 
 
 def cache_salt_of(sequence: SequenceView) -> str:

@@ -129,12 +129,15 @@ class LLM:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        surroundings = draft_context(target, runner, draft, cache_salt_of)
+        notices: list[str] = []
+        surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
             for name in more_drafters:
                 if name not in drafters:
                     drafters[name] = create_drafter(name, surroundings)
+        self.notices = tuple(notices)
+        """What a user may want to know of how it was set up, a sentence each: which trained head drafts, and why."""
         self._model: Model | None = target
         self._engine: Engine | None = Engine(runner, DrafterPool(drafters, self.drafter_name, tolerant), limits)
         self._ids = count()

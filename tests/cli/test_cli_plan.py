@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from headstart.cli.plan import plan
 from headstart.errors import ConfigError
+from headstart.models.heads.shipped import ShippedHead, ShippedHeads
 
 app = typer.Typer()
 app.command()(plan)
@@ -50,7 +51,8 @@ def test_tables_json_and_page(invoke, tmp_path, tiny_model_dir):
 
 
 def test_left_to_itself_it_looks_at_the_heads_that_come_along(invoke, monkeypatch):
-    monkeypatch.setattr("headstart.analysis.workbench.shipped_heads", lambda digest: {"bigram": Path()})
+    heads = ShippedHeads({"bigram": ShippedHead(Path(), "for this test")}, {})
+    monkeypatch.setattr("headstart.analysis.workbench.heads_for", lambda model: heads)
     drafters = [each["drafter"] for each in json.loads(invoke("--json").stdout)["drafters"]]
     assert drafters == ["none", "ngram", "suffix", "recycling", "bigram"]
 

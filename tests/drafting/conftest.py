@@ -104,6 +104,12 @@ def new_drafter_of(case: Case) -> Callable[[], Drafter]:
     pytest.skip(f"drafter {case.name} needs more than a vocabulary: give tests/drafting/conftest.py a context for it")
 
 
+@pytest.fixture
+def drafter_with() -> Callable[[str, dict[str, object]], Drafter]:
+    """Builds a drafter by its name with some options."""
+    return lambda name, options: new_drafter_of(Case(name, options))()
+
+
 @pytest.fixture(params=CASES, ids=str)
 def new_drafter(request: pytest.FixtureRequest) -> Callable[[], Drafter]:
     """Builds one of the registered drafters, with its own options or others."""

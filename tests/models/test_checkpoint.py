@@ -51,6 +51,31 @@ def read_index(directory: Path) -> dict[str, str]:
     return weight_map
 
 
+# adapters
+
+
+@pytest.mark.parametrize("files", [["adapter_config.json", "adapter_model.safetensors"], ["adapter_model.bin"]])
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_adapter_is_never_passed_over(tmp_path: Path, files: list[str], alone: bool) -> None:
+    if not alone:
+        write_directory(tmp_path)
+    for name in files:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=rf"adapter \(LoRA\).*merge it.*remove {' and '.join(files)}"):
+        open_checkpoint(tmp_path)
+
+
+def test_an_adapter_in_a_gguf_file_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "lora.gguf", "llama")
+    writer.add_string("general.type", "adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(CheckpointError, match=r"lora\.gguf holds an adapter \(LoRA\)"):
+        open_checkpoint(tmp_path / "lora.gguf")
+
+
 # Hugging Face directories
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import make_model
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
@@ -122,8 +124,16 @@ def test_an_untied_head_must_be_there() -> None:
 @pytest.mark.parametrize(
     ("family", "extra"),
     [
-        ("llama-tied-biased", "lm_head.weight"),
         ("llama", "model.layers.2.self_attn.rotary_emb.inv_freq"),
+        ("llama", "model.rotary_emb.original_inv_freq"),
+        ("llama", "model.layers.0.self_attn.k_scale"),
+        ("llama", "model.layers.0.self_attn.kv_scale"),
+        ("llama", "model.layers.1.self_attn.attn.v_scale"),
+        ("llama", "model.layers.1.self_attn.k_proj.k_scale"),
+        ("llama", "model.layers.3.self_attn.v_proj.output_scale"),
+        ("qwen2", "model.layers.3.self_attn.q_scale"),
+        ("gemma3", "model.layers.3.self_attn.prob_scale"),
+        ("phi3", "model.layers.0.self_attn.v_zero_point"),
         ("gpt2", "transformer.h.0.attn.bias"),
         ("gpt2", "transformer.h.1.attn.masked_bias"),
         ("gpt-neox", "gpt_neox.layers.0.attention.bias"),
@@ -131,11 +141,56 @@ def test_an_untied_head_must_be_there() -> None:
         ("gpt-neox", "gpt_neox.layers.3.attention.rotary_emb.inv_freq"),
     ],
 )
-def test_buffers_of_older_versions_and_tied_copies_do_no_harm(family: str, extra: str) -> None:
+def test_buffers_of_older_versions_and_scales_of_a_cache_do_no_harm(family: str, extra: str) -> None:
     config, source = checkpoint(family)
     source.tensors[extra] = torch.full((3, 3), torch.nan)
     load_weights(source, config, "hf", torch.float32)
     assert extra not in source.read_names
+
+
+@pytest.mark.parametrize("name", ["q_proj.weight_scale", "q_proj.input_scale", "k_proj.bias", "k_proj.scale_inv"])
+def test_what_would_change_the_numbers_is_never_passed_over(name: str) -> None:
+    config, source = checkpoint("llama")
+    source.tensors[f"model.layers.0.self_attn.{name}"] = torch.ones(1)
+    with pytest.raises(CheckpointError, match=rf"surplus model\.layers\.0\.self_attn\.{name}"):
+        load_weights(source, config, "hf", torch.float32)
+
+
+TIED = ["llama-tied-biased", "gemma3", "gpt2", "phi3-longrope"]
+
+
+@pytest.mark.parametrize("stored", ["both, equal", "both, different", "head alone"])
+@pytest.mark.parametrize("family", TIED)
+def test_a_head_beside_a_tie_is_what_transformers_takes_it_for(family: str, stored: str, tmp_path: Path) -> None:
+    """Equal tables are one, a different head is the head, and one table serves both under either name."""
+    model = make_model(family, tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    (table,) = (name for name in tensors if name.endswith(("embed_tokens.weight", "wte.weight")))
+    embedding = tensors[table].clone()
+    head = embedding if stored != "both, different" else embedding.flip(0).contiguous()
+    tensors["lm_head.weight"] = head.clone()
+    if stored == "head alone":
+        del tensors[table]
+    save_file(tensors, file, metadata={"format": "pt"})
+    reference = AutoModelForCausalLM.from_pretrained(tmp_path)
+    config, weights = load_decoder(opened := open_checkpoint(tmp_path), torch.float32)
+    assert config.tied_head == (stored != "both, different")
+    assert torch.equal(weights.embedding, reference.get_input_embeddings().weight)
+    assert torch.equal(weights.head.weight, reference.get_output_embeddings().weight)
+    assert (weights.head.weight is weights.embedding) == config.tied_head
+    tables = load_tables(opened, torch.float32)
+    assert torch.equal(tables[0], embedding)
+    assert torch.equal(tables[1].weight, head)
+
+
+def test_a_head_of_another_shape_beside_a_tie_is_named(tmp_path: Path) -> None:
+    make_model("llama-tied-biased").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(tensors | {"lm_head.weight": torch.zeros(100, 36)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"mis-shaped lm_head\.weight \[100, 36\] instead of \[101, 36\]"):
+        load_decoder(open_checkpoint(tmp_path), torch.float32)
 
 
 def test_one_familys_buffer_is_anothers_surplus() -> None:

@@ -287,12 +287,22 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
 def test_a_planner_learns_from_the_rounds_of_several(
     head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Every pass is told to have taken the same, so that guesses pay on any machine."""
+    monkeypatch.setattr(
+        "headstart.drafting.planning.auto.try_passes", lambda runner: [(rows, 0.01) for rows in (1, 48)]
+    )
+    monkeypatch.setattr("headstart.drafting.planning.auto.try_context", lambda runner: 0.0)
     engine = make_engine("auto", head_directory)
     planner = engine.drafter
     assert isinstance(planner, AutoDrafter)
     timed: list[int] = []
     add = planner.costs.passes.add
-    monkeypatch.setattr(planner.costs.passes, "add", lambda rows, *rest: (timed.append(rows), add(rows, *rest))[1])
+
+    def adding(rows: int, seconds: float, *rest: float) -> None:
+        timed.append(rows)
+        add(rows, 0.01, *rest)
+
+    monkeypatch.setattr(planner.costs.passes, "add", adding)
     params = SamplingParams(temperature=0, max_tokens=90)
     sequences = [toy_sequence(engine, random_tokens(40, seed), sequence_id=seed, params=params) for seed in range(3)]
     run_all(engine, sequences)
@@ -304,9 +314,21 @@ def test_a_planner_learns_from_the_rounds_of_several(
 def test_a_resting_drafter_is_asked_again_within_a_stretch(
     head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that rests for all sequences is probed in rounds that are run at once, and pays for it by resting longer."""
+    """One that rests for all sequences is probed in rounds that are run at once, and pays for it by resting longer.
+
+    A probe takes as long as two rounds pay for, whatever either takes on this machine.
+    """
     monkeypatch.setattr(auto_members, "_PROBE_SHARE", 0.5)
     monkeypatch.setattr(Member, "rests", lambda member, standing, roots: standing.asked)
+    monkeypatch.setattr(Member, "seconds", lambda member, sequences: float(sequences))
+    rested = Member.rested
+
+    def resting(member: Member, probe_seconds: float, round_seconds: float, timed: bool = True) -> None:
+        rested(member, float(probe_seconds > 0), 1.0, timed)
+        debts.append(member.debt)
+
+    debts: list[float] = []
+    monkeypatch.setattr(Member, "rested", resting)
     judged: list[Standing] = []
     judge = Member.judge
 
@@ -326,6 +348,7 @@ def test_a_resting_drafter_is_asked_again_within_a_stretch(
     assert counted.rounds > 60
     assert len({id(each) for each in judged}) == 2 * len(planner._members)
     assert all(member.probes > 1 for member in planner._members)
+    assert max(debts) > 0 == min(debts)
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "eagle3"])

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+from transformers import AutoTokenizer
 
 from headstart.errors import CheckpointError, RequestError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
@@ -173,7 +176,60 @@ def test_a_directory_brings_its_template(tmp_path: Path) -> None:
     assert template.render(USER) == "from the file"
 
 
-@pytest.mark.parametrize("value", [7, ["x"], [{"name": "default"}]])
+NAMED = {"default": "the default", "tool_use": "with tools"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [None, "the default", "another", NAMED, {}, [], [{"name": n, "template": t} for n, t in NAMED.items()]],
+)
+@pytest.mark.parametrize("files", [{}, {"default": "of the file"}, {"default": "of the file", "tool_use": "and tools"}])
+def test_a_directory_chats_as_in_transformers(tmp_path: Path, settings: Any, files: dict[str, str]) -> None:
+    """Templates by name, in a dictionary, a list or files; with tools the one for them."""
+    checkpoint = directory_checkpoint(tmp_path, settings, files.get("default"))
+    (tmp_path / "additional_chat_templates").mkdir()
+    for name, source in files.items():
+        if name != "default":
+            (tmp_path / "additional_chat_templates" / f"{name}.jinja").write_text(source)
+    config = {"model_type": "llama", "num_attention_heads": 2, "hidden_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": settings}))
+    Backend(models.BPE(vocab={"a": 0}, merges=[])).save(str(tmp_path / "tokenizer.json"))
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    template = ChatTemplate.from_checkpoint(checkpoint)
+    assert template.available == bool(reference.chat_template)
+    if template.available:
+        for tools in (None, TOOLS):
+            expected = reference.apply_chat_template(USER, tools=tools, tokenize=False)
+            assert template.render(USER, tools=tools) == expected
+
+
+def test_a_template_for_tools_alone_beside_the_settings_leaves_them_the_default(tmp_path: Path) -> None:
+    """Where transformers has no default any more."""
+    checkpoint = directory_checkpoint(tmp_path, "the default")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    template = ChatTemplate.from_checkpoint(checkpoint)
+    assert (template.render(USER), template.render(USER, tools=TOOLS)) == ("the default", "with tools")
+
+
+def test_templates_for_special_uses_alone_are_told(tmp_path: Path) -> None:
+    template = ChatTemplate.from_checkpoint(directory_checkpoint(tmp_path, {"tool_use": "with tools", "rag": "x"}))
+    assert template.render(USER, tools=TOOLS) == "with tools"
+    with pytest.raises(RequestError, match=r"special uses only \(tool_use, rag\); give tools"):
+        template.render(USER)
+
+
+def test_templates_of_a_gguf_file_are_found_by_their_own_keys() -> None:
+    keys = {"tokenizer.chat_template": "the default", "tokenizer.chat_template.tool_use": "with tools"}
+    for listed in (7, [1, 2], ["another"], "tool_use"):
+        template = ChatTemplate.from_checkpoint(gguf_checkpoint(**keys, **{"tokenizer.chat_templates": listed}))
+        assert (template.render(USER), template.render(USER, tools=TOOLS)) == ("the default", "with tools")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.chat_template\.rag is of type int; it must be a text"):
+        ChatTemplate.from_checkpoint(gguf_checkpoint(**keys, **{"tokenizer.chat_template.rag": 7}))
+
+
+@pytest.mark.parametrize("value", [7, ["x"], [{"name": "default"}], {"default": 7}, [{"name": 1, "template": "x"}]])
 def test_a_nonsensical_template_entry_is_refused(tmp_path: Path, value: Any) -> None:
     with pytest.raises(CheckpointError, match=r"chat_template of tokenizer_config\.json"):
         ChatTemplate.from_checkpoint(directory_checkpoint(tmp_path, value))

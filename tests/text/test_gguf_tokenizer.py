@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headstart.errors import CheckpointError, RequestError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.text.chat import ChatTemplate
-from headstart.text.gguf_tokenizer import PRE_TOKENIZERS
+from headstart.text.gguf_tokenizer import PRE_TOKENIZERS, TokenType
 from headstart.text.tokenizer import Tokenizer
 from mutations import mutate
 from small_tokenizers import byte_level, byte_level_metadata, sentencepiece, sentencepiece_metadata, tokenizer_of
@@ -110,14 +110,54 @@ def test_special_tokens_are_read_whole_unless_told_not_to() -> None:
     assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=False) == text
 
 
-def test_what_ends_a_sequence() -> None:
+def ended(tokens: dict[str, TokenType], template: str | None = None, **ids: str) -> list[str]:
+    """What ends a sequence of a vocabulary with these tokens, of which ``ids`` names some by their role."""
     metadata = byte_level_metadata()
-    end, turn = (metadata["tokenizer.ggml.tokens"].index(token) for token in ("<|end|>", "<|im_end|>"))
-    metadata["tokenizer.ggml.eos_token_id"] = end
-    assert tokenizer_of(metadata).eos_token_ids == (end,)
-    assert tokenizer_of({**metadata, "tokenizer.ggml.eot_token_id": turn}).eos_token_ids == (end, turn)
-    with_template = {**metadata, "tokenizer.chat_template": "{{ '<|im_end|>' }}"}
-    assert tokenizer_of(with_template).eos_token_ids == (end, turn)
+    spellings, types = list(metadata["tokenizer.ggml.tokens"][:256]), [int(TokenType.NORMAL)] * 256
+    spellings += tokens
+    types += map(int, tokens.values())
+    metadata |= {"tokenizer.ggml.tokens": spellings, "tokenizer.ggml.token_type": types, "tokenizer.ggml.merges": []}
+    metadata |= {f"tokenizer.ggml.{role}_token_id": spellings.index(ids.get(role, "a")) for role in ("bos", "eos")}
+    metadata |= {f"tokenizer.ggml.{role}_token_id": spellings.index(token) for role, token in ids.items()}
+    if template is not None:
+        metadata["tokenizer.chat_template"] = template
+    return [spellings[token_id] for token_id in tokenizer_of(metadata).eos_token_ids]
+
+
+CONTROL, NORMAL, USER = TokenType.CONTROL, TokenType.NORMAL, TokenType.USER_DEFINED
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ids", "expected"),
+    [
+        (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], {"eos": "<|im_end|>"}, ["<|im_end|>", "<|endoftext|>"]),
+        (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], {"eos": "<|endoftext|>"}, ["<|endoftext|>", "<|im_end|>"]),
+        (
+            ["<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"],
+            {"bos": "<|begin_of_text|>", "eos": "<|eot_id|>"},
+            ["<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"],
+        ),
+        (["<eos>", "<bos>", "<end_of_turn>"], {"eos": "<end_of_turn>"}, ["<end_of_turn>", "<eos>"]),
+        (["<eos>", "<bos>", "<end_of_turn>"], {"eos": "<eos>", "eot": "<end_of_turn>"}, ["<eos>", "<end_of_turn>"]),
+        (
+            ["<s>", "</s>", "<|endoftext|>", "<|assistant|>", "<|end|>"],
+            {"eos": "<|end|>"},
+            ["<|end|>", "</s>", "<|endoftext|>"],
+        ),
+        (["<own_end>", "<own_call>"], {"eos": "<own_end>", "eom": "<own_call>"}, ["<own_end>", "<own_call>"]),
+    ],
+    ids=["qwen", "qwen-base", "llama3", "gemma", "gemma-turn", "phi3", "own"],
+)
+@pytest.mark.parametrize("kind", [CONTROL, USER])
+def test_what_ends_a_sequence(tokens: list[str], ids: dict[str, str], expected: list[str], kind: TokenType) -> None:
+    """All that ``generation_config.json`` has beside a model of the kind: files name but one or two of them."""
+    assert ended(dict.fromkeys(tokens, kind), **ids) == expected
+
+
+def test_an_end_that_is_but_text_ends_nothing_unless_the_template_writes_it() -> None:
+    tokens = {"<|end|>": CONTROL, "</s>": NORMAL, "<|im_end|>": NORMAL}
+    assert ended(tokens, eos="<|end|>") == ["<|end|>"]
+    assert ended(tokens, "{{ '<|im_end|>' }}", eos="<|end|>") == ["<|end|>", "<|im_end|>"]
 
 
 # SentencePiece
@@ -161,6 +201,33 @@ def test_sentencepiece_puts_a_space_in_front() -> None:
     assert pieces(sentencepiece(add_space_prefix=False), "the") == ["the"]
     assert SENTENCEPIECE.encode("") == [1]
     assert SENTENCEPIECE.encode("the")[0] == 1
+
+
+def phi3_with(facts: dict[str, str], kind: TokenType) -> Tokenizer:
+    """Phi-3's special tokens and a word at their own ids."""
+    words = ["▁", "H", "e", "l", "o", "He", "ll", "Hell", "Hello", "▁Hello"]
+    metadata = sentencepiece_metadata({chr(0x20000 + i): -1e9 for i in range(32000 - 259)}, add_bos_token=False)
+    tokens, types, scores = (metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type", "scores"))
+    for rank, (place, word) in enumerate(zip([*range(300, 309), 15043], words, strict=True)):
+        tokens[place], scores[place] = word, -float(rank)
+    specials = ["<|endoftext|>", "<|assistant|>", "<|placeholder1|>", "<|placeholder2|>", "<|placeholder3|>"]
+    specials += ["<|placeholder4|>", "<|system|>", "<|end|>", "<|placeholder5|>", "<|placeholder6|>", "<|user|>"]
+    tokens += specials
+    types += [int(kind)] * len(specials)
+    scores += [0.0] * len(specials)
+    return tokenizer_of(metadata | facts)
+
+
+@pytest.mark.parametrize("kind", [CONTROL, USER])
+def test_special_tokens_of_phi3_swallow_the_white_space_behind_them(kind: TokenType) -> None:
+    by_name = {"general.architecture": "llama", "general.name": "Phi-3 Mini 4k Instruct"}
+    for facts in (by_name, {"general.architecture": "phi3", "general.name": "Phi 3.5 Mini Instruct"}):
+        tokenizer = phi3_with(facts, kind)
+        assert tokenizer.encode("<|user|>\nHello<|end|>\n<|assistant|>\n") == [32010, 15043, 32007, 32001]
+        assert tokenizer.encode("<|user|> \n\n Hello") == [32010, 15043]
+        assert tokenizer.encode("<|endoftext|>\n")[1:] != []
+        assert tokenizer.encode(" <|end|>")[0] != 32007  # what stands before them counts
+    assert phi3_with({"general.architecture": "llama", "general.name": "tiny"}, kind).encode("<|end|>\n") != [32007]
 
 
 # refusals

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
+from transformers import AutoTokenizer
 
 from headstart.errors import CheckpointError, RequestError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
@@ -90,7 +91,7 @@ def test_the_default_model_gives_known_ids(default_model: Tokenizer, text: str, 
 def test_the_default_model_knows_its_special_tokens(default_model: Tokenizer) -> None:
     assert default_model.vocab_size == 49152
     assert default_model.special_tokens["bos_token"] == "<|im_start|>"
-    assert (default_model.bos_token_id, default_model.eos_token_ids) == (1, (2,))
+    assert (default_model.bos_token_id, default_model.eos_token_ids) == (1, (2, 0))  # as llama.cpp has it
     assert default_model.encode("<|im_end|>") == [2]
     assert 2 not in default_model.encode("<|im_end|>", parse_special=False)
 
@@ -199,11 +200,20 @@ def test_a_directory_is_tokenized_as_its_tokenizer_json_says(tmp_path: Path) -> 
     assert "[PAD]" not in tokenizer.vocabulary  # has no row in the model
 
 
-def test_settings_overrule_first_and_last_tokens(tmp_path: Path) -> None:
-    write_directory(tmp_path, bos_token="<|im_start|>", eos_token="<|im_end|>", add_bos_token=False, add_eos_token=True)
-    tokenizer = Tokenizer.from_checkpoint(open_checkpoint(tmp_path))
-    eos = tokenizer.vocabulary["<|im_end|>"]
-    assert tokenizer.encode("x") == [tokenizer.vocabulary["x"], eos]
+@pytest.mark.parametrize(
+    "flags", [{}, {"add_bos_token": False}, {"add_bos_token": True, "add_eos_token": True}, {"add_eos_token": True}]
+)
+def test_what_stands_around_a_text_is_what_the_tokenizer_file_says(tmp_path: Path, flags: dict[str, bool]) -> None:
+    """As in transformers 5, whatever the settings beside it wish."""
+    backend = write_directory(tmp_path, bos_token="<|im_start|>", eos_token="<|im_end|>", **flags)
+    backend.no_truncation()
+    backend.no_padding()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    config = {"model_type": "llama", "num_attention_heads": 2, "hidden_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer, reference = Tokenizer.from_checkpoint(open_checkpoint(tmp_path)), AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.encode("x") == reference("x")["input_ids"] == backend.encode("x").ids
+    assert tokenizer.encode("x")[0] == tokenizer.bos_token_id
     assert tokenizer.encode("x", add_special_tokens=False) == [tokenizer.vocabulary["x"]]
 
 

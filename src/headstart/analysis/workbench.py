@@ -22,10 +22,9 @@ from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
-from headstart.lending import draft_context
+from headstart.lending import draft_context, heads_for
 from headstart.loading import Model
 from headstart.models.backend import Backend
-from headstart.models.heads.shipped import shipped_heads
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.params import SamplingParams
 
@@ -80,8 +79,7 @@ def usual_contenders(model: Model, alone: bool = False) -> list[Contender]:
         alone: leave out those that run others.
     """
     usual = [info.name for info in available_drafters().values() if info.usual and not (alone and info.runs_others)]
-    heads = shipped_heads(model.checkpoint.digest())
-    return [Contender.parse(name) for name in dict.fromkeys((PLAIN, *usual, *heads))]
+    return [Contender.parse(name) for name in dict.fromkeys((PLAIN, *usual, *heads_for(model).by_kind))]
 
 
 def most_rows(listed: Sequence[Contender]) -> int:

@@ -116,10 +116,10 @@ def serve(
     from headstart import phases
     from headstart.cli.progress import Activity
     from headstart.drafting.registry import checked_options
+    from headstart.lending import heads_for
     from headstart.llm import LLM
     from headstart.loading import load_model
     from headstart.models.generation_config import named_file
-    from headstart.models.heads.shipped import shipped_heads
 
     keys = _keys(api_key_file)
     _check_address(host, port)
@@ -133,7 +133,7 @@ def serve(
         with phases.phase(f"Loading {model}"):
             target = load_model(model, precision.value, revision)
         if also is None:
-            also = [*FREE_DRAFTERS, *shipped_heads(target.checkpoint.digest())]
+            also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(
             target,
             name,
@@ -156,8 +156,8 @@ def serve(
         allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
         cors_origins=tuple(allow_origin or ()),
     )
-    typer.echo(llm.memory.sentence(), err=True)
-    typer.echo(llm.sampling_defaults.sentence(), err=True)
+    for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence()):
+        typer.echo(sentence, err=True)
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
     app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)

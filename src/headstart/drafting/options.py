@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from headstart.errors import ConfigError, closest
+
+MOST = 1_000_000_000
+"""No number among options is larger: nothing that is counted by one would fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +76,13 @@ def parse_options(options_class: type[Any], drafter: str, given: Mapping[str, ob
     for name in given:
         near = closest(name, known)
         hint = f" (did you mean {near!r}?)" if near else ""
-        require(name in known, f"drafter {drafter!r} has no option {name!r}; {valid}{hint}.")
+        require(name in known, f"drafter {drafter!r} has no option {name!r:.60}; {valid}{hint}.")
     types = get_type_hints(options_class)
     for name, value in given.items():
-        require(
-            _fits(value, types[name]),
-            f"option {name!r} of drafter {drafter!r} is {value!r}; it must be {_describe(types[name])}.",
-        )
+        of = f"option {name!r} of drafter {drafter!r} is {value!r:.60}"
+        require(_fits(value, types[name]), f"{of}; it must be {_describe(types[name])}.")
+        if isinstance(value, (int, float)) and _is_number(types[name]):
+            require(math.isfinite(value) and abs(value) <= MOST, f"{of}; it must lie within {MOST} of zero.")
     try:
         return options_class(**given)
     except TypeError as error:
@@ -112,12 +116,17 @@ def _fits(value: object, kind: Any) -> bool:
     if origin is Literal:
         return value in get_args(kind)
     if origin is dict:
-        return isinstance(value, Mapping)
+        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _is_number(kind: Any) -> bool:
+    """Whether values of this kind may be numbers."""
+    return bool({int, float} & {kind, *get_args(kind)})
 
 
 def _describe(kind: Any) -> str:

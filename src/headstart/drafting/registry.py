@@ -279,7 +279,7 @@ def _drafter_class(name: str | type[Any]) -> Any:
         return getattr(import_module(module), attribute)
     point = _entry_points().get(name)
     if point is None:
-        raise ConfigError(f"there is no drafter {name!r}; {meant(name, available_drafters())}")
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, available_drafters())}")
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
-from headstart.models.files import FileStamp, WeightsIdentity, read_json
+from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
@@ -32,7 +32,10 @@ _HUB_FILES = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "adapter_config.json",  # to be refused
 ]
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
 class _Weights(TensorSource, Protocol):
@@ -118,8 +121,8 @@ def _locate(name: str, revision: str | None) -> Path:
     if alias is not None:
         installed = None if revision else alias.installed_file()
         return installed or _fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
-    path = Path(name).expanduser()
-    if name and path.exists():
+    path = local_path(name)
+    if name and exists(path):
         if revision is not None:
             raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
         return path
@@ -149,23 +152,35 @@ def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:
 
 
 def _open_directory(name: str, directory: Path) -> Checkpoint:
-    if not (directory / "config.json").is_file():
+    adapters = [file for file in _ADAPTER_FILES if (directory / file).exists()]
+    if adapters:
+        raise _adapter(directory, f"remove {' and '.join(adapters)} to run the model without it")
+    if not (directory / "config.json").exists():
         files = sorted(file.name for file in directory.glob("*.gguf"))
         if files:
             raise CheckpointError(f"{directory} is a directory of GGUF files; name one of them: {', '.join(files)}.")
         raise CheckpointError(f"{directory} has no config.json; name a directory that holds a model.")
     config = read_json(directory / "config.json")
     generation_file = directory / "generation_config.json"
-    if generation_file.is_file():
+    if generation_file.exists():
         eos = read_json(generation_file).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
     return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
 
 
+def _adapter(path: Path, mend: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} holds an adapter (LoRA), which Headstart does not apply; merge it into its model first "
+        f"(merge_and_unload of the package peft, then save_pretrained), or {mend}."
+    )
+
+
 def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GgufFile(path)
+    if file.metadata.get("general.type") == "adapter":
+        raise _adapter(path, "name the model's file to run it without")
     parts = file.metadata.get("split.count", 0)
     if parts not in (0, 1):
-        raise CheckpointError(f"{path} is one of {parts} parts; join them with llama-gguf-split --merge first.")
+        raise CheckpointError(f"{path} is one of {parts!r:.20} parts; join them with llama-gguf-split --merge first.")
     return Checkpoint("gguf", name, path, file.metadata, file)

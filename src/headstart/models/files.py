@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,16 +23,51 @@ _SETTLED_SECONDS = 2.0
 """The clock of files may stand still for so long: what was changed just now may be changed again unnoticed."""
 
 
+def local_path(name: str | Path) -> Path:
+    """A path as users write it: ``~`` is a home directory, where there is such a user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
+def exists(path: Path) -> bool:
+    """Whether something of this name is there.
+
+    Raises:
+        CheckpointError: nothing can be called so, or it must not be looked at.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r:.200} cannot be looked up ({error.strerror}); check the name.") from error
+
+
+def require_file(path: Path) -> os.stat_result:
+    """What the system says of a file, which may be followed to by a link.
+
+    Raises:
+        CheckpointError: it is missing, or a pipe, a socket, a device or a directory, which would hang or never end.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); check that it is there.") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path} is no regular file; name or fetch the file itself.")
+    return found
+
+
 def read_text(path: Path) -> str:
     """A UTF-8 file as text.
 
     Raises:
-        CheckpointError: it is missing, unreadable, absurdly large or not UTF-8.
+        CheckpointError: it is missing, unreadable, no regular file, absurdly large or not UTF-8.
     """
+    size = require_file(path).st_size
+    if size > _MAX_JSON_BYTES:
+        raise CheckpointError(f"{path} has {size} bytes, above the limit of {_MAX_JSON_BYTES}; check the file.")
     try:
-        size = path.stat().st_size
-        if size > _MAX_JSON_BYTES:
-            raise CheckpointError(f"{path} has {size} bytes, above the limit of {_MAX_JSON_BYTES}; check the file.")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); check that it is there.") from error

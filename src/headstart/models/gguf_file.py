@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import FileStamp, WeightsDigest
+from headstart.models.files import FileStamp, WeightsDigest, require_file
 from headstart.models.stored import StoredTensor
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        require_file(path)
         try:
             with path.open("rb") as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -94,7 +95,7 @@ class GgufFile:
     def _alignment(self) -> int:
         alignment = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            raise CheckpointError(f"{self.path}: general.alignment is {alignment!r}; it must be a power of two.")
+            raise CheckpointError(f"{self.path}: general.alignment is {alignment!r:.60}; it must be a power of two.")
         return alignment
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -196,7 +197,7 @@ class _Header:
         for _ in range(count):
             key = self._string()
             if key in metadata:
-                raise self._damaged(f"key {key!r} occurs twice")
+                raise self._damaged(f"key {key!r:.60} occurs twice")
             metadata[key] = self._value(key, self._scalar("I"))
         return metadata
 
@@ -207,12 +208,12 @@ class _Header:
         tensors: dict[str, GgufTensor] = {}
         for name, shape, kind, offset, nbytes in records:
             if name in tensors:
-                raise self._damaged(f"tensor {name!r} occurs twice")
+                raise self._damaged(f"tensor {name!r:.60} occurs twice")
             if offset % alignment:
-                raise self._damaged(f"tensor {name!r} has offset {offset}, which is not a multiple of {alignment}")
+                raise self._damaged(f"tensor {name!r:.60} has offset {offset}, which is not a multiple of {alignment}")
             if data_start + offset + nbytes > len(self._data):
                 raise self._damaged(
-                    f"tensor {name!r} ends at byte {data_start + offset + nbytes}, the file at {len(self._data)}"
+                    f"tensor {name!r:.60} ends at byte {data_start + offset + nbytes}, the file at {len(self._data)}"
                 )
             tensors[name] = GgufTensor(shape, kind, data_start + offset, nbytes)
         self._check_overlap(tensors)
@@ -224,17 +225,17 @@ class _Header:
         name = self._string()
         dimensions = self._scalar("I")
         if not 1 <= dimensions <= _MAX_DIMENSIONS:
-            raise self._damaged(f"tensor {name!r} has {dimensions} dimensions")
+            raise self._damaged(f"tensor {name!r:.60} has {dimensions} dimensions")
         shape = self._unpack(f"{dimensions}Q")[::-1]
         raw_type = self._scalar("I")
         offset = self._scalar("Q")
         try:
             kind = GGMLQuantizationType(raw_type)
         except ValueError as error:
-            raise self._damaged(f"tensor {name!r} has the unknown type number {raw_type}") from error
+            raise self._damaged(f"tensor {name!r:.60} has the unknown type number {raw_type}") from error
         block_size, block_bytes = GGML_QUANT_SIZES[kind]
         if 0 in shape or shape[-1] % block_size:
-            raise self._damaged(f"tensor {name!r} of type {kind.name} has the impossible shape {list(shape)}")
+            raise self._damaged(f"tensor {name!r:.60} of type {kind.name} has the impossible shape {list(shape)}")
         return name, shape, kind, offset, math.prod(shape) // block_size * block_bytes
 
     def _check_overlap(self, tensors: Mapping[str, GgufTensor]) -> None:
@@ -250,14 +251,14 @@ class _Header:
             return self._array(key)
         code = _SCALARS.get(kind)
         if code is None:
-            raise self._damaged(f"key {key!r} has the unknown value type {kind}")
+            raise self._damaged(f"key {key!r:.60} has the unknown value type {kind}")
         return self._scalar(code)
 
     def _array(self, key: str) -> list[Any]:
         kind, count = self._scalar("I"), self._scalar("Q")
         code = _SCALARS.get(kind)
         if code is None and kind != _STRING:
-            raise self._damaged(f"key {key!r} is an array of the unsupported value type {kind}")
+            raise self._damaged(f"key {key!r:.60} is an array of the unsupported value type {kind}")
         self._check_count(count, 8 if code is None else struct.calcsize(f"<{code}"), f"elements of {key!r}")
         if code is None:
             return [self._string() for _ in range(count)]

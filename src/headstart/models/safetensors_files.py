@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import FileStamp, WeightsDigest, read_json
+from headstart.models.files import FileStamp, WeightsDigest, read_json, require_file
 from headstart.models.stored import StoredTensor
 
 SINGLE_FILE = "model.safetensors"
@@ -36,9 +36,9 @@ class SafetensorsFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         weight_map: dict[str, str] = {}
-        if (directory / INDEX_FILE).is_file():
+        if (directory / INDEX_FILE).exists():
             weight_map = _weight_map(directory / INDEX_FILE)
-        elif not (directory / SINGLE_FILE).is_file():
+        elif not (directory / SINGLE_FILE).exists():
             raise CheckpointError(_no_weights(directory))
         shards = sorted(set(weight_map.values())) or [SINGLE_FILE]
         self._home: dict[str, _Shard] = {}
@@ -105,8 +105,9 @@ class _Shard:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.is_file():
+        if not path.exists():
             raise CheckpointError(f"{path} is missing; fetch it, or the whole directory, again.")
+        require_file(path)
         try:
             self.stamp = FileStamp.of(path)
             self._handle = cast(Any, safe_open(path, framework="pt"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,8 +60,22 @@ def config_of(checkpoint: Checkpoint) -> ModelConfig:
         CheckpointError: unknown architecture or unsupported feature.
     """
     if checkpoint.kind == "hf":
-        return config_from_hf(checkpoint.metadata, checkpoint.name)
+        config = config_from_hf(checkpoint.metadata, checkpoint.name)
+        return replace(config, tied_head=config.tied_head and not _has_own_head(checkpoint, config))
     return config_from_gguf(checkpoint.metadata, checkpoint.shapes(), checkpoint.name)
+
+
+def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
+    """Whether the file holds an output head that is not the embedding. As in transformers, it is then the head,
+    whatever the configuration says of ties."""
+    layout, shapes = tensor_layout(config, "hf"), checkpoint.shapes()
+    head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
+    stored = [name for name in tables if name in shapes]
+    if head not in shapes or not stored:
+        return False
+    if shapes[head] != shapes[stored[0]]:
+        return True
+    return not torch.equal(checkpoint.read(head), checkpoint.read(stored[0]))
 
 
 def load_weights(source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype) -> DecoderWeights:
@@ -96,7 +110,10 @@ def _checked(
         _require_weights(name, source.stored(name), shape)
         return source.read(name)
 
-    _Assembly(config, layout, prefix, dtype, note, None).decoder(has_factors)
+    embedding = f"{prefix}{layout.embedding}"
+    if config.tied_head and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
+        embedding = layout.head  # what is tied may be stored under either name
+    _Assembly(config, layout, prefix, embedding, dtype, note, None).decoder(has_factors)
     carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
@@ -104,7 +121,7 @@ def _checked(
         return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
 
     _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
-    return _Assembly(config, layout, prefix, dtype, read, source), has_factors
+    return _Assembly(config, layout, prefix, embedding, dtype, read, source), has_factors
 
 
 def _check_names(
@@ -146,6 +163,8 @@ class _Assembly:
     config: ModelConfig
     layout: TensorLayout
     prefix: str
+    embedding: str
+    """Name of the table in the file."""
     dtype: torch.dtype
     fetch: Fetch
     source: TensorSource | None
@@ -174,7 +193,7 @@ class _Assembly:
     def tables(self) -> tuple[FileMatrix, LinearWeights]:
         config, layout = self.config, self.layout
         table = (config.vocab_size, config.hidden_size)
-        name = self.prefix + layout.embedding
+        name = self.embedding
         embedding = FileMatrix((self._part(name, table),), config.hidden_size, self.dtype, keeps=True)
         if config.tied_head:
             return embedding, LinearWeights(embedding, stored_bits=self._stored_bits(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from headstart.errors import CheckpointError, RequestError
@@ -13,7 +14,9 @@ from headstart.models.files import read_text
 from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
 from headstart.text.gguf_tokenizer import gguf_special_tokens
 
-_DEFAULT, _TOOL_USE = "default", "tool_use"
+TEMPLATE_FILE, TEMPLATE_FOLDER = "chat_template.jinja", "additional_chat_templates"
+"""The default template of a directory, and a folder of further ones, each called like its file."""
+DEFAULT, _TOOL_USE = "default", "tool_use"
 _CONTINUED = "\ue000continued\ue001"
 """Marks the end of a message that is continued while it is rendered: what follows it may well repeat the message."""
 
@@ -27,7 +30,7 @@ class ChatTemplate:
         """``templates``: one, or several by name ("default", "tool_use"); none for a model that does not chat.
         ``special_tokens``: role ("bos_token", ...) -> spelling, which templates may use. ``name``: the model's.
         """
-        self._templates = {_DEFAULT: templates} if isinstance(templates, str) else dict(templates)
+        self._templates = {DEFAULT: templates} if isinstance(templates, str) else dict(templates)
         self._special_tokens = dict(special_tokens or {})
         self._name = name
 
@@ -40,16 +43,12 @@ class ChatTemplate:
         """
         if checkpoint.kind == "gguf":
             return cls(
-                _gguf_templates(checkpoint.metadata),
+                gguf_templates(checkpoint.metadata),
                 gguf_special_tokens(checkpoint.metadata),
                 checkpoint.name,
             )
         settings = read_settings(checkpoint.path)
-        templates = _named_templates(settings.get("chat_template"), source=str(checkpoint.path))
-        own_file = checkpoint.path / "chat_template.jinja"
-        if own_file.is_file():
-            templates[_DEFAULT] = read_text(own_file)
-        return cls(templates, directory_special_tokens(settings), checkpoint.name)
+        return cls(_directory_templates(checkpoint.path, settings), directory_special_tokens(settings), checkpoint.name)
 
     @property
     def available(self) -> bool:
@@ -59,7 +58,7 @@ class ChatTemplate:
     @property
     def knows_tools(self) -> bool:
         """Whether ``tools`` show in what is rendered."""
-        return _TOOL_USE in self._templates or bool(re.search(r"\btools\b", self._templates.get(_DEFAULT, "")))
+        return _TOOL_USE in self._templates or bool(re.search(r"\btools\b", self._templates.get(DEFAULT, "")))
 
     def render(
         self,
@@ -124,31 +123,66 @@ class ChatTemplate:
 
     def _choose(self, tools: Sequence[Mapping[str, Any]] | None) -> str:
         template = self._templates.get(_TOOL_USE) if tools else None
-        template = template or self._templates.get(_DEFAULT)
+        template = template or self._templates.get(DEFAULT)
         if template is None:
             of = f"model {self._name!r}" if self._name else "this model"
+            if self._templates:
+                raise RequestError(
+                    f"{of} has chat templates for special uses only ({', '.join(self._templates)}); give tools with "
+                    "the messages where it has tool_use, or a plain prompt.",
+                    "messages",
+                )
             raise RequestError(f"{of} has no chat template; give a plain prompt instead of messages.", "messages")
         return template
 
 
-def _gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
-    names = metadata.get("tokenizer.chat_templates", [])
-    keys = {_DEFAULT: "tokenizer.chat_template"} | {name: f"tokenizer.chat_template.{name}" for name in names}
-    return {name: metadata[key] for name, key in keys.items() if isinstance(metadata.get(key), str)}
+def gguf_templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Name -> template of a GGUF file.
+
+    Raises:
+        CheckpointError: one of them is no text.
+    """
+    key = "tokenizer.chat_template"
+    found = {name: value for name, value in metadata.items() if name == key or name.startswith(f"{key}.")}
+    for name, value in found.items():
+        if not isinstance(value, str):
+            raise CheckpointError(
+                f"{name} is of type {type(value).__name__}; it must be a text, convert the file again."
+            )
+    return {name.removeprefix(key).removeprefix(".") or DEFAULT: value for name, value in found.items()}
+
+
+def _directory_templates(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Those of template files where there are any, else of tokenizer_config.json, as transformers has it."""
+    templates = _named_templates(settings.get("chat_template"), source=str(directory))
+    named = {path.stem: path for path in sorted((directory / TEMPLATE_FOLDER).glob("*.jinja"))}
+    own = directory / TEMPLATE_FILE
+    files = ({DEFAULT: own} if own.exists() else {}) | named
+    if not files:
+        return templates
+    default = {DEFAULT: templates[DEFAULT]} if DEFAULT in templates else {}
+    return default | {name: read_text(path) for name, path in files.items()}
 
 
 def _named_templates(value: Any, source: str) -> dict[str, str]:
-    """``chat_template`` of tokenizer_config.json: absent, one template, or a list of named ones."""
-    if value is None:
-        return {}
-    if isinstance(value, str):
-        return {_DEFAULT: value}
-    try:
-        return {str(item["name"]): item["template"] for item in value if isinstance(item["template"], str)}
-    except (TypeError, KeyError) as error:
+    """``chat_template`` of tokenizer_config.json: absent, one template, or named ones in a list or dictionary."""
+    match value:
+        case None:
+            return {}
+        case str():
+            return {DEFAULT: value}
+        case dict():
+            pairs = list(value.items())
+        case list() if all(isinstance(item, dict) for item in value):
+            pairs = [(item.get("name"), item.get("template")) for item in value]
+        case _:
+            pairs = [(None, None)]
+    if not all(isinstance(part, str) for pair in pairs for part in pair):
         raise CheckpointError(
-            f"{source}: chat_template of tokenizer_config.json is neither a template nor a list of named ones."
-        ) from error
+            f"{source}: chat_template of tokenizer_config.json is neither a template nor named ones in a list or "
+            "dictionary; fetch it again."
+        )
+    return dict(pairs)
 
 
 def _list(field: str, value: Any) -> Sequence[Any]:

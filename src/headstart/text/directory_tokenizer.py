@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as Backend
 
 from headstart.errors import CheckpointError
 from headstart.models.files import read_json, read_text
-from headstart.text.tokenizer_parts import TokenizerParts, set_affixes
+from headstart.text.tokenizer_faults import MOST_GROWTH, contained, growth
+from headstart.text.tokenizer_parts import TokenizerParts
 
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
@@ -19,27 +20,32 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 def read_directory_tokenizer(directory: Path, config: Mapping[str, Any]) -> TokenizerParts:
     """The tokenizer of a directory whose model has this ``config`` (it says what ends a sequence).
 
+    What stands around a text is what tokenizer.json puts there; ``add_bos_token`` and ``add_eos_token`` of
+    tokenizer_config.json are for tokenizers made anew, here as in transformers 5.
+
     Raises:
         CheckpointError: a file is missing or damaged.
     """
     path = directory / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         raise CheckpointError(
             f"{directory} has no tokenizer.json; write one with transformers: "
             "AutoTokenizer.from_pretrained(directory).save_pretrained(directory)."
         )
-    text = read_text(path)
-    try:
-        backend: Backend = Backend.from_str(text)
-    except Exception as error:  # the library raises bare Exception
-        raise CheckpointError(f"{path} is not a valid tokenizer ({error}); fetch it again.") from error
+    multiplies = growth(read_json(path))
+    if multiplies > MOST_GROWTH:
+        raise CheckpointError(
+            f"{path} may make {multiplies:.3g} bytes of one byte of text, above the limit of {MOST_GROWTH:.0f}; fetch "
+            "it again, or check its normalizer."
+        )
+    with contained(lambda reason: CheckpointError(f"{path} is not a valid tokenizer ({reason}); fetch it again.")):
+        backend: Backend = Backend.from_str(read_text(path))
     settings = read_settings(directory)
     special_tokens = directory_special_tokens(settings)
     _mark_special_tokens(backend, special_tokens.values())
-    _set_affixes(backend, special_tokens, settings)
     eos_ids = _end_of_sequence(config, source=directory)
     own_eos = backend.token_to_id(special_tokens["eos_token"]) if "eos_token" in special_tokens else None
-    return TokenizerParts(backend, special_tokens, eos_ids or (() if own_eos is None else (own_eos,)))
+    return TokenizerParts(backend, special_tokens, eos_ids or (() if own_eos is None else (own_eos,)), multiplies)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -50,7 +56,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
     """
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (directory / name).is_file():
+        if (directory / name).exists():
             settings |= read_json(directory / name)
     return settings
 
@@ -70,23 +76,10 @@ def _mark_special_tokens(backend: Backend, spellings: Iterable[str]) -> None:
             backend.add_special_tokens([AddedToken(spelling, special=True, normalized=False)])
 
 
-def _set_affixes(backend: Backend, special_tokens: Mapping[str, str], settings: Mapping[str, Any]) -> None:
-    """Where the settings say outright whether texts get a first and a last token, they overrule tokenizer.json."""
-    wanted = {"bos_token": settings.get("add_bos_token"), "eos_token": settings.get("add_eos_token")}
-    if not any(isinstance(flag, bool) for flag in wanted.values()):
-        return
-    ids = {role: backend.token_to_id(special_tokens[role]) for role in wanted if role in special_tokens}
-    set_affixes(
-        backend,
-        prefix=ids.get("bos_token") if wanted["bos_token"] else None,
-        suffix=ids.get("eos_token") if wanted["eos_token"] else None,
-    )
-
-
 def _end_of_sequence(config: Mapping[str, Any], source: Path) -> tuple[int, ...]:
     value = config.get("eos_token_id")
     token_ids = value if isinstance(value, list) else [] if value is None else [value]
     for token_id in token_ids:
         if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
-            raise CheckpointError(f"{source}: eos_token_id is {value!r}; it must be a token id or a list of them.")
+            raise CheckpointError(f"{source}: eos_token_id is {value!r:.60}; it must be a token id or a list of them.")
     return tuple(token_ids)

@@ -7,6 +7,7 @@ flags it implies, how scores become merges) follows llama.cpp's ``src/llama-voca
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -80,8 +81,14 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
 }
 """``tokenizer.ggml.pre`` -> what it stands for."""
 
-_END_OF_TURN = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>")
-"""Tokens with which chat models end an answer, for files that name only the end of a document."""
+_ENDS = {
+    *("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<|end|>", "<end_of_turn>"),
+    *("<eos>", "</s>", "<EOT>", "_<EOT>", "<end_of_utterance>"),
+}
+"""Tokens with which models end an answer or a document, as llama.cpp knows them by their spelling: files name one or
+two of the several that a model's ``generation_config.json`` has."""
+_KEPT_SPACE = {"<unk>", "<s>", "<|endoftext|>"}
+"""The special tokens of Phi-3 behind which white space counts."""
 
 
 _ROLES = {
@@ -109,7 +116,7 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> TokenizerPa
             backend, add_bos = _sentencepiece(vocabulary), True
         case other:
             raise CheckpointError(
-                f"{source}: tokenizer.ggml.model is {other!r}, which is not supported ('gpt2' and 'llama' are)."
+                f"{source}: tokenizer.ggml.model is {other!r:.60}, which is not supported ('gpt2' and 'llama' are)."
             )
     vocabulary.mark_special_tokens(backend)
     set_affixes(
@@ -139,7 +146,7 @@ class _Vocabulary:
         self.ids = {token: token_id for token_id, token in enumerate(self.tokens)}
         if len(self.ids) != len(self.tokens):
             twice = next(token for token_id, token in enumerate(self.tokens) if self.ids[token] != token_id)
-            raise CheckpointError(f"{source}: tokenizer.ggml.tokens holds {twice!r} twice; convert the file again.")
+            raise CheckpointError(f"{source}: tokenizer.ggml.tokens holds {twice!r:.60} twice; convert the file again.")
         self.types: list[int] = self._list("token_type", int) or [TokenType.NORMAL] * len(self.tokens)
         self.scores: list[float] = self._list("scores", (int, float)) or [0.0] * len(self.tokens)
         for key, values in (("token_type", self.types), ("scores", self.scores)):
@@ -157,7 +164,7 @@ class _Vocabulary:
             left, right = merge[:cut], merge[cut + 1 :]
             if cut < 0 or left not in self.ids or right not in self.ids or left + right not in self.ids:
                 raise CheckpointError(
-                    f"{self.source}: the merge {merge!r} does not join two tokens into one; convert the file again."
+                    f"{self.source}: the merge {merge!r:.60} does not join two tokens into one; convert the file again."
                 )
             merges.append((left, right))
         return merges
@@ -165,14 +172,14 @@ class _Vocabulary:
     def flag(self, key: str, *, default: bool) -> bool:
         value = self._metadata.get(f"tokenizer.ggml.{key}", default)
         if not isinstance(value, bool):
-            raise CheckpointError(f"{self.source}: tokenizer.ggml.{key} is {value!r}; it must be true or false.")
+            raise CheckpointError(f"{self.source}: tokenizer.ggml.{key} is {value!r:.60}; it must be true or false.")
         return value
 
     def token_id(self, role: str) -> int | None:
         key = f"tokenizer.ggml.{role}_token_id"
         value = self._metadata.get(key)
         if value is not None and (not isinstance(value, int) or not 0 <= value < len(self.tokens)):
-            raise CheckpointError(f"{self.source}: {key} is {value!r}; ids go from 0 to {len(self.tokens) - 1}.")
+            raise CheckpointError(f"{self.source}: {key} is {value!r:.60}; ids go from 0 to {len(self.tokens) - 1}.")
         return value
 
     def pre_tokenizer(self) -> PreTokenizer:
@@ -187,30 +194,42 @@ class _Vocabulary:
         known = PRE_TOKENIZERS.get(name) if isinstance(name, str) else None
         if known is None:
             raise CheckpointError(
-                f"{self.source}: tokenizer.ggml.pre is {name!r}, which is not supported; use the model's Hugging Face "
-                "directory, whose tokenizer.json says how it cuts text."
+                f"{self.source}: tokenizer.ggml.pre is {name!r:.60}, which is not supported; use the model's Hugging "
+                "Face directory, whose tokenizer.json says how it cuts text."
             )
         return known
 
     def mark_special_tokens(self, backend: Backend) -> None:
         """Have control and user-defined tokens recognised whole; only the former are special."""
         ends = {self.token_id(role) for role in ("bos", "eos", "eot", "eom")}
+        strips = self._strips_space()
         special, ordinary = [], []
         for token_id, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True)):
+            rstrip = strips and token not in _KEPT_SPACE
             if kind in (TokenType.CONTROL, TokenType.UNKNOWN) or token_id in ends:
-                special.append(AddedToken(token, special=True, normalized=False))
+                special.append(AddedToken(token, special=True, normalized=False, rstrip=rstrip))
             elif kind == TokenType.USER_DEFINED:
-                ordinary.append(AddedToken(token, special=False, normalized=False))
+                ordinary.append(AddedToken(token, special=False, normalized=False, rstrip=rstrip))
         backend.add_special_tokens(special)
         backend.add_tokens(ordinary)
 
     def end_of_sequence(self) -> tuple[int, ...]:
-        """The ends that the file names; and what its chat template ends a turn with, which older files do not name."""
+        """The ends that the file names, and those that are known by their spelling."""
         named = [self.token_id(role) for role in ("eos", "eot", "eom")]
         template = self._metadata.get("tokenizer.chat_template")
-        if isinstance(template, str):
-            named += [self.ids.get(token) for token in _END_OF_TURN if token in template]
+        for token in sorted(_ENDS & self.ids.keys(), key=self.ids.__getitem__):
+            # Where the types are lost, what a template writes is no mere text.
+            if self.types[self.ids[token]] != TokenType.NORMAL or (isinstance(template, str) and token in template):
+                named.append(self.ids[token])
         return tuple(dict.fromkeys(token_id for token_id in named if token_id is not None))
+
+    def _strips_space(self) -> bool:
+        """Whether special tokens swallow the white space behind them, as Phi-3's do by its tokenizer.json. GGUF files
+        do not say; llama.cpp goes by the model's name."""
+        name = self._metadata.get("general.name")
+        named = isinstance(name, str) and re.search(r"phi-?3", name, re.IGNORECASE) is not None
+        own = (self._metadata.get("general.architecture"), self._metadata.get("tokenizer.ggml.model"))
+        return named or own == ("phi3", "llama")
 
     def _list(self, key: str, kind: type | tuple[type, ...]) -> list[Any]:
         values = self._metadata.get(f"tokenizer.ggml.{key}", [])

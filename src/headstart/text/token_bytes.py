@@ -7,12 +7,14 @@ as UTF-8. Seen this way, decoding a sequence in pieces cannot differ from decodi
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
 from headstart.errors import CheckpointError
+from headstart.text.tokenizer_faults import MOST_GROWTH, replacing
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -48,6 +50,12 @@ class TokenBytes:
             return
         for step in _steps(decoder):
             self._add(step)
+        multiplies = math.prod(replacing(old, new) for old, new in self._replacements)
+        if multiplies > MOST_GROWTH:
+            raise CheckpointError(
+                f"the tokenizer's decoder may make {multiplies:.3g} bytes of one byte of a token, above the limit of "
+                f"{MOST_GROWTH:.0f}; fetch it again."
+            )
 
     @classmethod
     def of(cls, backend: Backend) -> TokenBytes:

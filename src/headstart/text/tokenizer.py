@@ -10,11 +10,15 @@ from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 
-from headstart.errors import RequestError
+from headstart.errors import CheckpointError, RequestError
 from headstart.models.checkpoint import Checkpoint
 from headstart.text.directory_tokenizer import read_directory_tokenizer
 from headstart.text.gguf_tokenizer import read_gguf_tokenizer
 from headstart.text.token_bytes import TokenBytes
+from headstart.text.tokenizer_faults import contained, outgrows
+
+_TRIAL_TEXTS = ("Hello, world: 1 + 1 = 2?\n", *(chr(code) * 40 + "!" for code in (10, *range(32, 127))))
+"""What every tokenizer must be able to read; repetitions are where regular expressions run away."""
 
 
 class Tokenizer:
@@ -30,14 +34,16 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
         eos_token_ids: Iterable[int] = (),
         name: str = "",
+        growth: float = 1.0,
     ) -> None:
         """``special_tokens``: role ("bos_token", ...) -> spelling. ``eos_token_ids``: what ends a
-        sequence.
+        sequence. ``growth``: bytes that a byte of text may become on its way to tokens.
         """
         self.name = name
         self.special_tokens: Mapping[str, str] = dict(special_tokens or {})
         """Role -> text, for chat templates."""
         self._backend = backend
+        self._growth = growth
         self._backend.no_truncation()  # a tokenizer.json may carry its training set-up
         self._backend.no_padding()
         self._literal: Backend | None = None
@@ -60,11 +66,20 @@ class Tokenizer:
         Raises:
             CheckpointError: its files are missing, damaged, or of a kind that is not supported.
         """
-        if checkpoint.kind == "gguf":
-            parts = read_gguf_tokenizer(checkpoint.metadata, source=str(checkpoint.path))
-        else:
-            parts = read_directory_tokenizer(checkpoint.path, checkpoint.metadata)
-        return cls(parts.backend, parts.special_tokens, parts.eos_token_ids, name=checkpoint.name)
+        path = checkpoint.path
+
+        def refusal(reason: str) -> CheckpointError:
+            return CheckpointError(f"the tokenizer of {path} cannot be used ({reason}); fetch the model again.")
+
+        with contained(refusal):
+            if checkpoint.kind == "gguf":
+                parts = read_gguf_tokenizer(checkpoint.metadata, source=str(path))
+            else:
+                parts = read_directory_tokenizer(path, checkpoint.metadata)
+            tokenizer = cls(parts.backend, parts.special_tokens, parts.eos_token_ids, checkpoint.name, parts.growth)
+            for text in _TRIAL_TEXTS:
+                parts.backend.encode(text)
+        return tokenizer
 
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of a text.
@@ -74,7 +89,8 @@ class Tokenizer:
         token, as transformers does; without it, such text is ordinary text.
 
         Raises:
-            RequestError: the text holds half of a surrogate pair, so that it has no UTF-8 form.
+            RequestError: the text holds half of a surrogate pair, so that it has no UTF-8 form; or the model's
+                tokenizer fails at it.
         """
         try:
             text.encode()
@@ -82,8 +98,15 @@ class Tokenizer:
             raise RequestError(
                 "the text cannot be written as UTF-8; remove unpaired surrogates from it.", "prompt"
             ) from error
+        if outgrows(self._growth, text):
+            raise RequestError(
+                f"the tokenizer may make {self._growth:.3g} bytes of each of the text's {len(text)} characters, which "
+                "is too much; give a shorter text.",
+                "prompt",
+            )
         backend = self._backend if parse_special else self._literal_backend
-        return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        with contained(self._failure):
+            return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids. Ids that no token has (padding rows of an embedding) are empty."""
@@ -120,9 +143,9 @@ class Tokenizer:
         return max(self.vocabulary.values(), default=-1) + 1
 
     def fingerprint(self) -> str:
-        """SHA-256 of vocabulary and special ids, 64 hexadecimal digits: equal for tokenizers that are compatible."""
+        """SHA-256 of the vocabulary, 64 hexadecimal digits: equal where every id is spelled alike."""
         record = sorted((token_id, token) for token, token_id in self.vocabulary.items())
-        return hashlib.sha256(repr((record, sorted(self.special_ids))).encode(errors="surrogatepass")).hexdigest()
+        return hashlib.sha256(repr(record).encode(errors="surrogatepass")).hexdigest()
 
     def compatible_with(self, other: Tokenizer) -> str | None:
         """None where both give every id the same meaning, as a draft model needs; else the first difference."""
@@ -135,6 +158,10 @@ class Tokenizer:
             special, ordinary = ("first", "second") if token_id in self.special_ids else ("second", "first")
             return f"token {token_id} ({spelling!r}) is special in the {special} and ordinary in the {ordinary}"
         return None
+
+    def _failure(self, reason: str) -> RequestError:
+        of = f" of {self.name}" if self.name else ""
+        return RequestError(f"the tokenizer{of} fails at this text ({reason}); give another text or model.", "prompt")
 
     @property
     def _literal_backend(self) -> Backend:

@@ -16,6 +16,8 @@ class TokenizerParts:
     """Role ("bos_token", "eos_token", "unk_token", "pad_token", ...) -> spelling."""
     eos_token_ids: tuple[int, ...]
     """What ends a sequence."""
+    growth: float = 1.0
+    """Bytes that a byte of text may become on its way to tokens."""
 
 
 def set_affixes(backend: Backend, prefix: int | None, suffix: int | None) -> None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from headstart.errors import ConfigError
+from headstart.lending import identity_of
 from headstart.loading import Model, Precision, load_model
 from headstart.memory import free_bytes, keep_freed
 from headstart.models.backend import FINAL_TAP, Backend
@@ -165,6 +166,7 @@ def train_head(
         }
         record = {
             **what,
+            **identity_of(target).record(),
             "target": str(model),
             "target_precision": target.backend.name,
             "text": own,

@@ -9,10 +9,11 @@ from headstart.drafting.context import DraftContext, TextEncoder
 from headstart.drafting.draft_models.draft_law import DraftLawOptions
 from headstart.drafting.draft_models.second_model import SecondModel
 from headstart.drafting.options import require
+from headstart.memory import require_room
 from headstart.models.backend import Backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weights import spread_layers
-from headstart.runner import ModelRunner
+from headstart.runner import ModelRunner, cache_bytes_per_token
 
 
 @runtime_checkable
@@ -82,6 +83,11 @@ def second_model(context: DraftContext, backend: Backend, cache_tokens: int | No
     if cache_tokens is None:
         cache = context.require_runner().cache
         cache_tokens = cache.allocator.num_blocks * cache.block_size
+    require_room(
+        cache_tokens * cache_bytes_per_token(backend),
+        f"a draft model's cache of {cache_tokens} tokens",
+        "give a smaller cache_tokens, or fewer to the target's cache",
+    )
     return SecondModel(ModelRunner(backend, cache_tokens), context.vocab_size)
 
 

@@ -28,6 +28,8 @@ from headstart.drafting.draft_models.second_model import SecondModel
 from headstart.drafting.options import require
 from headstart.models.checkpoint import open_checkpoint
 
+MAX_DRAWS = 64
+
 
 @dataclass(frozen=True)
 class MultiDraftOptions(DraftModelOptions):
@@ -44,12 +46,17 @@ class MultiDraftOptions(DraftModelOptions):
             value = getattr(self, name)
             require(
                 isinstance(value, (tuple, list)) and all(isinstance(item, kind) for item in value),
-                f"{name} is {value!r}; it must be a list of {'names' if kind is str else 'integers'}.",
+                f"{name} is {value!r:.60}; it must be a list of {'names' if kind is str else 'integers'}.",
             )
             object.__setattr__(self, name, tuple(value))
         require(
             len(self.branching) > 0 and min(self.branching) >= 1,
-            f"branching is {self.branching}; it needs at least one level, and 1 or more draws on each.",
+            f"branching is {self.branching!r:.60}; it needs at least one level, and 1 or more draws on each.",
+        )
+        require(
+            max(len(self.branching), *self.branching) <= MAX_DRAWS,
+            f"branching is {self.branching!r:.60}; at most {MAX_DRAWS} levels and {MAX_DRAWS} draws below one fit into "
+            "a tree.",
         )
         require(
             not self.models or (self.model is None and self.layers is None),

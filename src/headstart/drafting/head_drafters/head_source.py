@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeVar
 
 from headstart.drafting.base import DraftBudget
@@ -14,6 +13,7 @@ from headstart.drafting.head_drafters.head_trees import ConfidenceTrees
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
 from headstart.models.backend_kit import BackendKit
+from headstart.models.files import local_path
 from headstart.models.heads.loading import Head, check_format, kind_of, load_head, trained_for
 
 HeadKind = TypeVar("HeadKind", bound=Head)
@@ -85,7 +85,7 @@ def check_head(model: str | None) -> None:
         CheckpointError: it has no description, a damaged one, or that of something else.
     """
     if model:
-        check_format(Path(model).expanduser())
+        check_format(local_path(model))
 
 
 def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:
@@ -98,8 +98,8 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
         ConfigError: none is named and none comes with Headstart, or one of another kind than the drafter's.
         CheckpointError: its files are missing, damaged, or made for another target.
     """
-    if model is None and context.find_head is not None and (shipped := context.find_head(name)) is not None:
-        model = str(shipped)
+    shipped = context.find_head(name) if model is None and context.find_head is not None else None
+    model = model if shipped is None else str(shipped)
     if not model:
         raise ConfigError(
             f"no {name} head comes with Headstart for this target; name the directory of one as the draft model "
@@ -109,7 +109,7 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
     found = kind_of(head)
     require(found == name, f"{model} holds another head ({found} head) than this drafter runs ({name} head).")
     assert isinstance(head, kind)
-    target = trained_for(Path(model).expanduser())
+    target = None if shipped is not None else trained_for(local_path(model))
     if target is not None and context.digest is not None and target[1] != context.digest():
         warnings.warn(
             f"{model} was trained for {target[0]}, whose weights are not this target's: it may guess badly.",

@@ -15,7 +15,7 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions
 from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, TemplateTrees
 from headstart.drafting.head_drafters.parallel_heads import ParallelHeadsDrafter
-from headstart.drafting.options import require
+from headstart.drafting.options import MOST, require
 from headstart.drafting.tree_templates import path_template
 
 
@@ -31,13 +31,13 @@ class MedusaOptions(ConfidenceOptions):
         super().__post_init__()
         lists = (list, tuple)
         are_paths = isinstance(self.shape, lists) and all(isinstance(path, lists) for path in self.shape)
-        require(are_paths, f"shape is {self.shape!r}; give a list of paths, like [[0], [1], [0, 0]].")
+        require(are_paths, f"shape is {self.shape!r:.60}; give a list of paths, like [[0], [1], [0, 0]].")
         known: set[tuple[int, ...]] = {()}
         for path in map(tuple, self.shape):
-            sensible = all(isinstance(rank, int) and rank >= 0 for rank in path)
+            sensible = all(isinstance(rank, int) and not isinstance(rank, bool) and 0 <= rank <= MOST for rank in path)
             require(
                 sensible and path not in known and path[:-1] in known,
-                f"shape has {list(path)}, which is no new path of ranks after its parent's.",
+                f"shape has {list(path)!r:.60}, which is no new path of ranks after its parent's.",
             )
             known.add(path)
 
@@ -53,6 +53,12 @@ class MedusaDrafter(ParallelHeadsDrafter):
             template = path_template([tuple(path) for path in options.shape])
             ranks = int(template.ranks.max()) + 1
             super().__init__(context, options, "medusa", ranks, lambda budgets: TemplateTrees(len(budgets), template))
+            require(
+                ranks <= self._ranks,
+                f"shape has rank {ranks - 1}; the head says {self._ranks} tokens, ranks end at {self._ranks - 1}.",
+            )
+            depth = int(template.depths.max())
+            require(depth <= self._slots, f"shape has a path of {depth} ranks; the head has {self._slots} slots.")
         else:
             kit = context.require_runner().backend.kit
             new_trees = partial(options.new_trees, kit=kit)

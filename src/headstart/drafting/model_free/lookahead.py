@@ -21,6 +21,8 @@ from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, Tar
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
 
+MAX_ROWS = 1024
+
 
 @dataclass(frozen=True)
 class LookaheadOptions:
@@ -37,6 +39,8 @@ class LookaheadOptions:
         require(self.ngram >= 2, f"ngram is {self.ngram}; it must be 2 or more.")
         for name in ("width", "guesses"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it must be 1 or more.")
+        rows = self.width * self.levels
+        require(rows <= MAX_ROWS, f"width * (ngram - 1) is {rows}; it must be {MAX_ROWS} or less to fit into a pass.")
 
     @property
     def levels(self) -> int:

@@ -39,6 +39,11 @@ class PromptLookupOptions:
             self.max_ngram >= self.min_ngram,
             f"max_ngram is {self.max_ngram}; it must be at least min_ngram, {self.min_ngram}.",
         )
+        require(self.max_ngram <= MAX_NGRAM, f"max_ngram is {self.max_ngram}; it must be {MAX_NGRAM} or less.")
+
+
+MAX_NGRAM = 100
+"""A table is kept for each length."""
 
 
 class NgramPlaces:

@@ -18,6 +18,7 @@ from headstart.drafting.model_free.continuations import GRADE_RATES, Proposal, g
 from headstart.drafting.model_free.datastore import LONGEST, Datastore
 from headstart.drafting.options import require
 from headstart.errors import CheckpointError, ConfigError
+from headstart.models.files import exists
 from headstart.text.corpus import Corpus
 
 _PLACES = 64
@@ -60,7 +61,7 @@ class RestOptions:
         if self.texts is None:
             raise ConfigError("texts is left out; name a training's corpus directory, or a text file.")
         path = Path(self.texts)
-        if not path.exists():
+        if not exists(path):
             raise CheckpointError(
                 f"there is no {self.texts!r} to take texts from; name a training's corpus directory, or a text file."
             )

@@ -391,8 +391,8 @@ class AutoDrafter:
 
 def _found(context: DraftContext, options: AutoOptions) -> list[str]:
     own = "model" in options.of(_HEAD)
-    found = context.find_head is not None and context.find_head(_HEAD) is not None
-    return [_FREE, _HEAD] if own or found else [_FREE]
+    found = own or (context.find_head is not None and context.find_head(_HEAD) is not None)
+    return [_FREE, _HEAD] if found else [_FREE]
 
 
 def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:

@@ -19,11 +19,11 @@ _SCRATCH = -1
 
 
 def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
-    """Rows and seconds of passes of rising size, as many as fit in the cache and in about a second.
+    """Rows and seconds of passes of rising size, as many as fit in the cache, the model's positions and about a second.
 
     Nothing is committed, and the cache is left as it was.
     """
-    sizes = [rows for rows in _ROWS if rows <= runner.cache.num_free_tokens]
+    sizes = [rows for rows in _ROWS if rows <= min(runner.cache.num_free_tokens, _positions(runner))]
     if not sizes:
         return []
     began = time.perf_counter()
@@ -50,7 +50,7 @@ def try_context(runner: ModelRunner) -> float:
     The context's keys and values are what the cache holds there; nothing is computed for them.
     """
     room = (runner.cache.num_free_tokens - _MANY) // 2
-    length = min(_CONTEXT, room)
+    length = min(_CONTEXT, room, _positions(runner) - _MANY)
     if length < _LEAST_CONTEXT:
         return 0.0
     taken: dict[tuple[int, int], list[float]] = {}
@@ -71,6 +71,11 @@ def try_context(runner: ModelRunner) -> float:
         runner.cache.remove(_SCRATCH)
     beyond = [min(taken[context, _MANY]) - min(taken[context, 1]) for context in (0, length)]
     return max(0.0, beyond[1] - beyond[0]) / ((_MANY - 1) * length)
+
+
+def _positions(runner: ModelRunner) -> int:
+    """Most tokens of a sequence: where positions are learned, there are no others."""
+    return runner.backend.config.max_positions
 
 
 def _pass(runner: ModelRunner, rows: int) -> None:

@@ -45,7 +45,8 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
 def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), name: str = "") -> ModelConfig:
     """Read a GGUF file's metadata (plain Python values).
 
-    ``tensors``: names of the file's tensors, for what only they tell: whether the head is tied to the embedding.
+    ``tensors``: names of the file's tensors, for what only they tell: whether the head is tied to the embedding, and
+    where there are biases.
 
     Raises:
         CheckpointError: unknown architecture, unsupported feature, missing or impossible entry.
@@ -56,8 +57,18 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     fields = Fields(metadata, source, f"{architecture}.")
     fields.refuse("attention.causal", False, because="an encoder's attention")
     config = family.gguf(fields)
-    tied = f"{family.gguf_layout.head}.weight" not in tensors
-    return _checked(replace(config, tied_head=tied, name=name), source)
+    layout = family.gguf_layout
+    return _checked(
+        replace(
+            config,
+            tied_head=f"{layout.head}.weight" not in tensors,
+            qkv_bias=config.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
+            output_bias=config.output_bias or _has_bias(layout, tensors, "output"),
+            mlp_bias=config.mlp_bias or _has_bias(layout, tensors, "gate", "up", "down"),
+            name=name,
+        ),
+        source,
+    )
 
 
 def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
@@ -65,10 +76,15 @@ def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
     return _BY_NAME[config.family].layout(kind)
 
 
+def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> bool:
+    names = (layout.layer[role].format(i=0) for role in roles if role in layout.layer)
+    return any(f"{name}.bias" in tensors for name in names)
+
+
 def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> Family:
     if name not in families:
         raise CheckpointError(
-            f"{source} has {key} {name!r}, which is not supported; supported are {', '.join(sorted(families))}."
+            f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(sorted(families))}."
         )
     return families[name]
 

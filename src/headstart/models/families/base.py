@@ -38,7 +38,16 @@ class TensorLayout:
     convert: Mapping[str, Convert] = field(default_factory=dict)
     """role -> conversion, where the file's layout differs from the canonical one."""
     ignored: tuple[str, ...] = ()
-    """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions."""
+    """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions, and scales
+    of a quantised cache, which is no part of the model."""
+
+
+ROTARY_BUFFERS = r"(.*\.)?rotary_emb\.(original_inv_freq|inv_freq|cos_cached|sin_cached)"
+CACHE_SCALES = (
+    r"layers\.\d+\.(self_attn|attention)\.(attn\.)?([qkv]_proj\.)?(q|k|v|kv|prob)_(scale|zero_point)",
+    r"layers\.\d+\.(self_attn|attention)\.[kv]_proj\.output_(scale|zero_point)",
+)
+"""As vLLM's checkpoints of 8-bit caches name them; transformers passes over them, too."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class Fields:
         """Stop where the entry has one of ``values``: a feature that would silently give wrong numbers."""
         value = self.get(key)
         if value in values:
-            raise CheckpointError(f"{self.source}: {self.prefix}{key} is {value!r}, {because}; use another model.")
+            raise CheckpointError(f"{self.source}: {self.prefix}{key} is {value!r:.60}, {because}; use another model.")
 
     def missing(self, key: str) -> CheckpointError:
         return CheckpointError(f"{self.source} has no entry {self.prefix + key!r}; fetch the model again.")

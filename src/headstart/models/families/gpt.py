@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import activation, token_ids_from_gguf, vocab_size_from_gguf
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf
@@ -158,7 +158,7 @@ _GPT_NEOX_LAYOUT = TensorLayout(
         "down": "layers.{i}.mlp.dense_4h_to_h",
     },
     convert={"qkv": _heads_together},
-    ignored=(rf"layers\.\d+\.attention\.{_BUFFERS}", r"layers\.\d+\.attention\.rotary_emb\.inv_freq"),
+    ignored=(rf"layers\.\d+\.attention\.{_BUFFERS}", ROTARY_BUFFERS, *CACHE_SCALES),
 )
 _GGUF_LAYOUT = TensorLayout(
     embedding="token_embd",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.config import Activation, LayerConfig, ModelConfig, RopeConfig
-from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf
 
@@ -253,7 +253,7 @@ HF_LAYOUT = TensorLayout(
     final_norm="norm",
     head="lm_head",
     layer=HF_LAYER,
-    ignored=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"rotary_emb\.inv_freq"),
+    ignored=(ROTARY_BUFFERS, *CACHE_SCALES),
 )
 GGUF_LAYER = {
     "attention_norm": "blk.{i}.attn_norm",
@@ -274,6 +274,7 @@ GGUF_LAYOUT = TensorLayout(
     head="output",
     layer=GGUF_LAYER,
     rope_factors="rope_freqs.weight",
+    ignored=(r"blk\.\d+\.attn_rot_embd\.weight",),
 )
 GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": _halves, "k": _halves})
 

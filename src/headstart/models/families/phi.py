@@ -64,7 +64,7 @@ FAMILIES = (
             GGUF_LAYOUT,
             layer=_fused(GGUF_LAYER, "blk.{i}.attn_qkv", "blk.{i}.ffn_up"),
             rope_factors="rope_factors_short.weight",
-            ignored=(r"rope_factors_long\.weight",),
+            ignored=(*GGUF_LAYOUT.ignored, r"rope_factors_long\.weight"),
         ),
     ),
 )

@@ -65,8 +65,8 @@ def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float |
                 ),
             }
     raise CheckpointError(
-        f"{scaling.source}: rope_type is {kind!r}, but only default, dynamic, linear, llama3 and yarn are supported; "
-        "use another model, or remove the scaling if its longer context is not needed."
+        f"{scaling.source}: rope_type is {kind!r:.60}, but only default, dynamic, linear, llama3 and yarn are "
+        "supported; use another model, or remove the scaling if its longer context is not needed."
     )
 
 
@@ -179,6 +179,6 @@ def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) ->
         }
         return RopeConfig(theta, dim, scaling)
     raise CheckpointError(
-        f"{fields.source}: {fields.prefix}rope.scaling.type is {kind!r}, but only none, linear and yarn are supported; "
-        "use another model."
+        f"{fields.source}: {fields.prefix}rope.scaling.type is {kind!r:.60}, but only none, linear and yarn are "
+        "supported; use another model."
     )

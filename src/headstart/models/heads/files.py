@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from headstart.errors import CheckpointError
-from headstart.models.files import read_json, write_tensors
+from headstart.models.files import exists, read_json, require_file, write_tensors
 from headstart.models.safetensors_files import SINGLE_FILE, SafetensorsFiles
 
 RECORD_KEY = "headstart"
@@ -27,8 +27,8 @@ def read_description(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
-    if not (directory / CONFIG_FILE).is_file():
-        raise CheckpointError(f"{directory} has no {CONFIG_FILE}; name a directory that holds a draft head.")
+    if not exists(directory / CONFIG_FILE):
+        raise CheckpointError(f"{directory!s:.200} has no {CONFIG_FILE}; name a directory that holds a draft head.")
     return read_json(directory / CONFIG_FILE)
 
 
@@ -40,12 +40,13 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: no file, a damaged one, or one that holds more than named tensors.
     """
-    if (directory / SINGLE_FILE).is_file() or (directory / f"{SINGLE_FILE}.index.json").is_file():
+    if (directory / SINGLE_FILE).exists() or (directory / f"{SINGLE_FILE}.index.json").exists():
         files = SafetensorsFiles(directory)
         return {name: files.read(name) for name in files.shapes()}
     for name in (*MEDUSA_FILES, PICKLED_FILE):
         path = directory / name
-        if path.is_file():
+        if path.exists():
+            require_file(path)
             return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     raise CheckpointError(
         f"{directory} has none of {', '.join((SINGLE_FILE, PICKLED_FILE, *MEDUSA_FILES))}; "

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES
 from headstart.models.config import ModelConfig
+from headstart.models.files import exists, local_path
 from headstart.models.heads.eagle import EagleHead
 from headstart.models.heads.eagle_format import read_eagle
 from headstart.models.heads.files import CONFIG_FILE, MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
@@ -33,8 +34,8 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
         CheckpointError: no such directory, an unknown format or kind of head, a head of another target's size, or
             tensors that are missing, surplus or mis-shaped (all named).
     """
-    path = Path(directory).expanduser()
-    if not path.is_dir():
+    path = local_path(directory)
+    if not exists(path) or not path.is_dir():
         raise CheckpointError(f"{path} is no directory; name the directory of a draft head.")
     description, tensors = read_description(path), read_tensors(path)
     source = str(path)
@@ -113,7 +114,7 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Coll
                 f"{directory} holds a speculator of type {kind!r}; of this format eagle3 and eagle can be read."
             )
         return "speculators"
-    if "medusa_num_heads" in description or any((directory / name).is_file() for name in MEDUSA_FILES):
+    if "medusa_num_heads" in description or any((directory / name).exists() for name in MEDUSA_FILES):
         return "medusa"
     names = {name.removeprefix("model.") for name in tensors}
     if any(name.startswith("midlayer.") for name in names) or "draft_vocab_size" in description:
