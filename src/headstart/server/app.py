@@ -22,6 +22,7 @@ from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
 from headstart.server.generation import Generator, UnknownModelError
 from headstart.server.lab_page import add_page, page_files
 from headstart.server.lab_routes import add_lab
+from headstart.server.listening import CUT_OFF
 from headstart.server.openapi import describe
 from headstart.server.replies import Reply
 from headstart.server.routes import Served, router
@@ -44,9 +45,9 @@ def create_app(
     engine = EngineThread(llm, max_waiting, max_seconds)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         engine.start()
-        yield
+        yield {CUT_OFF: engine.stop}
         await asyncio.to_thread(engine.close)
 
     # FastAPI's documentation pages load scripts from other servers; the OpenAPI document itself stays.

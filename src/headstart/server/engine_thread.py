@@ -41,6 +41,8 @@ class Answer:
         self.deadline: float | None = None
         self.expired = False
         """Whether the request took longer than allowed."""
+        self.cut_off = False
+        """Whether it ended because the engine was stopped."""
         self.counted: set[int] = set()
         """Indices of jobs that have left the engine and are in the metrics."""
         self._loop = loop
@@ -206,6 +208,8 @@ class EngineThread:
                 self._deliver()
         finally:
             self._closing = True
+            for answer in self._answers:
+                answer.cut_off = self._stopping
             self._fail_all("the engine has stopped.")
 
     def _take_commands(self) -> None:

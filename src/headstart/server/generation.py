@@ -68,14 +68,15 @@ class Generator:
             return Reply(whole_response(head, wish.choice(job, 0), usage(wish.jobs, answer.drafter)))
 
     def check_model(self, name: str | None) -> None:
-        """Refuse a name that is not the model's; None is any model.
+        """Refuse a name that is none of the model's; None is any model.
 
         Raises:
             UnknownModelError: it is another name.
         """
-        if name is not None and name != self._settings.served_name:
+        names = self._settings.names
+        if name is not None and name not in names:
             raise UnknownModelError(
-                f"model {name!r} is not served here; it is {self._settings.served_name!r}.", "model"
+                f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
             )
 
     async def _completion_wish(self, body: CompletionBody, request: Request) -> Wish:
@@ -207,6 +208,8 @@ class UnknownModelError(RequestError):
 def _failure(body: Generation, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
     """The error body for a sample that failed, and the status if the reply has not begun."""
     message = str(job.sequence.error)
+    if answer.cut_off:
+        return error_body("the server is shutting down.", "server_error", code="closing"), 503
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
     if job.sequence.refused:

@@ -48,7 +48,7 @@ _ERRORS = {
     413: "The body is too long.",
     429: "The queue is full; Retry-After says when to ask again.",
     500: "The model or the server failed.",
-    503: "The server is shutting down.",
+    503: "The server is shutting down, or has no memory left for this request.",
     504: "The request took longer than allowed.",
 }
 
@@ -155,11 +155,14 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
 
 
 @router.get(
-    "/v1/models", response_model=None, tags=["state"], responses=_answers(schemas.ModelList, "A list of one model.")
+    "/v1/models",
+    response_model=None,
+    tags=["state"],
+    responses=_answers(schemas.ModelList, "The model, once for each of its names."),
 )
 async def models(here: Here) -> Response:
-    """The one model that is served."""
-    return Reply({"object": "list", "data": [_model(here)]})
+    """The one model that is served, under each of its names."""
+    return Reply({"object": "list", "data": [_model(here, name) for name in here.settings.names]})
 
 
 @router.get(
@@ -171,15 +174,16 @@ async def models(here: Here) -> Response:
 async def model(name: str, here: Here) -> Response:
     """The model that is served, if this is its name."""
     here.generator.check_model(name)
-    return Reply(_model(here))
+    return Reply(_model(here, name))
 
 
-def _model(here: Served) -> dict[str, Any]:
+def _model(here: Served, name: str) -> dict[str, Any]:
     return {
-        "id": here.settings.served_name,
+        "id": name,
         "object": "model",
         "created": here.started,
         "owned_by": "headstart",
+        "root": here.settings.served_name,
         "max_model_len": here.llm.engine.limits.max_context,
     }
 

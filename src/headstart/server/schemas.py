@@ -204,6 +204,7 @@ class ServedModel(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str = Field(description="The first of the model's names.")
     max_model_len: int
 
 
