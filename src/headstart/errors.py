@@ -40,3 +40,19 @@ class CacheError(HeadstartError):
 
 class OutOfBlocksError(CacheError):
     """The cache has too few free blocks; nothing was changed."""
+
+
+def require_utf8(text: str, field: str) -> None:
+    """Refuse half of a surrogate pair, which nothing can say or read: it has no UTF-8 form.
+
+    Raises:
+        RequestError: ``text``, which is or is part of ``field``, holds one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{ascii(field)[1:-1]} cannot be written as UTF-8: it holds \\u{ord(text[error.start]):04x}, half of a "
+            "surrogate pair; remove it.",
+            field,
+        ) from None

@@ -20,6 +20,7 @@ from headstart.llm import LLM
 from headstart.server.doors import Doors, error_body
 from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
 from headstart.server.generation import Generator, UnknownModelError
+from headstart.server.json_body import BadBody, JsonRoute
 from headstart.server.lab_page import add_page, page_files
 from headstart.server.lab_routes import add_lab
 from headstart.server.listening import CUT_OFF
@@ -53,6 +54,7 @@ def create_app(
     # FastAPI's documentation pages load scripts from other servers; the OpenAPI document itself stays.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.served = Served(llm, engine, Generator(engine, settings), settings)
+    app.router.route_class = JsonRoute
     app.include_router(router)
     # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
@@ -73,6 +75,10 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         message, field = _complaint(error.errors()[0])
         return Reply(error_body(message, "invalid_request_error", field), 400)
+
+    @app.exception_handler(BadBody)
+    async def bad_body(request: Request, error: BadBody) -> Response:
+        return Reply(error_body(error.detail, "invalid_request_error", error.field), 400)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

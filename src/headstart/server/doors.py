@@ -98,7 +98,7 @@ def read_keys(text: str) -> tuple[str, ...]:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def _hostname(host: str) -> str:

@@ -16,6 +16,7 @@ from headstart.llm import LLM
 from headstart.server import schemas
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
+from headstart.server.json_body import JsonRoute
 from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from headstart.server.replies import Reply
 from headstart.server.responses_protocol import ResponsesBody
@@ -67,7 +68,7 @@ def _answers(model: type | None, description: str, *errors: int, stream: bool = 
 
 
 _GENERATION = (400, 404, 413, 429, 500, 503, 504)
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headstart.errors import CheckpointError, RequestError
+from headstart.errors import CheckpointError, RequestError, require_utf8
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.files import read_text
 from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
@@ -211,6 +211,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, str):
+        require_utf8(value, where)
         return str.__str__(value)  # less whatever a subclass adds
     if isinstance(value, Mapping):
         return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 
-from headstart.errors import RequestError
+from headstart.errors import require_utf8
 from headstart.models.checkpoint import Checkpoint
 from headstart.text.directory_tokenizer import read_directory_tokenizer
 from headstart.text.gguf_tokenizer import read_gguf_tokenizer
@@ -66,22 +66,19 @@ class Tokenizer:
             parts = read_directory_tokenizer(checkpoint.path, checkpoint.metadata)
         return cls(parts.backend, parts.special_tokens, parts.eos_token_ids, name=checkpoint.name)
 
-    def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, parse_special: bool = True, field: str = "prompt"
+    ) -> list[int]:
         """Token ids of a text.
 
         ``add_special_tokens``: put the begin-of-sequence token in front (and what else this tokenizer adds); leave it
         off for a rendered chat, which brings its own. ``parse_special``: read text that spells a special token as that
-        token, as transformers does; without it, such text is ordinary text.
+        token, as transformers does; without it, such text is ordinary text. ``field``: what a refusal calls the text.
 
         Raises:
             RequestError: the text holds half of a surrogate pair, so that it has no UTF-8 form.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                "the text cannot be written as UTF-8; remove unpaired surrogates from it.", "prompt"
-            ) from error
+        require_utf8(text, field)
         backend = self._backend if parse_special else self._literal_backend
         return list(backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
