@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,9 +17,10 @@ from starlette.responses import Response, StreamingResponse
 from headstart.engine.outputs import FinishReason
 from headstart.errors import RequestError
 from headstart.request import Job
+from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.choices import Wish
 from headstart.server.doors import TENANT, error_body
-from headstart.server.engine_thread import Answer, EngineThread
+from headstart.server.engine_thread import Answer, BusyError, EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
 from headstart.server.replies import Reply, event, speculation, usage
 from headstart.server.responses import ResponseStream, response_head, whole_response
@@ -26,6 +28,8 @@ from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolStream, plan_tools
 
+_MOST_COMPILING = 32
+"""Requests that may wait for their schemas to be compiled."""
 _DEFAULT_TOKENS = 16
 """OpenAI's default for a completion's ``max_tokens``."""
 
@@ -38,6 +42,9 @@ class Generator:
         self._llm = engine.llm
         self._settings = settings
         self._tokenizer = engine.llm.model.tokenizer
+        # Of their own, so that no other request waits for costly schemas.
+        self._compilers = ThreadPoolExecutor(2, "headstart-grammars")
+        self._compiling = 0
 
     async def complete(self, body: CompletionBody, request: Request) -> Response:
         """``POST /v1/completions``."""
@@ -106,6 +113,7 @@ class Generator:
                 jobs += self._llm.jobs(encoded, params, wishes, prompt_index=index, cache_salt=salt)
             return jobs
 
+        await self._compile(params.structured_outputs)
         jobs = await asyncio.to_thread(make_jobs)
         return Wish(body, jobs, self._tokenizer, False, logprobs, echo=echo, prompt_alone=prompt_alone)
 
@@ -126,12 +134,24 @@ class Generator:
         tools = None if body.tool_choice == "none" else body.shown_tools()
         wishes = body.wishes(self._llm.speculation)
         salt, variables = _salt(body, request), body.template_variables()
+        await self._compile(params.structured_outputs)
         jobs = await asyncio.to_thread(
             lambda: self._llm.jobs(
                 self._llm.encode_chat(body.messages, tools, variables), params, wishes, cache_salt=salt
             )
         )
         return Wish(body, jobs, self._tokenizer, True, logprobs, tools=plan, prefix=body.echoed())
+
+    async def _compile(self, wanted: StructuredOutputsParams | None) -> None:
+        if wanted is None:
+            return
+        if self._compiling >= _MOST_COMPILING:
+            raise BusyError(f"{self._compiling} requests wait for their schemas to be compiled; try again later.")
+        self._compiling += 1
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._compilers, self._llm.compile, wanted)
+        finally:
+            self._compiling -= 1
 
     async def _reply(self, wish: Wish, request: Request) -> Response:
         answer = await self._engine.submit(wish.jobs)
