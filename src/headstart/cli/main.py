@@ -25,6 +25,7 @@ from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.cli.train import train
 from headstart.errors import HeadstartError
+from headstart.memory import is_lack_of_memory
 
 OK, FAILED, MISUSED = 0, 1, 2
 INTERRUPTED = 130
@@ -72,6 +73,8 @@ class Commands(TyperGroup):
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
+            if is_lack_of_memory(error):
+                return _fail("there is not enough memory for this; free some, or choose a smaller model or cache.")
             if isinstance(error, OSError) and error.strerror:
                 # A full disk, say, or a folder that was removed: no fault of Headstart.
                 return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.")

@@ -139,6 +139,7 @@ def serve(
     """
     try:
         from headstart.server.app import create_app
+        from headstart.server.engine_thread import EngineThread
         from headstart.server.listening import Patience, Server, bound, end_quietly, room_for_connections
         from headstart.server.settings import LOOPBACK, ServerSettings
     except ImportError as error:
@@ -190,7 +191,10 @@ def serve(
     typer.echo(llm.memory.sentence(), err=True)
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
-    app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)
+    engine = EngineThread(llm, max_waiting, max_seconds)
+    engine.start()
+    engine.rehearse()
+    app = create_app(llm, settings, engine=engine)
     with bound(host, port) as sockets:
         server = Server(app, sockets, patience, lambda: typer.echo(_welcome(model, names, sockets), err=True))
         end_quietly(server)

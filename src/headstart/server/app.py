@@ -15,10 +15,12 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from headstart.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
+from headstart.memory import is_lack_of_memory
 from headstart.server.doors import Doors, error_body
-from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
+from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator, UnknownModelError
 from headstart.server.json_body import BadBody, JsonRoute
 from headstart.server.lab_page import add_page, page_files
@@ -33,7 +35,12 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(
-    llm: LLM, settings: ServerSettings, *, max_waiting: int = 64, max_seconds: float | None = None
+    llm: LLM,
+    settings: ServerSettings,
+    *,
+    max_waiting: int = 64,
+    max_seconds: float | None = None,
+    engine: EngineThread | None = None,
 ) -> ASGIApp:
     """The server as an ASGI application; it starts and ends the engine's thread when it starts and ends itself.
 
@@ -42,12 +49,14 @@ def create_app(
         settings: whom the server lets in, and its limits.
         max_waiting: samples that may wait besides those that are being decoded.
         max_seconds: longest wall time of a request; None: no limit.
+        engine: of ``llm``, if it has been started already; it has its own ``max_waiting`` and ``max_seconds``.
     """
-    engine = EngineThread(llm, max_waiting, max_seconds)
+    engine = engine or EngineThread(llm, max_waiting, max_seconds)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        engine.start()
+        if not engine.alive:
+            engine.start()
         yield {CUT_OFF: engine.stop}
         await asyncio.to_thread(engine.close)
 
@@ -92,7 +101,7 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
                 body = error_body(str(error), "rate_limit_error", code="queue_full")
                 return Reply(body, 429, {"retry-after": str(settings.retry_after)})
             case ClosedError():
-                return Reply(error_body(str(error), "server_error", code="closing"), 503)
+                return Reply(error_body("the server is shutting down.", "server_error", code="closing"), 503)
             case UnknownModelError():
                 return Reply(error_body(str(error), "invalid_request_error", error.field, "model_not_found"), 404)
             case RequestError():
@@ -101,6 +110,9 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
+        if is_lack_of_memory(error):
+            message = "there is no memory left for this request; try again later."
+            return Reply(error_body(message, "server_error", code="out_of_memory"), 503)
         _log.error("a request failed unexpectedly.", exc_info=error)
         return Reply(error_body("the server failed to answer this request.", "server_error"), 500)
 

@@ -14,13 +14,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from headstart.async_engine import Answer, BusyError
 from headstart.engine.outputs import FinishReason
 from headstart.errors import RequestError
 from headstart.request import Job
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.choices import Wish
 from headstart.server.doors import TENANT, error_body
-from headstart.server.engine_thread import Answer, BusyError, EngineThread
+from headstart.server.engine_thread import EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
 from headstart.server.replies import Reply, event, speculation, usage
 from headstart.server.responses import ResponseStream, response_head, whole_response
@@ -230,6 +231,8 @@ def _failure(body: Generation, job: Job, answer: Answer) -> tuple[dict[str, Any]
     message = str(job.sequence.error)
     if answer.cut_off:
         return error_body("the server is shutting down.", "server_error", code="closing"), 503
+    if answer.out_of_memory:
+        return error_body(message, "server_error", code="out_of_memory"), 503
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
     if job.sequence.refused:
