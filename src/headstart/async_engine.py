@@ -130,17 +130,16 @@ class AsyncEngine:
         Raises:
             ConfigError: memory cannot be had, or too little is left for requests.
         """
+        # Before, too: some libraries end the process where they lack the memory to begin on a new thread.
+        _require_spare()
         done: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._commands.put(lambda: done.put(self._rehearsed()))
-        error, left = done.get(), address_space_left()
-        if error is not None and not is_lack_of_memory(error):
+        error = done.get()
+        if error is not None:
+            if is_lack_of_memory(error):
+                raise _no_memory("none is") from error
             raise error
-        if error is not None or (left is not None and left < _SPARE_BYTES):
-            found = "none is left" if error is not None or left is None else f"{readable(left)} are left"
-            raise ConfigError(
-                f"serving needs {readable(_SPARE_BYTES)} of memory beside the model, but {found} under this process's "
-                "limit; raise it (ulimit -v), or give a smaller model or cache_tokens."
-            )
+        _require_spare()
 
     async def submit(self, jobs: Sequence[Job]) -> Answer:
         """Queue the samples of a request and wait until the engine has looked at it.
@@ -320,3 +319,16 @@ class AsyncEngine:
                 answer.put(piece)
             if len(answer.counted) == len(answer.jobs):
                 self._answers.remove(answer)
+
+
+def _require_spare() -> None:
+    left = address_space_left()
+    if left is not None and left < _SPARE_BYTES:
+        raise _no_memory(f"{readable(left)} are")
+
+
+def _no_memory(left: str) -> ConfigError:
+    return ConfigError(
+        f"serving needs {readable(_SPARE_BYTES)} of memory beside the model, but {left} left; raise this "
+        "process's limit (ulimit -v), or give a smaller model or cache_tokens."
+    )
