@@ -13,12 +13,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
 from headstart.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
 from headstart.memory import is_lack_of_memory
+from headstart.server.docs_page import PATHS as DOCS
+from headstart.server.docs_page import add_docs
 from headstart.server.doors import Doors, error_body
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator, UnknownModelError
@@ -60,7 +63,7 @@ def create_app(
         yield {CUT_OFF: engine.stop}
         await asyncio.to_thread(engine.close)
 
-    # FastAPI's documentation pages load scripts from other servers; the OpenAPI document itself stays.
+    # FastAPI's documentation pages load scripts from other servers; there is one of our own.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.served = Served(llm, engine, Generator(engine, settings), settings)
     app.router.route_class = JsonRoute
@@ -69,12 +72,13 @@ def create_app(
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
     add_page(app)
+    add_docs(app)
     add_lab(app, engine, settings)
-    doors: ASGIApp = Doors(app, settings, {"/health", *page_files()})
+    doors: ASGIApp = Doors(app, settings, {"/health", *DOCS, *page_files()})
     if settings.cors_origins:
         # Outside the doors, because browsers send preflight requests without a key.
         doors = CORSMiddleware(
-            doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+            doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "HEAD", "POST"], allow_headers=["*"]
         )
     return doors
 
@@ -91,6 +95,11 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            allowed = _allowed(request)
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers={"allow": allowed})
+            error.headers = {"allow": allowed}
         message = _sentence(error, f"{request.method} {request.url.path}")
         return Reply(error_body(message, "invalid_request_error"), error.status_code, dict(error.headers or {}))
 
@@ -115,6 +124,16 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
             return Reply(error_body(message, "server_error", code="out_of_memory"), 503)
         _log.error("a request failed unexpectedly.", exc_info=error)
         return Reply(error_body("the server failed to answer this request.", "server_error"), 500)
+
+
+def _allowed(request: Request) -> str:
+    """The methods that a request's path takes; the frameworks' own list may miss some."""
+    taken = [
+        method
+        for method in ("GET", "POST")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+    return ", ".join(sorted([*taken, "OPTIONS", *(["HEAD"] if "GET" in taken else [])]))
 
 
 def _sentence(error: HTTPException, what: str) -> str:

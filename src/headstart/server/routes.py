@@ -156,6 +156,32 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
 
 
 @router.get(
+    "/tokenizer_info",
+    response_model=None,
+    tags=["text"],
+    responses=_answers(schemas.TokenizerInfo, "The tokenizer's settings; special tokens by their roles."),
+)
+async def tokenizer_info(here: Here) -> Response:
+    """What clients need to cut and lay out texts as this server does, in the form of a tokenizer_config.json."""
+    tokenizer = here.llm.model.tokenizer
+    roles = {"bos_token": None, "eos_token": None, "pad_token": None, "unk_token": None}
+    return Reply(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **roles,
+            **tokenizer.special_tokens,
+            "model_max_length": here.llm.engine.limits.max_context,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": here.llm.model.chat_template.default,
+            "added_tokens_decoder": {
+                str(token_id): {"content": content, "special": special}
+                for token_id, (content, special) in tokenizer.added_tokens.items()
+            },
+        }
+    )
+
+
+@router.get(
     "/v1/models",
     response_model=None,
     tags=["state"],

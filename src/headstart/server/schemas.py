@@ -219,6 +219,25 @@ class TokensReply(BaseModel):
     max_model_len: int
 
 
+class AddedToken(BaseModel):
+    content: str
+    special: bool
+
+
+class TokenizerInfo(BaseModel):
+    """Further roles of special tokens may stand beside these."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    model_max_length: int
+    clean_up_tokenization_spaces: bool
+    chat_template: str | None
+    added_tokens_decoder: dict[str, AddedToken] = Field(description="By token id.")
+
+
 class TextReply(BaseModel):
     prompt: str
 

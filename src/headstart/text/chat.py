@@ -57,6 +57,11 @@ class ChatTemplate:
         return bool(self._templates)
 
     @property
+    def default(self) -> str | None:
+        """The template's own text; None: the model has none."""
+        return self._templates.get(_DEFAULT)
+
+    @property
     def knows_tools(self) -> bool:
         """Whether ``tools`` show in what is rendered."""
         return _TOOL_USE in self._templates or bool(re.search(r"\btools\b", self._templates.get(_DEFAULT, "")))

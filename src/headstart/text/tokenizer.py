@@ -116,6 +116,14 @@ class Tokenizer:
         """Highest id + 1. A model's embedding may have more rows than that."""
         return max(self.vocabulary.values(), default=-1) + 1
 
+    @property
+    def added_tokens(self) -> dict[int, tuple[str, bool]]:
+        """Id -> spelling, and whether it is special, of the tokens that are found in a text before it is cut."""
+        return {
+            token_id: (str(token.content), bool(token.special))
+            for token_id, token in self._backend.get_added_tokens_decoder().items()
+        }
+
     def fingerprint(self) -> str:
         """SHA-256 of vocabulary and special ids, 64 hexadecimal digits: equal for tokenizers that are compatible."""
         record = sorted((token_id, token) for token, token_id in self.vocabulary.items())
