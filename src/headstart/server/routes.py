@@ -60,7 +60,7 @@ def _answers(model: type | None, description: str, *errors: int, stream: bool = 
     if model is not None:
         good["model"] = model
     if stream:
-        good["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        good["content"] = {"text/event-stream": {"schema": {}}}
     answers: Answers = {200: good}
     for status in sorted({*errors, 401}):
         answers[status] = {"description": _ERRORS[status], "model": schemas.ErrorReply}
