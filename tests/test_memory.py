@@ -30,6 +30,25 @@ def test_this_system_says_what_is_free() -> None:
     assert free is None or free > 0
 
 
+def test_a_limit_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (used + GB, -1))
+    left = memory.address_space_left()
+    assert left is not None
+    assert GB / 2 < left <= 2 * GB
+    assert (free_bytes() or 0) <= left
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
+    assert memory.address_space_left() is None
+
+
+def test_what_means_a_lack_of_memory_is_known() -> None:
+    assert memory.is_lack_of_memory(MemoryError())
+    assert memory.is_lack_of_memory(RuntimeError("can't start new thread"))
+    assert memory.is_lack_of_memory(OSError(12, "Cannot allocate memory"))
+    assert not memory.is_lack_of_memory(RuntimeError("shapes differ"))
+    assert not memory.is_lack_of_memory(OSError(2, "No such file or directory"))
+
+
 def test_what_fits_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda: GB)
     require_room(GB, "a model", "choose another")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headstart.processor import keep_pytorch_off_hidden_tiles
 
 if TYPE_CHECKING:
+    from headstart.async_llm import AsyncLLM
     from headstart.draft_tree import DraftTree
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
     from headstart.drafting.registry import available_drafters
@@ -31,6 +32,7 @@ keep_pytorch_off_hidden_tiles()
 
 # Imported when first used, so that `import headstart` and `headstart --help` stay quick.
 _HOMES = {
+    "AsyncLLM": "async_llm",
     "CheckpointError": "errors",
     "Completion": "engine.outputs",
     "ConfigError": "errors",
@@ -56,6 +58,7 @@ _HOMES = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CheckpointError",
     "Completion",
     "ConfigError",

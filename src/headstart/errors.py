@@ -58,3 +58,19 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     folded = {name.lower().replace("_", "-"): name for name in known}
     near = get_close_matches(given.lower().replace("_", "-"), folded, n=1, cutoff=0.6)
     return folded[near[0]] if near else None
+
+
+def require_utf8(text: str, field: str) -> None:
+    """Refuse half of a surrogate pair, which nothing can say or read: it has no UTF-8 form.
+
+    Raises:
+        RequestError: ``text``, which is or is part of ``field``, holds one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{ascii(field)[1:-1]} cannot be written as UTF-8: it holds \\u{ord(text[error.start]):04x}, half of a "
+            "surrogate pair; remove it.",
+            field,
+        ) from None

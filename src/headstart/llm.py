@@ -44,6 +44,7 @@ from headstart.request import (
 from headstart.runner import ModelRunner
 from headstart.sampling.noise import fresh_seed
 from headstart.sampling.params import SamplingParams
+from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.grammar import GrammarCompiler
 from headstart.text.tokenizer import Tokenizer
 
@@ -337,6 +338,14 @@ class LLM:
         for job in jobs[1:]:
             job.sequence.leader = jobs[0].sequence
         return jobs
+
+    def compile(self, wanted: StructuredOutputsParams) -> None:
+        """Compile a structure before a request asks for it, which then finds it.
+
+        Raises:
+            RequestError: it is wrong, cannot be enforced, or takes too long to compile.
+        """
+        self._grammars.constraint(wanted)
 
     @cached_property
     def _grammars(self) -> GrammarCompiler:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,12 @@ _CONTROL_GROUPS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
+_OWN_PAGES = Path("/proc/self/statm")
+_REFUSALS = (
+    *("can't allocate memory", "not enough memory", "can't start new thread"),
+    *("no memory for the", "cannot allocate memory", "failed to map segment"),
+)
+"""Parts of messages of PyTorch, Python, the native pass and the loader of libraries that mean a lack of memory."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Of mallopt(3)."""
 
@@ -48,8 +56,12 @@ def readable(size: float) -> str:
 
 
 def free_bytes() -> int | None:
-    """Memory that can still be had, by the system and by the container's limit; None: this system does not say."""
+    """Memory that can still be had, by the system, by the container's limit and by this process's own (``ulimit -v``);
+    None: this system does not say."""
     found = []
+    left = address_space_left()
+    if left is not None:
+        found.append(left)
     try:
         lines = dict(line.split(":") for line in _SYSTEM.read_text(encoding="ascii").splitlines())
         found.append(int(lines["MemAvailable"].split()[0]) * 1024)
@@ -61,6 +73,25 @@ def free_bytes() -> int | None:
         except (OSError, ValueError):
             continue
     return min(found, default=None)
+
+
+def address_space_left() -> int | None:
+    """Bytes that this process may still allocate by its own limit (RLIMIT_AS); None: it has none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        used = int(_OWN_PAGES.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (OSError, ValueError):
+        return None
+    return max(limit - used, 0)
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory, or a thread's stack, could not be had."""
+    if isinstance(error, (RuntimeError, ValueError, ImportError)):
+        return any(part in str(error).lower() for part in _REFUSALS)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 def keep_freed() -> None:

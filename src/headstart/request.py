@@ -13,7 +13,7 @@ from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import Completion, FinishReason, RequestOutput, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
-from headstart.errors import RequestError
+from headstart.errors import RequestError, require_utf8
 from headstart.loading import Model, Numerics
 from headstart.sampling.params import SamplingParams
 from headstart.text.bad_words import spellings
@@ -112,6 +112,7 @@ class Job:
         constraint: TokenConstraint | None = None,
     ) -> None:
         vocab_size = model.config.vocab_size
+        require_utf8(cache_salt, "cache_salt")
         for token in prompt.token_ids:
             if not 0 <= token < vocab_size:
                 raise RequestError(
@@ -121,7 +122,7 @@ class Job:
             banned = params.banned_sequences + spellings(params.bad_words, model.tokenizer)
             params = replace(params, bad_words=(), banned_sequences=banned)
         if isinstance(speculation.prediction, str):
-            expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False)
+            expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False, field="prediction")
             speculation = replace(speculation, prediction=tuple(expected[:_LONGEST_PREDICTION]))
         self.prompt = prompt
         self.prompt_index = prompt_index

@@ -57,8 +57,17 @@ def started(tiny_model_dir: Path, interruption: str = "default_int_handler") -> 
     return server, next(found.group() for line in server.stderr if (found := re.search(r"http://127[.\d]+:\d+", line)))
 
 
-@pytest.mark.parametrize("interruption", ["default_int_handler", "SIG_IGN"])
-def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir: Path, interruption: str) -> None:
+@pytest.mark.parametrize(
+    ("interruption", "number", "status"),
+    [
+        ("default_int_handler", signal.SIGINT, 130),
+        ("SIG_IGN", signal.SIGINT, 130),
+        ("default_int_handler", signal.SIGTERM, 143),
+    ],
+)
+def test_a_second_interruption_ends_it_at_once_and_traces_nothing(
+    tiny_model_dir: Path, interruption: str, number: signal.Signals, status: int
+) -> None:
     """Also where Ctrl-C is ignored, as in a script's background jobs."""
     server, address = started(tiny_model_dir, interruption)
     try:
@@ -69,13 +78,13 @@ def test_a_second_interruption_ends_it_at_once_and_traces_nothing(tiny_model_dir
                 assert reply.status_code == 200
                 lines = reply.iter_lines()  # kept: a forgotten iterator closes the connection
                 next(lines)
-                server.send_signal(signal.SIGINT)
+                server.send_signal(number)
                 for line in server.stderr or ():
                     if "Waiting" in line:
                         break
-                server.send_signal(signal.SIGINT)
+                server.send_signal(number)
                 _, rest = server.communicate(timeout=120)
-        assert server.returncode == 130
+        assert server.returncode == status
         assert "Traceback" not in rest
     finally:
         server.kill()
@@ -99,6 +108,25 @@ def test_it_answers_and_drains(tiny_model_dir: Path) -> None:
                 server.send_signal(signal.SIGTERM)
                 assert [line for line in lines if line][-1] == "data: [DONE]"
         assert server.wait(timeout=120) == 0
+        rest.join()
+    finally:
+        server.kill()
+        server.wait()
+        if server.stderr is not None:
+            server.stderr.close()
+
+
+def test_a_drain_ends_though_a_client_never_sends_the_rest(tiny_model_dir: Path) -> None:
+    server, address = started(tiny_model_dir)
+    try:
+        assert server.stderr is not None
+        rest = threading.Thread(target=server.stderr.read)
+        rest.start()
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as half_sent:
+            half_sent.sendall(b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n{")
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(timeout=120) == 0
         rest.join()
     finally:
         server.kill()

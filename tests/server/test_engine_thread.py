@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
-from serving import GREEDY, ask, assert_openai_error
+from serving import GREEDY, ask, assert_empty, assert_openai_error
 
-from headstart import LLM, SamplingParams
+from headstart import LLM, ConfigError, SamplingParams, async_engine
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_models.hierarchical import DraftedSequence
@@ -90,7 +91,22 @@ def test_bad_logits_end_their_own_request_only(llm: LLM, monkeypatch: pytest.Mon
     assert "not a finite number" in assert_openai_error(bad, 500)["message"]
 
 
-def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (MemoryError(), 503, "out_of_memory"),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+            503,
+            "out_of_memory",
+        ),
+        (ValueError("the pass cannot run: no memory for the pass"), 503, "out_of_memory"),
+        (ValueError("something else"), 500, "generation_failed"),
+    ],
+)
+def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, code: str
+) -> None:
     backend = llm.engine.runner.backend
     forward = backend.forward
     calls = []
@@ -98,7 +114,7 @@ def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(llm: LLM, mo
     def failing(batch: Any, storage: Any) -> Any:
         calls.append(batch)
         if len(calls) == 3:
-            raise MemoryError
+            raise error
         return forward(batch, storage)
 
     monkeypatch.setattr(backend, "forward", failing)
@@ -108,8 +124,51 @@ def test_a_failed_pass_ends_what_it_computed_and_the_server_goes_on(llm: LLM, mo
         return [await client.post("/v1/completions", json=body) for _ in range(2)]
 
     failed, served = ask(llm, work)
-    assert_openai_error(failed, 500)
+    assert assert_openai_error(failed, status)["code"] == code
     assert served.status_code == 200
+
+
+def test_a_request_whose_memory_cannot_be_had_before_it_decodes_ends_alone(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = llm.encode
+    failures = iter([MemoryError(), RuntimeError("can't start new thread")])
+
+    def failing(*args: Any) -> Any:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return encode(*args)
+
+    monkeypatch.setattr(llm, "encode", failing)
+
+    async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
+        return [await client.post("/v1/completions", json={"prompt": "abc", **GREEDY}) for _ in range(3)]
+
+    *failed, served = ask(llm, work)
+    for reply in failed:
+        assert assert_openai_error(reply, 503)["code"] == "out_of_memory"
+    assert served.status_code == 200
+
+
+def test_a_rehearsal_leaves_nothing_and_says_what_is_missing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = EngineThread(llm)
+    engine.start()
+    try:
+        engine.rehearse()
+        assert engine.metrics.snapshot() == {}
+        assert llm.engine.idle
+        for left, error in ((1 << 20, None), (None, MemoryError())):
+            with monkeypatch.context() as patch:
+                patch.setattr(async_engine, "address_space_left", lambda left=left: left)
+                if error is not None:
+                    patch.setattr(llm.engine, "step", Mock(side_effect=error))
+                with pytest.raises(ConfigError, match="serving needs 268 MB of memory beside the model"):
+                    engine.rehearse()
+        engine.rehearse()
+    finally:
+        engine.close()
+    assert_empty(llm)
 
 
 def test_a_thread_that_is_stopped_cuts_off_what_is_in_progress(llm: LLM) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
 from serving import CHAT, GREEDY, ask, assert_openai_error, post
 
-from headstart import LLM, SamplingParams
+from headstart import LLM, RequestError, SamplingParams, StructuredOutputsParams
 from headstart.loading import Model
 from headstart.text.chat import ChatTemplate
 
@@ -163,3 +164,30 @@ def test_openais_own_client_is_understood(llm: LLM) -> None:
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == len(whole.choices[0].logprobs.content)
     assert chunks[-1].usage.completion_tokens_details.accepted_prediction_tokens == 0
     assert "suffix" in message
+
+
+def test_nobody_else_waits_for_a_schema_that_is_compiled(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = threading.Event()
+
+    def compile_slowly(wanted: StructuredOutputsParams) -> None:
+        gate.wait()
+        raise RequestError("structured_outputs takes too long.", "structured_outputs")
+
+    monkeypatch.setattr(llm, "compile", compile_slowly)
+
+    async def work(client: httpx.AsyncClient) -> None:
+        body = {"prompt": "abc", **GREEDY}
+        costly = [
+            asyncio.create_task(client.post("/v1/completions", json=body | {"guided_regex": f"a{i}"}))
+            for i in range(40)
+        ]
+        # More than the event loop's own threads are many.
+        for _ in range(3):
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+            assert (await client.post("/tokenize", json={"prompt": "abc"})).status_code == 200
+        gate.set()
+        statuses = [(await task).status_code for task in costly]
+        assert statuses.count(400) == 32
+        assert statuses.count(429) == 8
+
+    ask(llm, work)

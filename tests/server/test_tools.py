@@ -169,3 +169,33 @@ def test_of_several_calls_the_first_counts_where_they_may_not_be_parallel(
         body = BODY | {"parallel_tool_calls": parallel, "guided_choice": [said]}
         (answer,) = post(llm, "/v1/chat/completions", body).json()["choices"]
         assert len(answer["message"]["tool_calls"]) == 1 + parallel
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_forced_call_has_the_declared_arguments_and_no_others(tiny_model_dir: Path, choice: Any) -> None:
+    """Tools seldom say ``additionalProperties``; a random model would invent names without end."""
+    parameters = {
+        "type": "object",
+        "properties": {
+            "unit": {"enum": ["c", "f"]},
+            "where": {"type": "object", "properties": {"x": {"type": "boolean"}}},
+        },
+        "required": ["unit"],
+    }
+    tool = {"type": "function", "function": {"name": "weather", "parameters": parameters}}
+    llm = LLM(load_model(tiny_model_dir, "fp32"), "suffix")
+    body = {
+        "messages": [{"role": "user", "content": "Is it warm?"}],
+        "tools": [tool],
+        "tool_choice": choice,
+        "temperature": 1.5,
+        "seed": 1,
+        "n": 8,
+        "max_tokens": 400,
+    }
+    for answered in post(llm, "/v1/chat/completions", body).json()["choices"]:
+        assert answered["finish_reason"] in ("tool_calls", "stop")
+        (call,) = answered["message"]["tool_calls"]
+        arguments = json.loads(call["function"]["arguments"])
+        assert set(arguments) <= {"unit", "where"}
+        assert set(arguments.get("where", {})) <= {"x"}

@@ -28,6 +28,7 @@ from headstart.cli.theory import theory
 from headstart.cli.train import train
 from headstart.cli.wording import Command, one_line, readable, tell_error, usage_sentence
 from headstart.errors import CheckpointError, ConfigError, HeadstartError, LogitsError, RequestError
+from headstart.memory import is_lack_of_memory
 
 OK, FAILED = 0, 1
 MISUSED = 2
@@ -85,6 +86,8 @@ class Commands(Group):
         except Exception as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 raise
+            if is_lack_of_memory(error):
+                return _fail("there is not enough memory for this; free some, or choose a smaller model or cache.")
             if isinstance(error, OSError) and error.strerror:
                 # A full disk, say, or a folder that was removed: no fault of Headstart.
                 return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}.")

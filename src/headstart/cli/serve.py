@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
 import socket
-import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +17,8 @@ from headstart.cli.options import FREE_DRAFTERS, NumericsChoice, PrecisionChoice
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
+SPARE_CONNECTIONS = 16
+"""For requests that are not generation, and for those that are told to come again later."""
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
 
@@ -73,7 +73,12 @@ def serve(
         ),
     ] = None,
     served_name: Annotated[
-        str | None, typer.Option(help="What clients call the model; its own name if left out.", rich_help_panel=SERVER)
+        list[str] | None,
+        typer.Option(
+            help="What clients call the model; may be repeated: all names are answered to, the first one is told. Its "
+            "own name if left out.",
+            rich_help_panel=SERVER,
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -85,7 +90,9 @@ def serve(
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="An origin whose web pages may send requests; may be repeated.", rich_help_panel=SERVER),
+        typer.Option(
+            help="An origin whose web pages may send requests, * for any; may be repeated.", rich_help_panel=SERVER
+        ),
     ] = None,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Samples that may wait; further ones get status 429.", rich_help_panel=SERVER)
@@ -93,6 +100,30 @@ def serve(
     max_seconds: Annotated[
         float, typer.Option(min=0.001, help="Longest wall time of a request.", rich_help_panel=SERVER)
     ] = 600.0,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Most open connections; for new ones, those that have been idle for longest are closed.",
+            rich_help_panel=SERVER,
+        ),
+    ] = 1024,
+    client_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="Longest time that a client may leave its connection idle, send a request, or not read its answer.",
+            rich_help_panel=SERVER,
+        ),
+    ] = 60.0,
+    drain_seconds: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Longest time from SIGTERM or Ctrl-C to the end of requests in progress.",
+            rich_help_panel=SERVER,
+        ),
+    ] = 30.0,
 ) -> None:
     """Serve a model over the OpenAI API, with speculation and a page at / that shows it at work.
 
@@ -105,9 +136,9 @@ def serve(
         curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{"prompt": "Once upon a time"}'
     """
     try:
-        import uvicorn
-
         from headstart.server.app import create_app
+        from headstart.server.engine_thread import EngineThread
+        from headstart.server.listening import Patience, Server, bound, end_quietly, room_for_connections
         from headstart.server.settings import LOOPBACK, ServerSettings
     except ImportError as error:
         raise ConfigError(
@@ -122,8 +153,9 @@ def serve(
     from headstart.models.generation_config import named_file
 
     keys = _keys(api_key_file)
-    _check_address(host, port)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
+    with bound(host, port):
+        pass  # An address that cannot be used is refused before anything slow is done.
     guessing = Guessing(drafter, draft_model, draft_tokens=draft_tokens)
     name, drafter_options = guessing.chosen()
     for other in also or ():
@@ -150,8 +182,13 @@ def serve(
             tolerant=True,
             generation_config=generation_config,
         )
+    names = tuple(dict.fromkeys(served_name or [model]))
+    patience = Patience(room_for_connections(max_connections), client_seconds, drain_seconds)
+    # Samples that wait keep their connections, and some connections must be left for others.
+    max_waiting = min(max_waiting, max(patience.max_connections - batch_size - SPARE_CONNECTIONS, 0))
     settings = ServerSettings(
-        served_name or model,
+        names[0],
+        other_names=names[1:],
         api_keys=keys,
         allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
         cors_origins=tuple(allow_origin or ()),
@@ -160,15 +197,16 @@ def serve(
         typer.echo(sentence, err=True)
     if host not in LOOPBACK and not keys:
         typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
-    app = create_app(llm, settings, max_waiting=max_waiting, max_seconds=max_seconds)
-    # On SIGTERM and Ctrl-C, uvicorn finishes the requests in progress and the engine ends. Then it raises the signal
-    # again, which must not look like a failure.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, lifespan="on", server_header=False, ws="none"))
-    # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not (server.force_exit and record.levelname == "ERROR"))
-    with suppress(KeyboardInterrupt):
-        server.run()
+    engine = EngineThread(llm, max_waiting, max_seconds)
+    engine.start()
+    engine.rehearse()
+    app = create_app(llm, settings, engine=engine)
+    with bound(host, port) as sockets:
+        server = Server(app, sockets, patience, lambda: typer.echo(_welcome(model, names, sockets), err=True))
+        end_quietly(server)
+        # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
+        with suppress(KeyboardInterrupt):
+            server.run()
     if server.force_exit:
         # Where Ctrl-C is ignored, as in a script's background jobs, the signal that uvicorn raises is not heard.
         raise KeyboardInterrupt
@@ -176,17 +214,12 @@ def serve(
         raise typer.Exit(1)
 
 
-def _check_address(host: str, port: int) -> None:
-    """Fail on an address that cannot be used before anything slow is done."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-    except OSError as error:
-        raise ConfigError(
-            f"{host}:{port} cannot be listened on: {error.strerror}; give another --host or --port."
-        ) from error
+def _welcome(model: str, names: Sequence[str], sockets: Sequence[socket.socket]) -> str:
+    """What is served, and where."""
+    host, port, *_ = sockets[0].getsockname()
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    called = "" if tuple(names) == (model,) else f" as {', '.join(names)}"
+    return f"Serving {model}{called}.\nOpenAI API: {address}/v1 (described at {address}/docs)\nLab page:   {address}/"
 
 
 def _keys(path: Path | None) -> tuple[str, ...]:

@@ -123,7 +123,7 @@ def _sample_row(sample: Completion, tokenizer: Tokenizer) -> dict[str, Any]:
     row: dict[str, Any] = {
         "text": sample.text,
         "token_ids": sample.token_ids,
-        "finish_reason": sample.finish_reason.value,
+        "finish_reason": sample.finish_reason and sample.finish_reason.value,
         "stats": sample.stats.as_dict(),
     }
     if sample.logprobs is not None:

@@ -124,7 +124,8 @@ class Completion:
     index: int
     text: str
     token_ids: list[int]
-    finish_reason: FinishReason
+    finish_reason: FinishReason | None
+    """None: it grows still (``AsyncLLM``)."""
     stats: SequenceStats
     origins: list[TokenOrigin]
     """[token] how each came to be."""
@@ -154,8 +155,13 @@ class RequestOutput:
         return self.outputs[0].token_ids
 
     @property
-    def finish_reason(self) -> FinishReason:
+    def finish_reason(self) -> FinishReason | None:
         return self.outputs[0].finish_reason
+
+    @property
+    def finished(self) -> bool:
+        """Whether all samples have ended."""
+        return all(output.finish_reason is not None for output in self.outputs)
 
     @property
     def stats(self) -> SequenceStats:

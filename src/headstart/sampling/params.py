@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from headstart.errors import RequestError
+from headstart.errors import RequestError, require_utf8
 from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n")
@@ -69,6 +69,8 @@ def _texts(name: str, texts: Any) -> tuple[str, ...]:
     )
     listed = (texts,) if isinstance(texts, str) else tuple(texts)
     _check(all(isinstance(text, str) and text for text in listed), name, "must hold strings, none of them empty.")
+    for text in listed:
+        require_utf8(text, name)
     return listed
 
 

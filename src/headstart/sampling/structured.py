@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headstart.errors import RequestError
+from headstart.errors import RequestError, require_utf8
 
 _FIELD = "structured_outputs"
 _KINDS = ("json", "json_object", "regex", "choice")
@@ -40,6 +40,8 @@ class StructuredOutputsParams:
             raise RequestError(f"regex is {self.regex!r}; it must be a string.", _FIELD)
         if self.choice is not None:
             object.__setattr__(self, "choice", _choices(self.choice))
+        for text in (self.regex or "", *(self.choice or ())):
+            require_utf8(text, _FIELD)
 
     @property
     def size(self) -> int:
@@ -51,9 +53,11 @@ def _schema_text(schema: str | bool | Mapping[str, Any]) -> str:
     try:
         if isinstance(schema, str):
             schema = json.loads(schema)
-        return json.dumps(schema, allow_nan=False)
+        text = json.dumps(schema, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise RequestError(f"json is no JSON schema: {str(error).rstrip('.')}.", _FIELD) from None
+    require_utf8(text, _FIELD)
+    return text
 
 
 def _choices(choices: Sequence[str]) -> tuple[str, ...]:

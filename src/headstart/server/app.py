@@ -13,16 +13,23 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.types import ASGIApp
 
+from headstart.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
+from headstart.memory import is_lack_of_memory
+from headstart.server.docs_page import PATHS as DOCS
+from headstart.server.docs_page import add_docs
 from headstart.server.doors import Doors, error_body
-from headstart.server.engine_thread import BusyError, ClosedError, EngineThread
+from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator, UnknownModelError
+from headstart.server.json_body import BadBody, JsonRoute
 from headstart.server.lab_files import page_files
 from headstart.server.lab_page import add_page
 from headstart.server.lab_routes import add_lab
+from headstart.server.listening import CUT_OFF
 from headstart.server.openapi import describe
 from headstart.server.replies import Reply
 from headstart.server.routes import Served, router
@@ -32,7 +39,12 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(
-    llm: LLM, settings: ServerSettings, *, max_waiting: int = 64, max_seconds: float | None = None
+    llm: LLM,
+    settings: ServerSettings,
+    *,
+    max_waiting: int = 64,
+    max_seconds: float | None = None,
+    engine: EngineThread | None = None,
 ) -> ASGIApp:
     """The server as an ASGI application; it starts and ends the engine's thread when it starts and ends itself.
 
@@ -41,29 +53,33 @@ def create_app(
         settings: whom the server lets in, and its limits.
         max_waiting: samples that may wait besides those that are being decoded.
         max_seconds: longest wall time of a request; None: no limit.
+        engine: of ``llm``, if it has been started already; it has its own ``max_waiting`` and ``max_seconds``.
     """
-    engine = EngineThread(llm, max_waiting, max_seconds)
+    engine = engine or EngineThread(llm, max_waiting, max_seconds)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.start()
-        yield
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        if not engine.alive:
+            engine.start()
+        yield {CUT_OFF: engine.stop}
         await asyncio.to_thread(engine.close)
 
-    # FastAPI's documentation pages load scripts from other servers; the OpenAPI document itself stays.
+    # FastAPI's documentation pages load scripts from other servers; there is one of our own.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.served = Served(llm, engine, Generator(engine, settings), settings)
+    app.router.route_class = JsonRoute
     app.include_router(router)
     # Built on the first request, then kept.
     app.openapi = cache(lambda: describe(app))  # type: ignore[method-assign]
     _add_error_handlers(app, settings)
     add_page(app)
+    add_docs(app)
     add_lab(app, engine, settings)
-    doors: ASGIApp = Doors(app, settings, {"/health", *page_files()})
+    doors: ASGIApp = Doors(app, settings, {"/health", *DOCS, *page_files()})
     if settings.cors_origins:
         # Outside the doors, because browsers send preflight requests without a key.
         doors = CORSMiddleware(
-            doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "POST"], allow_headers=["*"]
+            doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "HEAD", "POST"], allow_headers=["*"]
         )
     return doors
 
@@ -74,8 +90,17 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
         message, field = _complaint(error.errors()[0])
         return Reply(error_body(message, "invalid_request_error", field), 400)
 
+    @app.exception_handler(BadBody)
+    async def bad_body(request: Request, error: BadBody) -> Response:
+        return Reply(error_body(error.detail, "invalid_request_error", error.field), 400)
+
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            allowed = _allowed(request)
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers={"allow": allowed})
+            error.headers = {"allow": allowed}
         message = _sentence(error, f"{request.method} {request.url.path}")
         return Reply(error_body(message, "invalid_request_error"), error.status_code, dict(error.headers or {}))
 
@@ -86,7 +111,7 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
                 body = error_body(str(error), "rate_limit_error", code="queue_full")
                 return Reply(body, 429, {"retry-after": str(settings.retry_after)})
             case ClosedError():
-                return Reply(error_body(str(error), "server_error", code="closing"), 503)
+                return Reply(error_body("the server is shutting down.", "server_error", code="closing"), 503)
             case UnknownModelError():
                 return Reply(error_body(str(error), "invalid_request_error", error.field, "model_not_found"), 404)
             case RequestError():
@@ -95,8 +120,21 @@ def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
+        if is_lack_of_memory(error):
+            message = "there is no memory left for this request; try again later."
+            return Reply(error_body(message, "server_error", code="out_of_memory"), 503)
         _log.error("a request failed unexpectedly.", exc_info=error)
         return Reply(error_body("the server failed to answer this request.", "server_error"), 500)
+
+
+def _allowed(request: Request) -> str:
+    """The methods that a request's path takes; the frameworks' own list may miss some."""
+    taken = [
+        method
+        for method in ("GET", "POST")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+    return ", ".join(sorted([*taken, "OPTIONS", *(["HEAD"] if "GET" in taken else [])]))
 
 
 def _sentence(error: HTTPException, what: str) -> str:

@@ -167,7 +167,7 @@ def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
     }
 
 
-def _finish_reason(reason: FinishReason, tools: ToolPlan | None, called: bool) -> str:
+def _finish_reason(reason: FinishReason | None, tools: ToolPlan | None, called: bool) -> str:
     """OpenAI's word for it: "tool_calls" after a call, but "stop" if ``tool_choice`` named the function."""
     if called and reason is FinishReason.STOP and (tools is None or tools.named is None):
         return "tool_calls"

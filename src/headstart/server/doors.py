@@ -46,7 +46,7 @@ class Doors:
         host = headers.get(b"host", b"").decode("latin-1")
         if self._settings.allowed_hosts is not None and _hostname(host) not in self._settings.allowed_hosts:
             await _refuse(send, 400, "this host name is not served here.", "invalid_request_error", "bad_host")
-        elif (tenant := self._tenant(headers)) is None and scope["path"] not in self._open_paths:
+        elif (tenant := self._tenant(headers)) is None and not self._open(scope):
             await _refuse(
                 send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
             )
@@ -54,7 +54,14 @@ class Doors:
             await self._refuse_body(send)
         else:
             scope[TENANT] = tenant
+            if scope["method"] == "HEAD":
+                # What GET answers, less its body.
+                scope, send = {**scope, "method": "GET"}, _without_body(send)
             await self._bounded(scope, receive, send)
+
+    def _open(self, scope: Scope) -> bool:
+        """Whether anybody may ask this: what a path takes is no secret."""
+        return scope["path"] in self._open_paths or scope["method"] == "OPTIONS"
 
     def _tenant(self, headers: Mapping[bytes, bytes]) -> str | None:
         """Who asks: a name derived from the key; "" if no key is needed, None if it is wrong or missing."""
@@ -97,8 +104,15 @@ def read_keys(text: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
+def _without_body(send: Send) -> Send:
+    async def headers_alone(message: Message) -> None:
+        await send(message if message["type"] == "http.response.start" else {**message, "body": b""})
+
+    return headers_alone
+
+
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def _hostname(host: str) -> str:

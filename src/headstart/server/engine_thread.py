@@ -1,153 +1,30 @@
-"""The engine on a thread of its own: requests come in and pieces of text go out, for asyncio on the other side."""
+"""The asynchronous engine as the server runs it: what it does is counted, and readers who leave end their requests."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
-import queue
-import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.requests import Request
 
+from headstart.async_engine import Answer, AsyncEngine
+from headstart.engine.sequence import Sequence
 from headstart.engine.usefulness import UsefulnessWatch
-from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
-from headstart.request import Job, StreamPiece
 from headstart.server.metrics import Metrics
 
 _log = logging.getLogger(__name__)
 
 
-class BusyError(HeadstartError):
-    """The queue is full; ask again later."""
-
-
-class ClosedError(HeadstartError):
-    """The server is shutting down and takes no more requests."""
-
-
-class Answer:
-    """The samples of one request; iterate once to get its pieces, as rounds commit them."""
-
-    def __init__(self, jobs: Sequence[Job], loop: asyncio.AbstractEventLoop, drafter: str | None) -> None:
-        self.jobs = list(jobs)
-        self.drafter = drafter
-        self.submitted = time.perf_counter()
-        self.last_pieces = [self.submitted] * len(self.jobs)
-        """[job] when its last piece came."""
-        self.deadline: float | None = None
-        self.expired = False
-        """Whether the request took longer than allowed."""
-        self.counted: set[int] = set()
-        """Indices of jobs that have left the engine and are in the metrics."""
-        self._loop = loop
-        self._pieces: asyncio.Queue[StreamPiece] = asyncio.Queue()
-        self._accepted: asyncio.Future[None] = loop.create_future()
-
-    async def accepted(self) -> None:
-        """Wait until the engine has taken the request.
-
-        Raises:
-            RequestError: the request can never be served.
-        """
-        await self._accepted
-
-    async def __aiter__(self) -> AsyncIterator[StreamPiece]:
-        unfinished = len(self.jobs)
-        while unfinished:
-            piece = await self._pieces.get()
-            unfinished -= piece.finish_reason is not None
-            yield piece
-
-    def accept(self) -> None:
-        """The engine has taken the request. This and the following methods are called on the engine's thread."""
-        self._call(lambda: self._settle(None))
-
-    def refuse(self, error: RequestError) -> None:
-        """The engine cannot take the request."""
-        self._call(lambda: self._settle(error))
-
-    def put(self, piece: StreamPiece) -> None:
-        """Hand on what a round added."""
-        self._call(lambda: self._pieces.put_nowait(piece))
-
-    def _settle(self, error: RequestError | None) -> None:
-        if self._accepted.done():  # the reader has given up
-            return
-        if error is None:
-            self._accepted.set_result(None)
-        else:
-            self._accepted.set_exception(error)
-
-    def _call(self, action: Callable[[], object]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:  # the loop is closed: nobody is listening
-            _log.debug("a piece had no reader left.")
-
-
-class EngineThread:
-    """Runs the engine of ``llm`` while there is work; nothing else may touch that engine meanwhile.
-
-    Args:
-        llm: the model and its engine.
-        max_waiting: samples that may wait besides those that are being decoded.
-        max_seconds: longest wall time of a request, waiting included; None: no limit.
-    """
+class EngineThread(AsyncEngine):
+    """``AsyncEngine`` with metrics."""
 
     def __init__(self, llm: LLM, max_waiting: int = 64, max_seconds: float | None = None) -> None:
-        self.llm = llm
+        super().__init__(llm, max_waiting, max_seconds)
         self.metrics = Metrics()
-        self.max_seconds = max_seconds
-        self._engine = llm.engine
-        self._max_open = llm.engine.limits.max_sequences + max_waiting
-        self._open = 0
-        self._lock = threading.Lock()
-        self._closing = self._stopping = False
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._answers: list[Answer] = []
         self._watch = UsefulnessWatch()
-        self._thread = threading.Thread(target=self._run, name="headstart-engine", daemon=True)
-
-    def start(self) -> None:
-        """Begin to serve."""
-        # A process must not end while the thread computes: the interpreter cannot stop it inside compiled code.
-        atexit.register(self.stop)
-        self._thread.start()
-
-    async def submit(self, jobs: Sequence[Job]) -> Answer:
-        """Queue the samples of a request and wait until the engine has looked at it.
-
-        Raises:
-            BusyError: too many samples are waiting already.
-            ClosedError: the server is shutting down.
-            RequestError: the request can never be served.
-        """
-        drafter = self._engine.drafters.name_for(jobs[0].sequence)
-        answer = Answer(jobs, asyncio.get_running_loop(), drafter)
-        if self.max_seconds is not None:
-            answer.deadline = answer.submitted + self.max_seconds
-        with self._lock:
-            if self._closing:
-                raise ClosedError("the server is shutting down.")
-            if self._open + len(jobs) > self._max_open:
-                raise BusyError(f"{self._open} samples are being served or wait; try again later.")
-            self._open += len(jobs)
-        self._commands.put(lambda: self._add(answer))
-        try:
-            await answer.accepted()
-        except asyncio.CancelledError:
-            self.cancel(answer)
-            raise
-        return answer
-
-    def cancel(self, answer: Answer) -> None:
-        """End a request, however far it is. Finished ones stay as they are."""
-        self._commands.put(lambda: self._abort(answer, None))
 
     @asynccontextmanager
     async def watched(self, answer: Answer, request: Request) -> AsyncIterator[None]:
@@ -165,28 +42,6 @@ class EngineThread:
             watcher.cancel()
             self.cancel(answer)
 
-    def close(self) -> None:
-        """Take no more requests, finish those in progress, end the thread."""
-        with self._lock:
-            self._closing = True
-        self._commands.put(lambda: None)
-        if self._thread.is_alive():
-            self._thread.join()
-        atexit.unregister(self.stop)
-
-    def stop(self) -> None:
-        """Take no more requests, cut off those in progress after the pass that they are in, end the thread."""
-        self._stopping = True
-        self.close()
-
-    @property
-    def closing(self) -> bool:
-        return self._closing
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
-
     def gauges(self) -> dict[str, float]:
         """The current state."""
         allocator = self._engine.runner.cache.allocator
@@ -199,88 +54,14 @@ class EngineThread:
             **{f"headstart:drafter_faults_{_metric(n)}": count for n, count in self._engine.drafters.faults.items()},
         }
 
-    def _run(self) -> None:
-        try:
-            while not (self._stopping or (self._closing and self._engine.idle and self._commands.empty())):
-                self._take_commands()
-                self._expire()
-                self._step()
-                self._deliver()
-        finally:
-            self._closing = True
-            self._fail_all("the engine has stopped.")
+    def _waited(self, first: bool, seconds: float) -> None:
+        self.metrics.observe("time_to_first_token" if first else "inter_token_latency", seconds)
 
-    def _take_commands(self) -> None:
-        """If there is no work, sleep until there is."""
-        if self._engine.idle and not self._closing:
-            self._commands.get()()
-        while not self._commands.empty():
-            self._commands.get()()
-
-    def _step(self) -> None:
-        try:
-            self._engine.step()
-        except Exception:
-            # It is not known which request caused it, so all that were decoding end; later ones are served again.
-            _log.exception("a pass failed; the requests that were decoding end with an error.")
-            self._fail_all("the pass that computed this request failed.", only_running=True)
-
-    def _add(self, answer: Answer) -> None:
-        try:
-            for job in answer.jobs:
-                self._engine.add(job.sequence)
-        except RequestError as error:
-            for job in answer.jobs:
-                self._engine.abort(job.sequence)
-            with self._lock:
-                self._open -= len(answer.jobs)
-            answer.refuse(error)
-            return
-        self._answers.append(answer)
-        answer.accept()
-
-    def _abort(self, answer: Answer, reason: str | None) -> None:
-        for job in answer.jobs:
-            if reason is not None and not job.sequence.finished:
-                job.sequence.fail(reason)
-            self._engine.abort(job.sequence)
-        self._deliver()
-
-    def _expire(self) -> None:
-        now = time.perf_counter()
-        for answer in list(self._answers):
-            if answer.deadline is not None and now > answer.deadline:
-                answer.expired = True
-                self._abort(answer, f"the request took longer than the {self.max_seconds:g} seconds allowed.")
-
-    def _fail_all(self, reason: str, only_running: bool = False) -> None:
-        for answer in list(self._answers):
-            if not only_running or any(job.sequence in self._engine.running for job in answer.jobs):
-                self._abort(answer, reason)
-
-    def _deliver(self) -> None:
-        now = time.perf_counter()
-        for answer in list(self._answers):
-            for place, job in enumerate(answer.jobs):
-                piece = job.next_piece()
-                if piece is None:
-                    continue
-                if piece.token_ids:
-                    first = len(piece.token_ids) == job.sequence.num_output
-                    name = "time_to_first_token" if first else "inter_token_latency"
-                    self.metrics.observe(name, now - answer.last_pieces[place])
-                    answer.last_pieces[place] = now
-                if piece.finish_reason is not None:
-                    answer.counted.add(place)
-                    self.metrics.finished(job.sequence, answer.drafter)
-                    hint = self._watch.add(answer.drafter, job.sequence.stats)
-                    if hint is not None:
-                        _log.warning("%s", hint)
-                    with self._lock:
-                        self._open -= 1
-                answer.put(piece)
-            if len(answer.counted) == len(answer.jobs):
-                self._answers.remove(answer)
+    def _finished(self, sequence: Sequence, drafter: str | None) -> None:
+        self.metrics.finished(sequence, drafter)
+        hint = self._watch.add(drafter, sequence.stats)
+        if hint is not None:
+            _log.warning("%s", hint)
 
 
 def _metric(name: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,12 +14,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from headstart.async_engine import Answer, BusyError
 from headstart.engine.outputs import FinishReason
 from headstart.errors import RequestError
 from headstart.request import Job
+from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.choices import Wish
 from headstart.server.doors import TENANT, error_body
-from headstart.server.engine_thread import Answer, EngineThread
+from headstart.server.engine_thread import EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
 from headstart.server.replies import Reply, event, speculation, usage
 from headstart.server.responses import ResponseStream, response_head, whole_response
@@ -26,6 +29,8 @@ from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
 from headstart.server.tools import ToolStream, plan_tools
 
+_MOST_COMPILING = 32
+"""Requests that may wait for their schemas to be compiled."""
 _DEFAULT_TOKENS = 16
 """OpenAI's default for a completion's ``max_tokens``, for models without one of their own."""
 
@@ -38,6 +43,9 @@ class Generator:
         self._llm = engine.llm
         self._settings = settings
         self._tokenizer = engine.llm.model.tokenizer
+        # Of their own, so that no other request waits for costly schemas.
+        self._compilers = ThreadPoolExecutor(2, "headstart-grammars")
+        self._compiling = 0
 
     async def complete(self, body: CompletionBody, request: Request) -> Response:
         """``POST /v1/completions``."""
@@ -68,14 +76,15 @@ class Generator:
             return Reply(whole_response(head, wish.choice(job, 0), usage(wish.jobs, answer.drafter)))
 
     def check_model(self, name: str | None) -> None:
-        """Refuse a name that is not the model's; None is any model.
+        """Refuse a name that is none of the model's; None is any model.
 
         Raises:
             UnknownModelError: it is another name.
         """
-        if name is not None and name != self._settings.served_name:
+        names = self._settings.names
+        if name is not None and name not in names:
             raise UnknownModelError(
-                f"model {name!r} is not served here; it is {self._settings.served_name!r}.", "model"
+                f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
             )
 
     async def _completion_wish(self, body: CompletionBody, request: Request) -> Wish:
@@ -105,6 +114,7 @@ class Generator:
                 jobs += self._llm.jobs(encoded, params, wishes, prompt_index=index, cache_salt=salt)
             return jobs
 
+        await self._compile(params.structured_outputs)
         jobs = await asyncio.to_thread(make_jobs)
         return Wish(body, jobs, self._tokenizer, False, logprobs, echo=echo, prompt_alone=prompt_alone)
 
@@ -125,12 +135,24 @@ class Generator:
         tools = None if body.tool_choice == "none" else body.shown_tools()
         wishes = body.wishes(self._llm.speculation)
         salt, variables = _salt(body, request), body.template_variables()
+        await self._compile(params.structured_outputs)
         jobs = await asyncio.to_thread(
             lambda: self._llm.jobs(
                 self._llm.encode_chat(body.messages, tools, variables), params, wishes, cache_salt=salt
             )
         )
         return Wish(body, jobs, self._tokenizer, True, logprobs, tools=plan, prefix=body.echoed())
+
+    async def _compile(self, wanted: StructuredOutputsParams | None) -> None:
+        if wanted is None:
+            return
+        if self._compiling >= _MOST_COMPILING:
+            raise BusyError(f"{self._compiling} requests wait for their schemas to be compiled; try again later.")
+        self._compiling += 1
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._compilers, self._llm.compile, wanted)
+        finally:
+            self._compiling -= 1
 
     async def _reply(self, wish: Wish, request: Request) -> Response:
         answer = await self._engine.submit(wish.jobs)
@@ -207,6 +229,10 @@ class UnknownModelError(RequestError):
 def _failure(body: Generation, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
     """The error body for a sample that failed, and the status if the reply has not begun."""
     message = str(job.sequence.error)
+    if answer.cut_off:
+        return error_body("the server is shutting down.", "server_error", code="closing"), 503
+    if answer.out_of_memory:
+        return error_body(message, "server_error", code="out_of_memory"), 503
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
     if job.sequence.refused:

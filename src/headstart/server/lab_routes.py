@@ -13,11 +13,12 @@ from fastapi import FastAPI, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from headstart.analysis import biased_rules, calculator, theory
+from headstart.async_engine import Answer
 from headstart.drafting.registry import available_drafters
 from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server.doors import TENANT
-from headstart.server.engine_thread import Answer, EngineThread
+from headstart.server.engine_thread import EngineThread
 from headstart.server.lab_events import LabEvents
 from headstart.server.protocol import Generation, Speculation
 from headstart.server.replies import Reply, event

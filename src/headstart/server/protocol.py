@@ -204,11 +204,11 @@ class Generation(Body):
         if self.prompt_logprobs is not None and self.stream:
             raise RequestError("prompt_logprobs cannot be streamed; leave stream out.", "prompt_logprobs")
         stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
-        _at_most("n", self.n or 1, settings.max_samples)
+        if self.n is not None and not 1 <= self.n <= settings.max_samples:
+            raise RequestError(f"n is {self.n}; it must lie in [1, {settings.max_samples}].", "n")
         for name, count in (("logprobs", logprobs or 0), ("prompt_logprobs", self.prompt_logprobs or 0)):
-            if count == -1:
-                raise RequestError(f"{name} is -1, for all tokens; this server allows {settings.max_logprobs}.", name)
-            _at_most(name, count, settings.max_logprobs)
+            if not 0 <= count <= settings.max_logprobs:
+                raise RequestError(f"{name} is {count}; it must lie in [0, {settings.max_logprobs}].", name)
         number, length = "the number of entries of ", "the length of an entry of "
         words = self.bad_words or ()
         _at_most("logit_bias", len(self.logit_bias or ()), settings.max_logit_bias, number)

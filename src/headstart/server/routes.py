@@ -16,6 +16,7 @@ from headstart.llm import LLM
 from headstart.server import schemas
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator
+from headstart.server.json_body import JsonRoute
 from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from headstart.server.replies import Reply
 from headstart.server.responses_protocol import ResponsesBody
@@ -48,7 +49,7 @@ _ERRORS = {
     413: "The body is too long.",
     429: "The queue is full; Retry-After says when to ask again.",
     500: "The model or the server failed.",
-    503: "The server is shutting down.",
+    503: "The server is shutting down, or has no memory left for this request.",
     504: "The request took longer than allowed.",
 }
 
@@ -59,7 +60,7 @@ def _answers(model: type | None, description: str, *errors: int, stream: bool = 
     if model is not None:
         good["model"] = model
     if stream:
-        good["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        good["content"] = {"text/event-stream": {"schema": {}}}
     answers: Answers = {200: good}
     for status in sorted({*errors, 401}):
         answers[status] = {"description": _ERRORS[status], "model": schemas.ErrorReply}
@@ -67,7 +68,7 @@ def _answers(model: type | None, description: str, *errors: int, stream: bool = 
 
 
 _GENERATION = (400, 404, 413, 429, 500, 503, 504)
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.post(
@@ -155,11 +156,40 @@ async def detokenize(body: DetokenizeBody, here: Here) -> Response:
 
 
 @router.get(
-    "/v1/models", response_model=None, tags=["state"], responses=_answers(schemas.ModelList, "A list of one model.")
+    "/tokenizer_info",
+    response_model=None,
+    tags=["text"],
+    responses=_answers(schemas.TokenizerInfo, "The tokenizer's settings; special tokens by their roles."),
+)
+async def tokenizer_info(here: Here) -> Response:
+    """What clients need to cut and lay out texts as this server does, in the form of a tokenizer_config.json."""
+    tokenizer = here.llm.model.tokenizer
+    roles = {"bos_token": None, "eos_token": None, "pad_token": None, "unk_token": None}
+    return Reply(
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **roles,
+            **tokenizer.special_tokens,
+            "model_max_length": here.llm.engine.limits.max_context,
+            "clean_up_tokenization_spaces": False,
+            "chat_template": here.llm.model.chat_template.default,
+            "added_tokens_decoder": {
+                str(token_id): {"content": content, "special": special}
+                for token_id, (content, special) in tokenizer.added_tokens.items()
+            },
+        }
+    )
+
+
+@router.get(
+    "/v1/models",
+    response_model=None,
+    tags=["state"],
+    responses=_answers(schemas.ModelList, "The model, once for each of its names."),
 )
 async def models(here: Here) -> Response:
-    """The one model that is served."""
-    return Reply({"object": "list", "data": [_model(here)]})
+    """The one model that is served, under each of its names."""
+    return Reply({"object": "list", "data": [_model(here, name) for name in here.settings.names]})
 
 
 @router.get(
@@ -171,15 +201,16 @@ async def models(here: Here) -> Response:
 async def model(name: str, here: Here) -> Response:
     """The model that is served, if this is its name."""
     here.generator.check_model(name)
-    return Reply(_model(here))
+    return Reply(_model(here, name))
 
 
-def _model(here: Served) -> dict[str, Any]:
+def _model(here: Served, name: str) -> dict[str, Any]:
     return {
-        "id": here.settings.served_name,
+        "id": name,
         "object": "model",
         "created": here.started,
         "owned_by": "headstart",
+        "root": here.settings.served_name,
         "max_model_len": here.llm.engine.limits.max_context,
     }
 

@@ -204,6 +204,7 @@ class ServedModel(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    root: str = Field(description="The first of the model's names.")
     max_model_len: int
 
 
@@ -216,6 +217,25 @@ class TokensReply(BaseModel):
     tokens: list[int]
     count: int
     max_model_len: int
+
+
+class AddedToken(BaseModel):
+    content: str
+    special: bool
+
+
+class TokenizerInfo(BaseModel):
+    """Further roles of special tokens may stand beside these."""
+
+    tokenizer_class: str
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
+    model_max_length: int
+    clean_up_tokenization_spaces: bool
+    chat_template: str | None
+    added_tokens_decoder: dict[str, AddedToken] = Field(description="By token id.")
 
 
 class TextReply(BaseModel):

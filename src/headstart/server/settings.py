@@ -12,12 +12,15 @@ class ServerSettings:
     """Whom a server lets in, and its limits for each request."""
 
     served_name: str
-    """What clients call the model."""
+    """What clients call the model, and what replies call it."""
+    other_names: tuple[str, ...] = ()
+    """Further names that are answered to."""
     api_keys: tuple[str, ...] = ()
     """If there are none, everybody is let in."""
     allowed_hosts: tuple[str, ...] | None = LOOPBACK
     """Host names that requests may be addressed to (against DNS rebinding); None: any."""
     cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may send requests; ``*``: any."""
     max_body_bytes: int = 2 << 20
     max_prompts: int = 32
     """Most prompts of one completion request."""
@@ -34,3 +37,8 @@ class ServerSettings:
     max_tools: int = 128
     retry_after: int = 1
     """Seconds that a client is asked to wait if the queue is full."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that are answered to, the model's first."""
+        return (self.served_name, *self.other_names)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headstart.errors import CheckpointError, RequestError
+from headstart.errors import CheckpointError, RequestError, require_utf8
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.files import read_text
 from headstart.text.directory_tokenizer import directory_special_tokens, read_settings
@@ -54,6 +54,11 @@ class ChatTemplate:
     def available(self) -> bool:
         """Whether the model has a chat template."""
         return bool(self._templates)
+
+    @property
+    def default(self) -> str | None:
+        """The template's own text; None: the model has none."""
+        return self._templates.get(DEFAULT)
 
     @property
     def knows_tools(self) -> bool:
@@ -245,6 +250,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, str):
+        require_utf8(value, where)
         return str.__str__(value)  # less whatever a subclass adds
     if isinstance(value, Mapping):
         return {str(key): _plain(item, where, depth + 1) for key, item in value.items()}

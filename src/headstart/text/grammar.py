@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from headstart.errors import RequestError
 from headstart.sampling.structured import StructuredOutputsParams
+from headstart.text.closed_schemas import closed
+from headstart.text.grammar_trial import GrammarTrial, TooCostlyError
 from headstart.text.tokenizer import Tokenizer
 
 _HEADER = '%llguidance {"no_forcing": true}\nstart: '
@@ -84,6 +86,7 @@ class GrammarCompiler:
         self._vocab_size = vocab_size
         self._end_tokens = frozenset(end_tokens)
         spelling = _Spelling(tokenizer, vocab_size, end_tokens[0])
+        self._trial = GrammarTrial(spelling.vocabulary, end_tokens, _LIMITS)
         self._tokens = self._library.LLTokenizer(spelling, n_vocab=vocab_size, eos_token=list(end_tokens))
         self._matcher = lru_cache(maxsize=_CACHED_GRAMMARS)(self._compiled)
 
@@ -96,13 +99,32 @@ class GrammarCompiler:
         return Constraint(self._matcher(wanted).deep_copy(), self._vocab_size, self._end_tokens)
 
     def _compiled(self, wanted: StructuredOutputsParams) -> Any:
-        library = self._library
-        matcher = library.LLMatcher(
-            self._tokens, _lark(library, wanted), log_level=0, limits=library.LLParserLimits(**_LIMITS)
-        )
-        if matcher.is_error():
-            raise RequestError(f"structured_outputs cannot be enforced: {_reason(matcher.get_error())}.", _FIELD)
+        # llguidance cannot enforce every schema; of what it can enforce as it is, closing must make nothing that it
+        # cannot.
+        for closing in (True, False):
+            grammar = _lark(self._library, wanted, closing)
+            complaint = self._tried(grammar)
+            if not complaint or wanted.json is None:
+                break
+        matcher = None
+        if not complaint:
+            limits = self._library.LLParserLimits(**_LIMITS)
+            matcher = self._library.LLMatcher(self._tokens, grammar, log_level=0, limits=limits)
+            complaint = matcher.get_error() if matcher.is_error() else ""
+        if complaint:
+            raise RequestError(f"structured_outputs cannot be enforced: {_reason(complaint)}.", _FIELD)
         return matcher
+
+    def _tried(self, grammar: str) -> str:
+        """What is wrong with a grammar, empty if nothing is."""
+        try:
+            return self._trial.complaint(grammar)
+        except TooCostlyError:
+            raise RequestError(
+                "structured_outputs takes too long or too much memory to compile; give a simpler one.", _FIELD
+            ) from None
+        except OSError as error:
+            raise RequestError(f"structured_outputs cannot be compiled now: {error.strerror}.", _FIELD) from error
 
 
 class _Spelling:
@@ -117,16 +139,23 @@ class _Spelling:
         self.special_token_ids = sorted(tokenizer.special_ids)
         self._tokenizer = tokenizer
 
+    @property
+    def vocabulary(self) -> dict[str, object]:
+        """What llguidance reads of it, but for its texts."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
     def __call__(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False)
 
 
-def _lark(library: ModuleType, wanted: StructuredOutputsParams) -> str:
+def _lark(library: ModuleType, wanted: StructuredOutputsParams, closing: bool) -> str:
     if wanted.regex is not None:
         return f"{_HEADER}/{library.regex_to_lark(wanted.regex, use_ascii='d')}/"
     if wanted.choice is not None:
         return _HEADER + " | ".join(json.dumps(text, ensure_ascii=False) for text in wanted.choice)
     schema = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
+    if closing:
+        schema = closed(schema)
     if isinstance(schema, dict):
         schema = schema | {"x-guidance": {"whitespace_pattern": _WHITESPACE}}
     return f"{_HEADER}%json {json.dumps(schema)}"

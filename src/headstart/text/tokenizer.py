@@ -10,7 +10,7 @@ from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 
-from headstart.errors import CheckpointError, RequestError
+from headstart.errors import CheckpointError, RequestError, require_utf8
 from headstart.models.checkpoint import Checkpoint
 from headstart.text.directory_tokenizer import read_directory_tokenizer
 from headstart.text.gguf_tokenizer import read_gguf_tokenizer
@@ -81,28 +81,25 @@ class Tokenizer:
                 parts.backend.encode(text)
         return tokenizer
 
-    def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, add_special_tokens: bool = True, parse_special: bool = True, field: str = "prompt"
+    ) -> list[int]:
         """Token ids of a text.
 
         ``add_special_tokens``: put the begin-of-sequence token in front (and what else this tokenizer adds); leave it
         off for a rendered chat, which brings its own. ``parse_special``: read text that spells a special token as that
-        token, as transformers does; without it, such text is ordinary text.
+        token, as transformers does; without it, such text is ordinary text. ``field``: what a refusal calls the text.
 
         Raises:
             RequestError: the text holds half of a surrogate pair, so that it has no UTF-8 form; or the model's
                 tokenizer fails at it.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(
-                "the text cannot be written as UTF-8; remove unpaired surrogates from it.", "prompt"
-            ) from error
+        require_utf8(text, field)
         if outgrows(self._growth, text):
             raise RequestError(
                 f"the tokenizer may make {self._growth:.3g} bytes of each of the text's {len(text)} characters, which "
                 "is too much; give a shorter text.",
-                "prompt",
+                field,
             )
         backend = self._backend if parse_special else self._literal_backend
         with contained(self._failure):
@@ -141,6 +138,14 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Highest id + 1. A model's embedding may have more rows than that."""
         return max(self.vocabulary.values(), default=-1) + 1
+
+    @property
+    def added_tokens(self) -> dict[int, tuple[str, bool]]:
+        """Id -> spelling, and whether it is special, of the tokens that are found in a text before it is cut."""
+        return {
+            token_id: (str(token.content), bool(token.special))
+            for token_id, token in self._backend.get_added_tokens_decoder().items()
+        }
 
     def fingerprint(self) -> str:
         """SHA-256 of the vocabulary, 64 hexadecimal digits: equal where every id is spelled alike."""

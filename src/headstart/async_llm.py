@@ -1,0 +1,161 @@
+"""The library's front door for asyncio: many requests at once, each with outputs that grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from headstart.async_engine import Answer, AsyncEngine
+from headstart.drafting import DEFAULT_DRAFTER
+from headstart.drafting.base import SpeculationParams
+from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
+from headstart.errors import RequestError
+from headstart.llm import LLM
+from headstart.loading import Model
+from headstart.models.aliases import DEFAULT_MODEL
+from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece
+from headstart.sampling.params import SamplingParams
+from headstart.text.tokenizer import Tokenizer
+
+
+class AsyncLLM:
+    """``LLM`` for asyncio. Requests of all tasks decode together, on a thread of their own. ``close``, or the end of
+    ``async with AsyncLLM(...) as llm:``, ends them and frees the memory.
+
+    Args:
+        model: as for ``LLM``; or an ``LLM``, which nothing else may use from then on.
+        drafter: as for ``LLM``.
+        max_waiting: samples that may wait besides those that are being decoded.
+        max_seconds: longest wall time of a request, waiting included; None: no limit.
+        options: whatever else ``LLM`` takes.
+
+    Raises:
+        ConfigError, CheckpointError: as ``LLM``.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Model | LLM = DEFAULT_MODEL,
+        drafter: str | type[Any] = DEFAULT_DRAFTER,
+        *,
+        max_waiting: int = 1 << 16,
+        max_seconds: float | None = None,
+        **options: Any,
+    ) -> None:
+        self.llm = model if isinstance(model, LLM) else LLM(model, drafter, **options)
+        self._engine = AsyncEngine(self.llm, max_waiting, max_seconds)
+        self._requests: dict[str, Answer] = {}
+        self._names = count()
+        self._engine.start()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Decode one prompt. Each output holds everything so far; the last one is what ``LLM.generate`` returns.
+
+        Leaving the loop early ends the request. A sample that fails while it decodes gets finish reason "error".
+
+        Args:
+            prompt: as for ``LLM.generate``.
+            sampling_params: ``SamplingParams()`` if left out.
+            request_id: a name for ``abort``, which no other request has at the time.
+            speculation: overrides the engine's for this request.
+
+        Raises:
+            RequestError: the prompt cannot be served, or a parameter does not fit the model.
+            BusyError: too many samples are waiting already.
+            ClosedError: this ``AsyncLLM`` is closed.
+        """
+        async for output in self._outputs(lambda: self.llm.encode(prompt), sampling_params, request_id, speculation):
+            yield output
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        speculation: SpeculationParams | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer one conversation through the model's chat template; otherwise as ``generate``."""
+
+        def encode() -> EncodedPrompt:
+            return self.llm.encode_chat(messages, tools, chat_template_kwargs)
+
+        async for output in self._outputs(encode, sampling_params, request_id, speculation):
+            yield output
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests, however far they are; their last output has finish reason "abort". Unknown names do nothing."""
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            if name in self._requests:
+                self._engine.cancel(self._requests[name])
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The target's tokenizer."""
+        return self.llm.get_tokenizer()
+
+    def close(self) -> None:
+        """End all requests after the pass that they are in, and free the memory."""
+        self._engine.stop()
+        self.llm.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def _outputs(
+        self,
+        encode: Callable[[], EncodedPrompt],
+        params: SamplingParams | None,
+        request_id: str | None,
+        speculation: SpeculationParams | None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        name = f"request-{next(self._names)}" if request_id is None else request_id
+        jobs = await asyncio.to_thread(lambda: self.llm.jobs(encode(), params or SamplingParams(), speculation))
+        if name in self._requests:
+            raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
+        answer = self._requests[name] = self._engine.prepared(jobs)
+        try:
+            await self._engine.enter(answer)
+            # Put together from pieces: the jobs themselves belong to the engine's thread.
+            samples, prompt, read = [_nothing(job) for job in jobs], jobs[0].prompt, None
+            async for piece in answer:
+                samples[piece.sample] = piece.completion or _grown(samples[piece.sample], piece)
+                read = piece.prompt_logprobs if read is None else read
+                yield RequestOutput(prompt.text, prompt.token_ids, list(samples), read)
+        finally:
+            self._engine.cancel(answer)
+            del self._requests[name]
+
+
+def _nothing(job: Job) -> Completion:
+    """A sample before its first piece."""
+    stats = SequenceStats(prompt_tokens=job.sequence.prompt_length)
+    logprobs: list[TokenLogprobs] | None = None if job.sequence.params.logprobs is None else []
+    return Completion(job.sample, "", [], None, stats, [], logprobs)
+
+
+def _grown(before: Completion, piece: StreamPiece) -> Completion:
+    tokens = [*before.token_ids, *piece.token_ids]
+    return Completion(
+        index=before.index,
+        text=before.text + piece.text,
+        token_ids=tokens,
+        finish_reason=None,
+        stats=SequenceStats(prompt_tokens=before.stats.prompt_tokens, tokens=len(tokens)),
+        origins=[*before.origins, *piece.origins],
+        logprobs=None if before.logprobs is None else [*before.logprobs, *piece.logprobs],
+    )
