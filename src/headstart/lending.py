@@ -14,6 +14,7 @@ from headstart.models.heads.shipped import ShippedHeads, TargetIdentity, shipped
 from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
+from headstart.native.packing import read_matrix
 from headstart.runner import ModelRunner
 
 
@@ -44,8 +45,10 @@ def draft_context(
     # Several heads may ask.
     @cache
     def tables() -> TargetTables:
-        embedding, head = load_tables(model.checkpoint, model.precision.dtype)
-        return TargetTables(embedding, head.weight)
+        dtype = model.precision.dtype
+        embedding, head = load_tables(model.checkpoint, dtype)
+        read = read_matrix(embedding, dtype)
+        return TargetTables(read, read if head is embedding else read_matrix(head, dtype))
 
     # A drafter of drafters asks first, then the drafter that runs the head.
     @cache

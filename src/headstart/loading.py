@@ -149,8 +149,8 @@ def _say_what_is_lost(rounding: Rounding, precision: Precision) -> None:
     """One line where a precision that somebody asked for does not suit the file."""
     if rounding.packed > max(_SPOILT, 2 * rounding.in_bf16):
         logger.warning(
-            "precision %s changes this file's weights by %.1f %% on average (bf16: %.2f %%), so that the model says "
-            "other things than the file's; precision auto stays as near to the file as bf16.",
+            "precision %s changes this file's weights by %.1f %% on average (bf16: %.2f %%), so that the model may say "
+            "other things than the file's would; precision auto stays at least as near to the file as bf16.",
             precision.value,
             100 * rounding.packed,
             100 * rounding.in_bf16,

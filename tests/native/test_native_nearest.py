@@ -10,7 +10,7 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from native_cases import ISAS, Rows, has_isa, isa_params, make_pass, random_tokens
+from native_cases import ISAS, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
 from torch import Tensor
 
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
@@ -148,6 +148,30 @@ def test_the_nearest_is_no_further_from_the_file_than_bf16(tmp_path: Path, name:
     nearest, by_bf16 = errors(tmp_path, CASES[name], isa)
     for ours, theirs in zip(nearest, by_bf16, strict=True):
         assert ours <= 1.02 * theirs + 1e-6, (nearest, by_bf16)
+
+
+FORMS = {
+    "attn_v.weight": "Q6_K",
+    "ffn_up.weight": "F16",
+    "ffn_down.weight": "IQ2_XS",
+    "output.weight": "Q8_0",
+    "": "Q4_1",
+}
+
+
+@pytest.mark.parametrize("isa", isa_params())
+def test_rows_of_mixed_models_keep_their_bits(tmp_path: Path, isa: str) -> None:
+    """Fine blocks, bf16, blocks of 4 and 8 bits in one layer: in chunks, in company, with other threads."""
+    config, weights = load(tmp_path, FORMS)
+    backend = NativeBackend(config, weights, "nearest", 1, isa)
+    tokens, others = random_tokens(60, 7, VOCAB), random_tokens(40, 8, VOCAB)
+    whole = run_chunks(backend, backend.allocate_cache(4, 32), tokens, [60], [0, 1])
+    for sizes in ([1], [2, 3], [7, 33, 1]):
+        assert torch.equal(run_chunks(backend, backend.allocate_cache(4, 32), tokens, sizes, [0, 1]), whole), sizes
+    both = make_pass(Rows(others, 0, [2, 3]), Rows(tokens, 0, [0, 1]))
+    assert torch.equal(backend.forward(both, backend.allocate_cache(4, 32)).logits[40:], whole)
+    team = NativeBackend(config, weights, "nearest", 2, isa)
+    assert torch.equal(run_chunks(team, team.allocate_cache(4, 32), tokens, [5], [0, 1]), whole)
 
 
 @needs_native

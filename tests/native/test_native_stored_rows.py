@@ -16,7 +16,7 @@ from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.native.formats import KINDS
 from headstart.native.library import Library
 from headstart.native.loader import load_library
-from headstart.native.packing import RowTable
+from headstart.native.packing import RowTable, read_matrix
 
 NATIVE_TYPES = [kind for kind in BLOCK_TYPES if kind in KINDS]
 
@@ -97,6 +97,8 @@ def test_parts_of_several_types_stand_below_each_other() -> None:
     matrix = FileMatrix(parts, 256, torch.float32)
     assert matrix.shape == (81, 256)
     assert same_bits(read(library, matrix, threads=2), matrix.tensor())
+    for these in (matrix, FileMatrix(parts[:1], 256, torch.float32)):
+        assert torch.equal(read_matrix(these, torch.bfloat16), these.tensor().bfloat16())
 
 
 def test_bytes_may_stand_anywhere(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ class _Header:
             raise self._damaged(f"key {key!r:.60} is an array of the unsupported value type {kind}")
         self._check_count(count, 8 if code is None else struct.calcsize(f"<{code}"), f"elements of {key!r}")
         if code is None:
-            return [self._string() for _ in range(count)]
+            return self._strings(count)
         return list(self._unpack(f"{count}{code}"))
 
     def _check_count(self, count: int, least_bytes: int, what: str) -> None:
@@ -271,6 +271,24 @@ class _Header:
         self._values_left -= count
         if self._values_left < 0:
             raise self._damaged(f"its header holds more than {_MAX_VALUES} values")
+
+    def _strings(self, count: int) -> list[str]:
+        """So many; a tokenizer has hundreds of thousands, and each start waits for them."""
+        data, position, end = memoryview(self._data), self._position, self._end
+        size_of, strings = struct.Struct("<Q").unpack_from, []
+        try:
+            for _ in range(count):
+                start = position + 8
+                position = start + size_of(data, position)[0]
+                if position > end:
+                    raise self._damaged("a string in the header runs past its end")
+                strings.append(str(data[start:position], "utf-8"))
+        except struct.error as error:
+            raise self._damaged("the header runs past the end of the file") from error
+        except UnicodeDecodeError as error:
+            raise self._damaged("a string in the header is not UTF-8") from error
+        self._position = position
+        return strings
 
     def _string(self) -> str:
         start = self._position + 8

@@ -42,15 +42,14 @@ def load_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfi
     return config, weights.identified(checkpoint.identity())
 
 
-def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Tensor, LinearWeights]:
-    """The embedding, read, and the head of an open checkpoint, without its layers.
+def load_tables(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[FileMatrix, FileMatrix]:
+    """The embedding and the head of an open checkpoint, the same where it is tied, without its layers.
 
     Raises:
         CheckpointError: as ``load_decoder``.
     """
     assembly, _ = _checked(checkpoint, config_of(checkpoint), checkpoint.kind, dtype)
-    embedding, head = assembly.tables()
-    return embedding.tensor(), head
+    return assembly.tables()
 
 
 def config_of(checkpoint: Checkpoint) -> ModelConfig:
@@ -174,7 +173,8 @@ class _Assembly:
 
     def decoder(self, has_factors: bool) -> DecoderWeights:
         config, layout = self.config, self.layout
-        embedding, head = self.tables()
+        embedding, head_table = self.tables()
+        head = LinearWeights(head_table, stored_bits=self._stored_bits(self._head_name))
         positions = factors = None
         if config.learned_positions:
             table = (config.max_positions, config.hidden_size)
@@ -190,15 +190,17 @@ class _Assembly:
             rope_factors=factors,
         )
 
-    def tables(self) -> tuple[FileMatrix, LinearWeights]:
-        config, layout = self.config, self.layout
-        table = (config.vocab_size, config.hidden_size)
-        name = self.embedding
-        embedding = FileMatrix((self._part(name, table),), config.hidden_size, self.dtype, keeps=True)
-        if config.tied_head:
-            return embedding, LinearWeights(embedding, stored_bits=self._stored_bits(name))
-        head = FileMatrix((self._part(layout.head, table),), config.hidden_size, self.dtype, keeps=True)
-        return embedding, LinearWeights(head, stored_bits=self._stored_bits(layout.head))
+    def tables(self) -> tuple[FileMatrix, FileMatrix]:
+        embedding = self._table(self.embedding)
+        return embedding, embedding if self.config.tied_head else self._table(self._head_name)
+
+    @property
+    def _head_name(self) -> str:
+        return self.embedding if self.config.tied_head else self.layout.head
+
+    def _table(self, name: str) -> FileMatrix:
+        size = self.config.hidden_size
+        return FileMatrix((self._part(name, (self.config.vocab_size, size)),), size, self.dtype, keeps=True)
 
     def _layer(self, index: int) -> LayerWeights:
         config, names = self.config, self.layout.layer

@@ -19,6 +19,8 @@ from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
 from headstart.native.formats import KINDS, LINEARS
 from headstart.native.library import Library, Rows, Shape
+from headstart.native.loader import load_library
+from headstart.native.team import team_size
 
 NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
 """Of a layer, by their numbers in the interface."""
@@ -96,6 +98,18 @@ class RowTable:
         self._alive.append(weight)
         kind = KINDS["BF16" if weight.dtype is torch.bfloat16 else "F32"]
         return Rows(weight.data_ptr(), None, weight.shape[1] * weight.itemsize, kind, len(weight))
+
+
+def read_matrix(matrix: Matrix, dtype: torch.dtype) -> Tensor:
+    """[out, in] what ``matrix.tensor()`` gives, by the library where there is one: it takes a tenth of the time."""
+    library = load_library()
+    stored = _stored_parts(matrix)
+    if library is None or len(stored) < len(matrix.parts) or not all(each.type in KINDS for each in stored):
+        return matrix.tensor()
+    tensor = torch.empty(matrix.shape)
+    table = RowTable(matrix)
+    library.read_rows(table.rows, table.count, matrix.shape[1], team_size(), tensor.data_ptr())
+    return tensor.to(dtype)
 
 
 def expect(matrix: Tensor | Matrix) -> None:
