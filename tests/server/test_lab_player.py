@@ -86,7 +86,8 @@ def test_a_recorded_run_plays_before_anything_is_asked_from_its_best_round(play:
 
 
 def test_tokens_fly_and_leave_nothing_behind(play: OpenPage) -> None:
-    page = play(made_run(STORY), script=HELD)
+    # Also where the text lies below what the window shows.
+    page = play(made_run(STORY), script=HELD, viewport={"width": 1280, "height": 500})
     page.evaluate(
         """() => {
           window.flown = [];

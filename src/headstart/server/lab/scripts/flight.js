@@ -10,7 +10,7 @@ export function fly(nodes, tokens, speed) {
   nodes.slice(0, tokens.length).forEach((node, place) => {
     const [from, to] = [node.drawn.getBoundingClientRect(), tokens[place].getBoundingClientRect()];
     const box = tokens[place].closest(".words").getBoundingClientRect();
-    if (!from.width || to.bottom > box.bottom + 4 || to.top < box.top - 4 || to.top > window.innerHeight) return;
+    if (!from.width || to.bottom > box.bottom + 4 || to.top < box.top - 4) return;
     const copy = element("span", { class: `ghost token ${node.state}`, "aria-hidden": "true" }, node.short);
     document.body.append(copy);
     const at = (box) => `translate(${box.left}px, ${box.top}px)`;
