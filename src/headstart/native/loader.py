@@ -172,7 +172,9 @@ def _compiler() -> list[str] | None:
 def _command(compiler: Sequence[str], isa: InstructionSet, target: Path) -> list[str]:
     gnu = () if "clang" in _output([*compiler, "--version"]) else _GNU_FLAGS
     flags = (*CODE_FLAGS, *_LIBRARY_FLAGS, *_OPENMP_FLAGS, *gnu, *isa.compiler_flags())
-    return [*compiler, *flags, str(SOURCES / "api.cpp"), "-o", str(target)]
+    # Options that CXX brings have the last word.
+    first = next((i for i, word in enumerate(compiler) if word.startswith("-")), len(compiler))
+    return [*compiler[:first], *flags, *compiler[first:], str(SOURCES / "api.cpp"), "-o", str(target)]
 
 
 def _no_compiler() -> str:
