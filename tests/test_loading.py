@@ -45,6 +45,6 @@ def test_files_in_blocks_are_computed_as_they_are(bits: float, head_bits: float,
     if library is None:
         pytest.skip("no native path on this machine")
     backend = create_backend(small_config(), stored_in(bits, head_bits))
-    can = not library.has_matrix_unit and (in_blocks == "int4" or library.multiplies_bytes)
+    can = library.blocks_pay and (in_blocks == "int4" or library.multiplies_bytes)
     wanted = in_blocks if in_blocks and can else "bf16"
     assert backend.name == f"native-{library.isa}-{wanted}"

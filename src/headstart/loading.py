@@ -158,9 +158,9 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
 
 def _native_default(weights: DecoderWeights, library: Library) -> Precision:
     """A model that was published in blocks is nearer to itself in them than in bf16, and a row takes half to four
-    fifths of the time; the matrix unit has no part in it, and rows of 8-bit blocks are dear without a dot product of
-    bytes (docs/decisions/0033)."""
-    if library.has_matrix_unit or weights.head.stored_bits > EIGHT_BIT_BLOCKS:
+    fifths of the time; the matrix unit has no part in it, plain operations take longer, and rows of 8-bit blocks are
+    dear without a dot product of bytes (docs/decisions/0033, 0058)."""
+    if not library.blocks_pay or weights.head.stored_bits > EIGHT_BIT_BLOCKS:
         return Precision.BF16
     if mostly_in_four_bits(weights.layers):
         return Precision.INT4

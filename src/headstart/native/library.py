@@ -239,6 +239,7 @@ class Library:
         self.isa = isa.name
         self.has_matrix_unit = isa.has_matrix_unit
         self.multiplies_bytes = isa.multiplies_bytes
+        self.blocks_pay = isa.blocks_pay
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(handle, f"headstart_{name}")
             function.restype, function.argtypes = result, arguments
