@@ -128,6 +128,14 @@ def compile_library(isa: InstructionSet) -> Path:
         try:
             # The compiler holds the lock, too: it may outlive this process.
             _output(_command(compiler, isa, partial), pass_fds=(lock.fileno(),))
+        except ConfigError as error:
+            if isa.architecture in (None, architecture()):
+                raise
+            raise ConfigError(
+                f"{isa.name} is for {isa.architecture} processors, and {compiler[0]} does not compile for them; name a "
+                "compiler that does in CXX."
+            ) from error
+        else:
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
