@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-slow test-emulated test-sanitized lint bench docs openapi clean
+.PHONY: demo test test-slow test-emulated test-sanitized lint bench docs openapi emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
@@ -20,17 +20,17 @@ test-slow: $(VENV)/.dev  ## the larger storms and trials
 test-emulated: $(VENV)/.dev emulator  ## the native pass on 64-bit Arm processors, compiled here and emulated
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope -m emulated
 
-# The compiler's own runtimes have to be there before Python is. What leaks is not asked: Python ends with much of it.
+# The sanitizers' runtimes have to be there before Python is; what Python leaves unfreed is no fault of ours.
 test-sanitized: $(VENV)/.dev  ## the native tests under the address and undefined-behaviour sanitizers
-	CXX='$(SANITIZED)' $(BIN)/headstart native $(foreach isa,$(SANITIZED_ISAS),--isa $(isa))
-	OMP_NUM_THREADS=1 CXX='$(SANITIZED)' ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+	OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-	$(BIN)/pytest tests/native
+	CXX='env LD_PRELOAD= g++ -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
+	$(BIN)/pytest tests/native $(TESTS)
 
 emulator:
-	@command -v qemu-aarch64 aarch64-linux-gnu-g++ >/dev/null || { \
-	echo "Installing qemu-user and g++-aarch64-linux-gnu ..."; $(SUDO) apt-get update -qq; \
-	$(SUDO) apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu libc6-dev-arm64-cross; }
+	@if ! command -v qemu-aarch64 >/dev/null || ! command -v aarch64-linux-gnu-g++ >/dev/null; then \
+	echo "Installing qemu-user and g++-aarch64-linux-gnu ..."; apt-get update -qq; \
+	apt-get install -y -qq --no-install-recommends qemu-user g++-aarch64-linux-gnu libc6-dev-arm64-cross; fi
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check

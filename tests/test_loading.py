@@ -42,7 +42,7 @@ def test_files_are_computed_in_what_holds_them(tmp_path: Path, kind: str, head: 
     if library is None:
         pytest.skip("no native path on this machine")
     backend = create_backend(*load(tmp_path, {"output.weight": head, "": kind}))
-    if library.has_matrix_unit:
+    if not library.blocks_pay:
         comes_to = "bf16"
     elif not library.multiplies_bytes:
         comes_to = {"blocks": "bf16"}.get(comes_to, comes_to)

@@ -111,7 +111,7 @@ def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Prec
     reason = native.supports(config)
     library = load_library() if reason is None else None
     if library is not None:
-        chosen = "bf16" if library.has_matrix_unit else "nearest"
+        chosen = "nearest" if library.blocks_pay else "bf16"
         if precision is not Precision.AUTO:
             chosen = precision.value
         backend = native.NativeBackend(config, weights, cast(native_precision.Precision, chosen))

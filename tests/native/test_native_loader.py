@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from native_cases import has_isa
 
+from headstart.errors import ConfigError
 from headstart.native import loader
 from headstart.native.isa import INSTRUCTION_SETS, InstructionSet, by_name
 
@@ -214,6 +215,38 @@ def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog
         assert not caplog.records
         assert loader.load_library("avx2") is None
     assert "this processor lacks avx2" in caplog.text
+
+
+def test_a_compiler_for_other_processors_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, "echo 'unknown option: neon' >&2; exit 1"))
+    monkeypatch.setattr(loader, "architecture", lambda: "x86_64")
+    with pytest.raises(ConfigError, match=r"neon is for aarch64 processors, and .*; name a compiler that does in CXX"):
+        loader.compile_library(isa_named("neon"))
+    with pytest.raises(ConfigError, match="unknown option"):
+        loader.compile_library(isa_named("generic"))
+
+
+def test_options_of_cxx_have_the_last_word() -> None:
+    command = loader._command(["env", "g++", "-O1", "-isystem", "x"], isa_named("generic"), Path("y"))
+    assert command[:2] == ["env", "g++"]
+    assert command.index("-O1") > command.index("-O3")
+    assert command[command.index("-isystem") + 1] == "x"
+
+
+def test_options_that_only_gcc_has_are_given_to_gcc_alone(tmp_path: Path) -> None:
+    isa = isa_named("generic")
+    for version, given in (("echo 'g++ 12'", True), ("echo 'Apple clang version 15'", False)):
+        words = [compiler(tmp_path / version[6:7], "exit 1", version)]
+        assert ("-fno-gnu-unique" in loader._command(words, isa, Path("y"))) is given
+
+
+def test_sets_of_other_architectures_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "architecture", lambda: "aarch64")
+    monkeypatch.setattr(loader, "cpu_flags", lambda: frozenset({"asimd", "asimddp", "avx2", "fma", "f16c"}))
+    assert [isa.name for isa in loader.usable_sets()] == ["neon-dot", "neon", "generic"]
+    assert not loader.usable_sets("avx2")
+    monkeypatch.setattr(loader, "architecture", lambda: "riscv64")
+    assert [isa.name for isa in loader.usable_sets()] == ["generic"]
 
 
 @needs_compiler

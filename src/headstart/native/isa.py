@@ -29,6 +29,8 @@ class InstructionSet:
     """Whether it multiplies whole tiles at once."""
     multiplies_bytes: bool = True
     """Whether it has a dot product of 8-bit numbers."""
+    blocks_pay: bool = True
+    """Whether a row against weights in 4-bit blocks takes less time than against the same ones in bf16."""
 
     def compiler_flags(self, target: str | None = None) -> tuple[str, ...]:
         """The header of its traits (``src/traits.h``), and what the compiler may use, no more; of an instruction set
@@ -54,6 +56,7 @@ INSTRUCTION_SETS = (
         (*_AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
         _AVX512_CPU | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
         has_matrix_unit=True,
+        blocks_pay=False,
     ),
     _x86(
         "avx512bf16",
@@ -73,11 +76,11 @@ INSTRUCTION_SETS = (
     _arm("neon-bf16", ("-march=armv8.2-a+dotprod+bf16",), frozenset({"asimd", "asimddp", "bf16"})),
     _arm("neon-dot", ("-march=armv8.2-a+dotprod",), frozenset({"asimd", "asimddp"})),
     _arm("neon", (), frozenset({"asimd"}), multiplies_bytes=False),
-    InstructionSet("generic", multiplies_bytes=False),
+    InstructionSet("generic", multiplies_bytes=False, blocks_pay=False),
 )
 """Fastest first, of each architecture."""
 
-AMX_EMULATED = _x86("amx-emulated", _AVX512, _AVX512_CPU, has_matrix_unit=True)
+AMX_EMULATED = _x86("amx-emulated", _AVX512, _AVX512_CPU, has_matrix_unit=True, blocks_pay=False)
 """The matrix-unit code with its tile instructions emulated: for tests on processors without the unit."""
 
 

@@ -257,6 +257,7 @@ class Library:
         """Stands for everything that its behaviour depends on."""
         self.has_matrix_unit = isa.has_matrix_unit
         self.multiplies_bytes = isa.multiplies_bytes
+        self.blocks_pay = isa.blocks_pay
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(handle, f"headstart_{name}")
             function.restype, function.argtypes = result, arguments

@@ -129,6 +129,14 @@ def compile_library(isa: InstructionSet) -> Path:
         try:
             # The compiler holds the lock, too: it may outlive this process.
             _output(_command(compiler, isa, partial), pass_fds=(lock.fileno(),))
+        except ConfigError as error:
+            if isa.architecture in (None, architecture()):
+                raise
+            raise ConfigError(
+                f"{isa.name} is for {isa.architecture} processors, and {compiler[0]} does not compile for them; name a "
+                "compiler that does in CXX."
+            ) from error
+        else:
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
@@ -176,7 +184,9 @@ def _compiler() -> list[str] | None:
 def _command(compiler: Sequence[str], isa: InstructionSet, target: Path) -> list[str]:
     gnu = () if "clang" in _output([*compiler, "--version"]) else _GNU_FLAGS
     flags = (*CODE_FLAGS, *_LIBRARY_FLAGS, *_OPENMP_FLAGS, *gnu, *isa.compiler_flags())
-    return [*compiler, *flags, str(SOURCES / "api.cpp"), "-o", str(target)]
+    # Options that CXX brings have the last word.
+    first = next((i for i, word in enumerate(compiler) if word.startswith("-")), len(compiler))
+    return [*compiler[:first], *flags, *compiler[first:], str(SOURCES / "api.cpp"), "-o", str(target)]
 
 
 def _no_compiler() -> str:
