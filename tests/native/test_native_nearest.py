@@ -10,7 +10,7 @@ import pytest
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from native_cases import ISAS, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
 from torch import Tensor
 
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
@@ -107,7 +107,8 @@ def test_fine_rows_are_the_same_in_any_company(isa: str) -> None:
     assert float((said - wanted).norm() / wanted.norm()) < 3e-4
     for rows in (1, 2, 3, 4, 5, 7, 13, 33):
         assert torch.equal(layer(x[:rows]), said[:rows]), rows
-    for other in filter(has_isa, ISAS):
+    # Levels that are stored 128 less have offsets that are rounded otherwise.
+    for other in filter(has_isa, X86 if isa in X86 else ()):
         beside = load_library(other)
         assert beside is not None
         assert torch.equal(NativeLinear(beside, linear, "int4", 1, FINE)(x), said), other
