@@ -63,7 +63,8 @@ def names_imported(source: str, package: Sequence[str]) -> set[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             # What is imported by its name: import_module, entry points, registries.
             found.update(name for name in re.findall(r"^headstart(?:\.\w+)+(?=$|:)", node.value) if _is_module(name))
-    return {_home(name.removeprefix("headstart.")) for name in found if name.startswith("headstart.")}
+    ours = {_home(name.removeprefix("headstart.")) for name in found if name.startswith("headstart.")}
+    return {name for name in ours if not name.startswith("__")}
 
 
 def _is_package(module: str) -> bool:

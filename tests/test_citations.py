@@ -29,7 +29,7 @@ def headings(document: str) -> set[str]:
 def lost_citations(text: str) -> list[str]:
     """Citations in a source that lead nowhere."""
     words = re.sub(r"\s+(?:#|//|\*)?\s*", " ", text)
-    lost = [name for name in re.findall(r"\bdocs/[\w/-]+\.\w+", words) if not _is_there(name)]
+    lost = [name for name in re.findall(r"\bdocs/[\w/-]+\.(?:md|json)\b", words) if not _is_there(name)]
     for document, numbers in re.findall(r"\b(docs/[\w/-]+\.md) (\d+(?:, \d+)*)", words):
         known = headings(document) if (ROOT / document).exists() else set()
         lost += [f"{document} {number}" for number in numbers.split(", ") if number not in known]
