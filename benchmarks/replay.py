@@ -26,13 +26,14 @@ import torch
 
 from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
 from headstart.analysis.workbench import PLAIN, Workbench, contenders
+from headstart.backend import Backend
 from headstart.drafting.context import DraftContext
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.engine.sequence import StopRules
 from headstart.loading import load_model
-from headstart.models.backend import NO_STATES, Backend, IntArray
+from headstart.passes import NO_STATES, IntArray
 from headstart.runner import ModelRunner, Span, SpanOutput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams

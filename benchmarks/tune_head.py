@@ -26,7 +26,7 @@ from headstart.analysis.bench.prompts import read_prompts
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, SpeculationParams
 from headstart.drafting.options import option_value
-from headstart.models.backend import TapStates
+from headstart.passes import TapStates
 from headstart.sampling.noise import SequenceNoise
 
 SMALL = Path(__file__).parent / "prompts" / "small.jsonl"

@@ -12,7 +12,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions
-from headstart.models.backend import PassBatch, PassOutput
+from headstart.passes import PassBatch, PassOutput
 from headstart.sampling.noise import Stream
 from headstart.verification.verify import verify
 from toys import ToyBackend, ToyStorage

@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headstart.models.heads.eagle import EagleHead
+from headstart.heads.eagle import EagleHead
 
 _RANK = 4
 """Of the target's output rows, so that a few of them tell the map of all."""

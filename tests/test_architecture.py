@@ -91,13 +91,13 @@ from headstart.models.config import ModelConfig
 from . import base
 from .options import NoOptions
 from ..text.chat import ChatTemplate
-module = import_module("headstart.native.backend")
+module = import_module("headstart.backends.native.backend")
 entry = "headstart.cli.main:main"
 text = "headstart.nothing but a sentence"
 """
     assert names_imported(source, ["drafting"]) == {
         "engine.engine", "server.app", "llm", "request", "models.config", "drafting.base", "drafting.options",
-        "text.chat", "native.backend", "cli.main",
+        "text.chat", "backends.native.backend", "cli.main",
     }  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def test_dependencies_point_down(path: Path) -> None:
     assert not upwards
 
 
-@pytest.mark.parametrize("room", INNER)
+@pytest.mark.parametrize("room", [room for room in INNER if room.startswith("drafting/")])
 def test_rooms_inside_a_room_do_not_import_each_other(room: str) -> None:
     siblings = {name for name in INNER if Path(name).parent == Path(room).parent} - {room}
     names = {name for path in (SOURCE / room).rglob("*.py") for name in imported(path)}
@@ -125,8 +125,7 @@ def test_rooms_inside_a_room_do_not_import_each_other(room: str) -> None:
 @pytest.mark.parametrize("path", sorted((SOURCE / "drafting").rglob("*.py")), ids=lambda path: path.stem)
 def test_drafters_know_no_backend(path: Path) -> None:
     """What they run beside the target's passes, the target's backend hands out (``BackendKit``)."""
-    backends = {"native", "models.torch_backend", "models.torch_kit", "models.decoder", "models.heads.eagle_pass"}
-    assert not [name for name in imported(path) if any(f"{name}.".startswith(f"{backend}.") for backend in backends)]
+    assert not [name for name in imported(path) if name.split(".")[0] == "backends"]
 
 
 @pytest.mark.parametrize("name", sorted(FREE))

@@ -14,10 +14,10 @@ import gguf
 import pytest
 
 from headstart.errors import CheckpointError, ConfigError, RequestError
+from headstart.heads.loading import load_head
 from headstart.llm import LLM
 from headstart.loading import load_model
 from headstart.models.gguf_file import GgufFile
-from headstart.models.heads.loading import load_head
 from headstart.sampling.params import SamplingParams
 from mutations import STRANGE, mutate_value
 from small_tokenizers import byte_level_metadata, sentencepiece_metadata
@@ -99,8 +99,9 @@ def test_strange_entries_of_a_directory_are_refused_or_harmless(tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore:.*")
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_strange_entries_of_a_gguf_file_are_refused_or_harmless(tmp_path: Path, kind: str) -> None:
-    from models.gguf_models import write_gguf
     from models.tiny_models import make_model
+
+    from models.gguf_models import write_gguf
 
     if kind == "gpt2":
         own = byte_level_metadata("ab abc", pre="llama-bpe")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
-from headstart.models.backend import RowInputs
+from headstart.passes import RowInputs
 
 PATHS = st.lists(st.lists(st.integers(0, 3), max_size=5), max_size=6)
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 import headstart
 from headstart import LLM
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.heads.saving import save_head
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.saving import save_head
 from headstart.training.synthesis import read_conversations
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))

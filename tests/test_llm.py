@@ -21,11 +21,11 @@ from headstart import LLM, ConfigError, FinishReason, RequestError, SamplingPara
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.errors import CheckpointError
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.saving import save_head
+from headstart.heads.shipped import shipped_heads
 from headstart.lending import identity_of
 from headstart.loading import Model, load_model
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.saving import save_head
-from headstart.models.heads.shipped import shipped_heads
 from headstart.request import StreamPiece
 from tiny_checkpoint import write_tiny_model
 

@@ -9,6 +9,7 @@ import torch
 
 import headstart.memory as memory
 from gguf_blocks import write_llama
+from headstart.backends.native.loader import load_library
 from headstart.errors import ConfigError
 from headstart.loading import Precision, create_backend
 from headstart.models.checkpoint import open_checkpoint
@@ -16,7 +17,6 @@ from headstart.models.config import ModelConfig
 from headstart.models.stored import StoredTensor
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
-from headstart.native.loader import load_library
 
 
 def load(directory: Path, types: dict[str, str]) -> tuple[ModelConfig, DecoderWeights]:

@@ -13,9 +13,9 @@ import pytest
 import headstart.memory as memory
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import ConfigError
+from headstart.heads.shipped import SHIPPED
 from headstart.llm import LLM
 from headstart.memory import MemoryUse, free_bytes, readable, require_room
-from headstart.models.heads.shipped import SHIPPED
 
 GB = 10**9
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headstart import LLM
+from headstart.backends.native import loader
+from headstart.backends.native.isa import INSTRUCTION_SETS
 from headstart.cli.progress import Activity
-from headstart.native import loader
-from headstart.native.isa import INSTRUCTION_SETS
 from headstart.phases import Phase, heard, phase
 
 

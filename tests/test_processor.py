@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headstart import processor
-from headstart.native.loader import usable_sets
+from headstart.backends.native.loader import usable_sets
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 

@@ -12,6 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from headstart.backend import BackendKit
+from headstart.backends.native.kit import NativeKit
+from headstart.backends.native.loader import load_library
+from headstart.backends.torch.kit import TorchKit
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
@@ -19,12 +23,8 @@ from headstart.engine import sequence as engine_sequence
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
 from headstart.engine.stretch import SHOWN_SECONDS
-from headstart.models.backend import PassBatch, PassOutput, TapStates
-from headstart.models.backend_kit import BackendKit
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.torch_kit import TorchKit
-from headstart.native.kit import NativeKit
-from headstart.native.loader import load_library
+from headstart.passes import PassBatch, PassOutput, TapStates
 from headstart.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams

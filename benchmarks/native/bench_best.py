@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.backend import Backend
+from headstart.backends.native.precision import PRECISIONS
 from headstart.loading import load_model
-from headstart.models.backend import Backend, KVStorage, PassBatch
-from headstart.native.precision import PRECISIONS
+from headstart.passes import KVStorage, PassBatch
 
 KINDS = ("logits", "best", "neither")
 FIRST, SPREAD, BLOCK = 300, 256, 32

@@ -19,14 +19,15 @@ import numpy as np
 import torch
 from bench_pass import SHAPES, chain, random_model
 
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.eagle_pass import EaglePass
-from headstart.models.heads.head_pass import DraftRows, HeadPass, torch_kit
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelPass
-from headstart.models.heads.tables import TargetTables
-from headstart.native.backend import NativeBackend
-from headstart.native.heads import NativeEaglePass, native_kit
-from headstart.native.precision import PRECISIONS
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.heads import NativeEaglePass, native_kit
+from headstart.backends.native.precision import PRECISIONS
+from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.head_pass import DraftRows, HeadPass
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.tables import TargetTables
 
 
 def drafted(head: HeadPass, rows: int, context: int, width: int) -> Callable[[], object]:

@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from headstart.analysis.provenance import finished, provenance
-from headstart.models.backend import PassBatch
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.precision import PRECISIONS
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
-from headstart.native.backend import NativeBackend
-from headstart.native.precision import PRECISIONS
+from headstart.passes import PassBatch
 
 FORMAT = "headstart-pass/1"
 SHAPES = {

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.models.backend import RowInputs, path_lengths
+from headstart.passes import RowInputs, path_lengths
 
 ROOT = -1
 """The parent of a first-level node: the last committed token."""

@@ -6,15 +6,15 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
 
+from headstart.backend import Backend
+from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
+from headstart.heads.tables import TargetTables
 from headstart.loading import Model, Precision, create_backend, load_model
-from headstart.models.backend import Backend
-from headstart.models.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
-from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
-from headstart.native.packing import read_matrix
 from headstart.runner import ModelRunner
 
 

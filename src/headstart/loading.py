@@ -11,20 +11,20 @@ from typing import cast
 
 import torch
 
+from headstart.backend import Backend
+from headstart.backends.native import backend as native
+from headstart.backends.native import precision as native_precision
+from headstart.backends.native.formats import all_linears
+from headstart.backends.native.kit import NativeKit
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.packed_model import Rounding
+from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
-from headstart.models.backend import Backend
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
-from headstart.native import backend as native
-from headstart.native import precision as native_precision
-from headstart.native.formats import all_linears
-from headstart.native.kit import NativeKit
-from headstart.native.loader import load_library
-from headstart.native.packed_model import Rounding
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 

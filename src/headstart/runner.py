@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.backend import Backend
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.models.backend import Backend, IntArray, PassBatch, RowInputs, TapStates, path_lengths
-from headstart.models.stretch import RoundRecord, Stretches, StretchLimits, StretchPart
+from headstart.passes import IntArray, PassBatch, RowInputs, TapStates, path_lengths
+from headstart.stretch import RoundRecord, Stretches, StretchLimits, StretchPart
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""

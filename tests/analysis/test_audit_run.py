@@ -9,10 +9,10 @@ from headstart.analysis.audit.rules import check_rules
 from headstart.analysis.audit.run import AuditSettings, run_audit
 from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.workbench import Contender, contenders
+from headstart.backends.native.loader import load_library
 from headstart.errors import ConfigError
 from headstart.loading import load_model
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
-from headstart.native.loader import load_library
 from headstart.verification.cases import cases
 
 SMALL = AuditSettings(max_tokens=8, batch_size=2, samples=30, law_tokens=4, law_length=2)

@@ -9,7 +9,7 @@ import pytest
 from cli_runs import headstart, refusal
 from typer.testing import Result
 
-from headstart.native import loader
+from headstart.backends.native import loader
 
 
 @pytest.fixture(autouse=True)

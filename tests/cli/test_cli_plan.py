@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from headstart.cli.plan import plan
 from headstart.errors import ConfigError
-from headstart.models.heads.shipped import ShippedHead, ShippedHeads
+from headstart.heads.shipped import ShippedHead, ShippedHeads
 
 app = typer.Typer()
 app.command()(plan)

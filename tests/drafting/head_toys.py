@@ -15,13 +15,13 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
-from headstart.models.backend import TapStates
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
+from headstart.heads.saving import save_head
+from headstart.heads.tables import TargetTables
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
-from headstart.models.heads.saving import save_head
-from headstart.models.heads.tables import TargetTables
+from headstart.passes import TapStates
 from headstart.runner import ModelRunner
 from mapped_heads import map_rows, output_rows
 from toys import ToyBackend, hashed_logits

@@ -16,8 +16,8 @@ from headstart.drafting.registry import create_drafter
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.schedule import Limits
-from headstart.models.backend import PassBatch, PassOutput
 from headstart.models.config import LayerConfig
+from headstart.passes import PassBatch, PassOutput
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule

@@ -11,12 +11,12 @@ from head_toys import shake
 from safetensors.torch import save_file
 
 from headstart.drafting.registry import available_drafters
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 from tiny_checkpoint import write_tiny_model
 

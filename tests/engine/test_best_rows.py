@@ -9,7 +9,7 @@ from headstart.analysis.workbench import Contender, Workbench
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import Trace
-from headstart.models.backend import PassBatch, PassOutput
+from headstart.passes import PassBatch, PassOutput
 from headstart.sampling.params import SamplingParams
 from toys import LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_engine, toy_sequence
 

@@ -7,12 +7,12 @@ import math
 from typing import Any
 
 import pytest
-from tiny_models import FAMILIES, LLAMA3, LONGROPE, SIZES, YARN, make_model
 
 from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families import config_from_gguf, config_from_hf
-from headstart.models.rotary import amplitude
+from headstart.models.rope_frequencies import amplitude
+from tiny_models import FAMILIES, LLAMA3, LONGROPE, SIZES, YARN, make_model
 
 GGUF_SIZES = {
     "context_length": 64,

@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 from gguf_models import tensors_for, write_gguf
-from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_models import make_model, reference_logits
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.aliases import ALIASES, DEFAULT_MODEL
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import RopeConfig
 from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.gguf_file import GgufFile
-from headstart.models.rotary import inverse_frequencies
-from headstart.models.torch_backend import TorchBackend
+from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weight_loading import load_decoder
+from passes import BLOCK_SIZE, Rows, make_pass
+from tiny_models import make_model, reference_logits
 
 SMALL_HEADS = {"query_pre_attn_scalar": 8}
 """GGUF files do not say Gemma's attention scale; but for the largest models it is that of the head's size."""

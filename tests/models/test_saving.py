@@ -8,20 +8,20 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from passes import BLOCK_SIZE, Rows, make_pass
-from tiny_models import make_model, reference_logits
-from tiny_models import save_model as save_reference
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig, RopeConfig
-from headstart.models.rotary import inverse_frequencies
+from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.saving import save_model
-from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights, select_layers
+from passes import BLOCK_SIZE, Rows, make_pass
+from tiny_models import make_model, reference_logits
+from tiny_models import save_model as save_reference
 
 WRITABLE = [
     "llama",

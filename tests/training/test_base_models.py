@@ -10,9 +10,9 @@ from tempfile import mkdtemp
 import pytest
 
 from headstart.errors import ConfigError
+from headstart.heads.loading import load_head
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
-from headstart.models.heads.loading import load_head
 from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
 from headstart.training.making import HeadName, HeadSettings

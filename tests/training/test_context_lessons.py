@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from training_toys import packs, tables, target
 
-from headstart.models.heads.context_vocabulary import ContextTokens, ContextVocabulary
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.rotary import RotaryTable
+from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.layers.rotary import RotaryTable
 from headstart.training import losses
 from headstart.training.context_lessons import BatchContext, ContextLessons
 from headstart.training.eagle_objective import EagleObjective, _Unrolled

@@ -14,16 +14,16 @@ from torch import Tensor
 from training_toys import documents, packs, prompts, tables, target, weights
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel
 
+from headstart.backends.torch.backend import TorchBackend
+from headstart.backends.torch.trainable import TrainableDecoder
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.tables import TargetTables
 from headstart.llm import LLM
-from headstart.models.backend import FINAL_TAP, RowInputs
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.tables import TargetTables
-from headstart.models.torch_backend import TorchBackend
-from headstart.models.trainable import TrainableDecoder
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
+from headstart.passes import FINAL_TAP, RowInputs
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
 from headstart.training.checkpoints import CHECKPOINT_FILE

@@ -10,14 +10,14 @@ import pytest
 import torch
 from training_toys import documents, packs, tables, target
 
+from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.head_pass import DraftRows
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.layers.rotary import RotaryTable
 from headstart.loading import load_model
-from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.eagle_pass import EaglePass
-from headstart.models.heads.head_pass import DraftRows
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.rotary import RotaryTable
 from headstart.models.weight_loading import load_decoder
+from headstart.passes import FINAL_TAP
 from headstart.runner import ModelRunner, Span
 from headstart.text.corpus import Document
 from headstart.training.eagle_objective import EagleObjective, _Unrolled

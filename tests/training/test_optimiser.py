@@ -8,8 +8,8 @@ from torch import nn
 from training_toys import target
 
 from headstart.errors import ConfigError
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.training.optimiser import Optimiser
 
 

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from training_toys import documents, target
 
 from headstart.errors import ConfigError
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.loading import load_head
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.saving import save_head
 from headstart.llm import LLM
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.loading import load_head
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
 from headstart.training import recipe

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from training_toys import documents, packs, prompts, tables, target, weights
 
 from headstart.errors import CheckpointError, ConfigError
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.saving import save_head
 from headstart.llm import LLM
-from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.heads.saving import save_head
+from headstart.passes import FINAL_TAP
 from headstart.sampling.params import SamplingParams
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.eagle_objective import EagleObjective

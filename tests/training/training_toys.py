@@ -9,9 +9,9 @@ from tempfile import mkdtemp
 import numpy as np
 import torch
 
+from headstart.heads.tables import TargetTables
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
-from headstart.models.heads.tables import TargetTables
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.sampling.params import SamplingParams

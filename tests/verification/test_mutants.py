@@ -31,14 +31,7 @@ from headstart.verification.block import judge_block
 from headstart.verification.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
 from headstart.verification.chain import judge_chain
 from headstart.verification.draws import draws_by_parent
-from headstart.verification.oracle import (
-    ModelLaws,
-    NoiseReusedError,
-    largest_error,
-    output_law,
-    product_law,
-    run_round,
-)
+from headstart.verification.oracle import ModelLaws, NoiseReusedError, largest_error, output_law, product_law, run_round
 from headstart.verification.tree import verify_draws
 
 PAIRS = [(random_model(3, seed), random_model(3, seed + 1)) for seed in (91, 94, 97)]

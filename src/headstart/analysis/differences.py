@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headstart.analysis.workbench import Workbench
+from headstart.backend import Backend
 from headstart.engine.sequence import Sequence as Decoded
-from headstart.models.backend import Backend
 
 
 @dataclass(frozen=True)

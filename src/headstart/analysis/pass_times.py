@@ -15,9 +15,9 @@ import numpy as np
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import Workbench
 from headstart.engine.stretch import sampling_of
-from headstart.models.stretch import StretchLimits, StretchPart
 from headstart.runner import Span, Wanted
 from headstart.sampling.params import SamplingParams
+from headstart.stretch import StretchLimits, StretchPart
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _ROUNDS = 3

@@ -20,8 +20,8 @@ from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
-from headstart.models.stretch import RoundRecord, SpanRecord, StretchLimits, StretchPart
 from headstart.sampling.params import SamplingParams
+from headstart.stretch import RoundRecord, SpanRecord, StretchLimits, StretchPart
 
 _SHORT_EVERY = 4
 _BATCH_ROUNDS = 16

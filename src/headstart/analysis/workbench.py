@@ -11,6 +11,7 @@ from itertools import count
 
 from torch import Tensor
 
+from headstart.backend import Backend
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.context import DraftContext
@@ -24,7 +25,6 @@ from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context, heads_for
 from headstart.loading import Model
-from headstart.models.backend import Backend
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.params import SamplingParams
 

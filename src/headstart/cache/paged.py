@@ -20,7 +20,7 @@ import numpy as np
 from headstart.cache.blocks import BlockAllocator
 from headstart.cache.prefix import Link, PrefixIndex
 from headstart.errors import CacheError, OutOfBlocksError
-from headstart.models.backend import IntArray, KVStorage
+from headstart.passes import IntArray, KVStorage
 
 
 @dataclass

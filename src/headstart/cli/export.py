@@ -47,11 +47,11 @@ def export(
     """
     import torch
 
+    from headstart.heads.loading import load_head
+    from headstart.heads.parallel import ParallelHeads
+    from headstart.heads.saving import export_head
+    from headstart.heads.tables import TargetTables
     from headstart.models.checkpoint import open_checkpoint
-    from headstart.models.heads.loading import load_head
-    from headstart.models.heads.parallel import ParallelHeads
-    from headstart.models.heads.saving import export_head
-    from headstart.models.heads.tables import TargetTables
     from headstart.models.weight_loading import load_decoder
 
     config, weights = load_decoder(open_checkpoint(model, revision), torch.float32)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from headstart.backends.native.isa import INSTRUCTION_SETS, InstructionSet
 from headstart.errors import ConfigError, HeadstartError
-from headstart.native.isa import INSTRUCTION_SETS, InstructionSet
 
 _NAMES = [isa.name for isa in INSTRUCTION_SETS]
 
@@ -36,7 +36,7 @@ def native(
     """
     named = [_named(name) for name in isa or ()]
 
-    from headstart.native.loader import load_library, usable_sets
+    from headstart.backends.native.loader import load_library, usable_sets
 
     for each in named:
         _make(each)
@@ -61,7 +61,7 @@ def _named(name: str) -> InstructionSet:
 
 def _make(isa: InstructionSet) -> None:
     """Compile a library that is not there yet."""
-    from headstart.native.loader import compile_library, find_library
+    from headstart.backends.native.loader import compile_library, find_library
 
     path, how = find_library(isa), "there already"
     if path is None:

@@ -9,12 +9,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from headstart.analysis.machine_load import LoadWatch
+from headstart.backends.native.team import team_size
 from headstart.cli.showing import json_row, labels
 from headstart.cli.turns import explained
 from headstart.engine.outputs import RequestOutput, SequenceStats
 from headstart.engine.usefulness import Usefulness
 from headstart.errors import RequestError
-from headstart.native.team import team_size
 
 if TYPE_CHECKING:
     from headstart.cli.answering import Answer, Clock

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftTree
 from headstart.errors import RequestError, meant
-from headstart.models.backend import NO_STATES, TapStates
-from headstart.models.stretch import StretchLimits, StretchPart
+from headstart.passes import NO_STATES, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
+from headstart.stretch import StretchLimits, StretchPart
 from headstart.verification.base import VerifyRule
 
 
@@ -116,7 +116,7 @@ class TargetSignals:
     """What a drafter needs from the target's passes; the engine asks for no more than that."""
 
     taps: tuple[int, ...] = ()
-    """Layers whose input is wanted for every row that is computed, prompt rows too (``models.backend.PassBatch.taps``);
+    """Layers whose input is wanted for every row that is computed, prompt rows too (``passes.PassBatch.taps``);
     a prefix found in the cache brings none."""
     top_ids: int = 0
     """How many best token ids are wanted for every row of a verification pass, probe rows included."""
@@ -168,7 +168,7 @@ class Drafter(Protocol):
     cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
     guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
     first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequences, limits)``,
-    which gives its part (``headstart.models.stretch.StretchPart``), or None where it must be asked round by round.
+    which gives its part (``headstart.stretch.StretchPart``), or None where it must be asked round by round.
     """
 
     @property

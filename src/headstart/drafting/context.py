@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from headstart.errors import ConfigError
 
 if TYPE_CHECKING:
+    from headstart.backend import Backend, BackendKit
     from headstart.drafting.base import SequenceView
-    from headstart.models.backend import Backend
-    from headstart.models.backend_kit import BackendKit
-    from headstart.models.heads.tables import TargetTables
+    from headstart.heads.tables import TargetTables
     from headstart.runner import ModelRunner
 
 

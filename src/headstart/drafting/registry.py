@@ -209,7 +209,7 @@ def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | No
         CheckpointError: a file of the draft model is damaged.
     """
     # Imported here: listing drafters takes no PyTorch.
-    from headstart.models.heads.loading import is_whole_model
+    from headstart.heads.loading import is_whole_model
 
     if drafter is None and draft_model is not None and is_whole_model(str(draft_model)):
         return _OF_A_MODEL

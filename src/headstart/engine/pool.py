@@ -18,7 +18,7 @@ from headstart.drafting.base import (
     stretch_part,
 )
 from headstart.errors import RequestError, closest
-from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.stretch import RoundRecord, StretchLimits, StretchPart
 
 MAX_FAULTS = 3
 """A tolerated drafter that has failed so often is asked no more."""

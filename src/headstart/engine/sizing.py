@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from headstart.backend import Backend
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.memory import require_room
-from headstart.models.backend import Backend
 from headstart.runner import cache_bytes_per_token
 
 _CACHE_BYTES = 1 << 30

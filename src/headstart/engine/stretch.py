@@ -9,8 +9,8 @@ from headstart.engine.commit import commit_tokens, said_tokens
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import says_enough
 from headstart.engine.sequence import Sequence
-from headstart.models.stretch import GuesserFault, RoundRecord, Sampling, StretchLimits
 from headstart.runner import ModelRunner
+from headstart.stretch import GuesserFault, RoundRecord, Sampling, StretchLimits
 
 MOST_ROUNDS = 16
 AMONG_OTHERS = 8

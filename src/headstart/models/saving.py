@@ -15,7 +15,7 @@ from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
 from headstart.models.files import write_tensors
-from headstart.models.rotary import inverse_frequencies
+from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weights import DecoderWeights, LinearWeights
 
 _ARCHITECTURES = {

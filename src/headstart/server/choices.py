@@ -8,14 +8,7 @@ from typing import Any
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
 from headstart.request import Job, StreamPiece
 from headstart.server.protocol import Generation
-from headstart.server.replies import (
-    Spell,
-    chat_logprobs,
-    completion_logprobs,
-    fewer,
-    prompt_logprobs,
-    stop_reason,
-)
+from headstart.server.replies import Spell, chat_logprobs, completion_logprobs, fewer, prompt_logprobs, stop_reason
 from headstart.server.tools import ToolCall, ToolPlan, ToolStream
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer

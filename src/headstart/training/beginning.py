@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
+from headstart.heads.eagle import EagleConfig, EagleHead
+from headstart.heads.loading import kind_of, load_head
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.config import ModelConfig
-from headstart.models.heads.eagle import EagleConfig, EagleHead
-from headstart.models.heads.loading import kind_of, load_head
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
 
 _OUTPUTS = ("lm_head.", "heads.")
 """Matrices whose rows are tokens."""

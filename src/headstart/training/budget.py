@@ -22,7 +22,7 @@ from headstart.training.trainer import TrainSettings
 
 BUDGET_FILE = "budget.json"
 ENOUGH_TOKENS = 300_000
-"""Of answers: what the EAGLE-3 head that ships had read when it began to pay (``models/heads/weights/README.md``)."""
+"""Of answers: what the EAGLE-3 head that ships had read when it began to pay (``heads/weights/README.md``)."""
 _FIRST_DOCUMENTS = 16
 """Written to see how fast that goes."""
 _FEWEST_DOCUMENTS = 24

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.models.heads.context_vocabulary import ContextVocabulary, RowMap, mapped_rows
-from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.tables import TargetTables
+from headstart.heads.context_vocabulary import ContextVocabulary, RowMap, mapped_rows
+from headstart.heads.eagle import EagleHead
+from headstart.heads.tables import TargetTables
 from headstart.training.states import Batch
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headstart.backends.torch.trainable import TrainableDecoder, attend_masked
+from headstart.heads.files import RECORD_KEY
+from headstart.heads.tables import TargetTables
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.heads.files import RECORD_KEY
-from headstart.models.heads.tables import TargetTables
 from headstart.models.saving import check_writable, save_model
-from headstart.models.trainable import TrainableDecoder, attend_masked
 from headstart.models.weights import DecoderWeights
 from headstart.text.saving import save_tokenizer
 from headstart.training.losses import LossName

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.saving import save_head
-from headstart.models.heads.tables import TargetTables
-from headstart.models.rotary import RotaryTable
+from headstart.heads.eagle import EagleHead
+from headstart.heads.saving import save_head
+from headstart.heads.tables import TargetTables
+from headstart.layers.rotary import RotaryTable
 from headstart.training.context_lessons import BatchContext, ContextLessons
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.saving import save_head
-from headstart.models.heads.tables import TargetTables
-from headstart.models.trainable import TrainableDecoder, attend_masked
+from headstart.backends.torch.trainable import TrainableDecoder, attend_masked
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.saving import save_head
+from headstart.heads.tables import TargetTables
 from headstart.training.losses import LossName
 from headstart.training.masks import Rows, sees_text
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher

@@ -9,15 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from headstart.backends.torch.trainable import TrainableDecoder
 from headstart.errors import ConfigError, meant
+from headstart.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.tables import TargetTables
 from headstart.loading import Model
 from headstart.models.config import ModelConfig
-from headstart.models.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.heads.tables import TargetTables
 from headstart.models.saving import check_writable
-from headstart.models.trainable import TrainableDecoder
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.beginning import KnownHead
 from headstart.training.draft_objective import DraftModelObjective

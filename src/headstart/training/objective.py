@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headstart.models.heads.tables import TargetTables
+from headstart.heads.tables import TargetTables
 from headstart.training.context_lessons import BatchContext
 from headstart.training.losses import ROW_LOSSES, LossName, sum_by_rows
 from headstart.training.states import Batch, shift

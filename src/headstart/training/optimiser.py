@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from headstart.backends.torch.trainable import TrainableLinear
 from headstart.errors import ConfigError
-from headstart.models.trainable import TrainableLinear
 from headstart.training.objective import trainable
 
 OptimiserName = Literal["muon", "adamw"]

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.models.heads.parallel import ParallelHeads, token_rows
-from headstart.models.heads.saving import save_head
-from headstart.models.heads.tables import TargetTables
+from headstart.heads.parallel import ParallelHeads, token_rows
+from headstart.heads.saving import save_head
+from headstart.heads.tables import TargetTables
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch, shift

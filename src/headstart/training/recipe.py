@@ -12,17 +12,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.backend import Backend
+from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import ConfigError
+from headstart.heads.eagle import EagleHead
+from headstart.heads.files import CONFIG_FILE
+from headstart.heads.tables import TargetTables
 from headstart.lending import identity_of
 from headstart.loading import Model, Precision, load_model
 from headstart.memory import free_bytes, keep_freed
-from headstart.models.backend import FINAL_TAP, Backend
-from headstart.models.heads.eagle import EagleHead
-from headstart.models.heads.files import CONFIG_FILE
-from headstart.models.heads.tables import TargetTables
-from headstart.models.torch_backend import TorchBackend
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
+from headstart.passes import FINAL_TAP
 from headstart.training.beginning import begin_from, load_known
 from headstart.training.budget import Budget, Costs, try_steps, write_fitting
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headstart.models.backend import FINAL_TAP, Backend
+from headstart.backend import Backend
+from headstart.passes import FINAL_TAP
 from headstart.runner import BLOCK_SIZE, ModelRunner, Span, Wanted
 from headstart.training.packs import Pack
 

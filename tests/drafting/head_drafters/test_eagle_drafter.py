@@ -14,16 +14,16 @@ import torch
 from drafting_toys import ToySequence, shape
 from head_toys import HIDDEN, head_context, head_drafter, random_eagle, state_after, with_states
 
+from headstart.backends.torch.kit import TorchKit
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter, HeadDrafter
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
-from headstart.models.backend import TapStates
-from headstart.models.heads.head_pass import DraftRows
-from headstart.models.heads.saving import save_head
-from headstart.models.torch_kit import TorchKit
+from headstart.heads.head_pass import DraftRows
+from headstart.heads.saving import save_head
+from headstart.passes import TapStates
 from headstart.sampling.params import SamplingParams
 
 VOCAB = 12
@@ -262,7 +262,7 @@ def _scores(
     """Log-probabilities of all paths of one and two tokens, by the module itself over whole sequences."""
     from head_toys import random_tables
 
-    from headstart.models.rotary import RotaryTable
+    from headstart.layers.rotary import RotaryTable
 
     embedding = random_tables(VOCAB).embedding
     states = true_states(drafter, tokens, range(len(tokens) - 1))

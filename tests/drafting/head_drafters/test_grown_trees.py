@@ -12,20 +12,20 @@ import torch
 from drafting_toys import ToySequence
 from head_toys import head_target, shake
 
+from headstart.backends.native.growth import NativeGrowth
+from headstart.backends.native.heads import NativeEaglePass
+from headstart.backends.native.loader import load_library
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.eagle import Eagle2Drafter
 from headstart.drafting.registry import create_drafter
-from headstart.models.backend import TapStates
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.head_pass import DraftRoot, GrownTree
+from headstart.heads.saving import save_head
+from headstart.heads.tables import TargetTables
 from headstart.models.config import RopeConfig
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.head_pass import DraftRoot, GrownTree
-from headstart.models.heads.saving import save_head
-from headstart.models.heads.tables import TargetTables
-from headstart.native.growth import NativeGrowth
-from headstart.native.heads import NativeEaglePass
-from headstart.native.loader import load_library
+from headstart.passes import TapStates
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
 from mapped_heads import map_rows, output_rows

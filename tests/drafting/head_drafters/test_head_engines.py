@@ -9,17 +9,17 @@ import pytest
 import torch
 from head_toys import shake
 
+from headstart.backends.native.heads import NativeEaglePass
+from headstart.backends.native.loader import load_library
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter
 from headstart.engine.outputs import Completion
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.parallel import ParallelConfig, ParallelHeads
+from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
-from headstart.models.heads.eagle import EagleHead, eagle_config
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.parallel import ParallelConfig, ParallelHeads
-from headstart.models.heads.saving import save_head
-from headstart.native.heads import NativeEaglePass
-from headstart.native.loader import load_library
 from headstart.sampling.params import SamplingParams
 from tiny_checkpoint import write_tiny_model
 

@@ -15,8 +15,8 @@ from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome
 from headstart.drafting.head_drafters.medusa import MedusaOptions
 from headstart.errors import ConfigError
-from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.parallel import ParallelHeads, token_rows
+from headstart.heads.parallel import ParallelHeads, token_rows
+from headstart.passes import FINAL_TAP
 from headstart.sampling.params import SamplingParams
 from toys import ToyBackend
 

@@ -14,8 +14,8 @@ from headstart.drafting.base import DraftBudget, Drafter
 from headstart.drafting.head_drafters.lookahead_embeddings import PassOptions
 from headstart.drafting.registry import create_drafter
 from headstart.errors import CheckpointError, ConfigError
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
-from headstart.models.heads.saving import save_head
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.saving import save_head
 
 VOCAB = 12
 TARGET = second_order_target(VOCAB)

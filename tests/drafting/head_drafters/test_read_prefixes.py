@@ -12,13 +12,13 @@ import torch
 from drafting_toys import ToySequence, shape
 from head_toys import head_context, random_eagle, with_states
 
+from headstart.backends.torch.eagle_pass import TorchDraftCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView
 from headstart.drafting.head_drafters.eagle import HeadDrafter
 from headstart.drafting.registry import create_drafter
-from headstart.models.heads.eagle_pass import TorchDraftCache
-from headstart.models.heads.saving import save_head
+from headstart.heads.saving import save_head
 from headstart.runner import ModelRunner
 
 VOCAB, BLOCK = 12, 8

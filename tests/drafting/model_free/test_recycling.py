@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
-from headstart.drafting.model_free.recycling import (
-    LEVEL_SIZES,
-    RANK_PROBABILITIES,
-    RecyclingDrafter,
-    RecyclingOptions,
-)
+from headstart.drafting.model_free.recycling import LEVEL_SIZES, RANK_PROBABILITIES, RecyclingDrafter, RecyclingOptions
 from headstart.drafting.tree_templates import rank_tree
 from headstart.errors import ConfigError
 

@@ -13,7 +13,7 @@ from headstart.analysis.workbench import Contender, Workbench
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
-from headstart.models.backend import path_lengths
+from headstart.passes import path_lengths
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
 from headstart.verification.base import VerifyRule

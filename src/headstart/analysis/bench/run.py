@@ -16,6 +16,7 @@ from headstart.analysis.bench.extent import Pace
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
+from headstart.backend import Backend
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
 from headstart.engine.engine import Engine
@@ -23,9 +24,9 @@ from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError, HeadstartError
 from headstart.loading import Model
-from headstart.models.backend import Backend, IntArray
-from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.passes import IntArray
 from headstart.sampling.params import SamplingParams
+from headstart.stretch import RoundRecord, StretchLimits, StretchPart
 
 _WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 _STREAM_BYTES = 1 << 29

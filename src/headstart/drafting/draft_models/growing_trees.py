@@ -19,7 +19,7 @@ from torch import Tensor
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.drafting.base import SequenceView
 from headstart.drafting.draft_models.draft_law import DraftLaw
-from headstart.models.backend import IntArray
+from headstart.passes import IntArray
 from headstart.runner import Span
 from headstart.sampling.noise import Stream
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from torch import Tensor
 
+from headstart.backend import Backend
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
 from headstart.drafting.common_prefix import common_prefix
@@ -23,7 +24,6 @@ from headstart.drafting.draft_models.draft_law import DraftLaws
 from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
-from headstart.models.backend import Backend
 from headstart.runner import Span
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams

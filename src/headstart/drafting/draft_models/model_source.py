@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from headstart.backend import Backend
 from headstart.drafting.context import DraftContext, TextEncoder
 from headstart.drafting.draft_models.draft_law import DraftLawOptions
 from headstart.drafting.draft_models.second_model import SecondModel
 from headstart.drafting.options import require
 from headstart.memory import require_room
-from headstart.models.backend import Backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weights import spread_layers
 from headstart.runner import ModelRunner, cache_bytes_per_token

@@ -1,1 +1,1 @@
-"""Drafters that run a trained head (the heads themselves are in ``models/heads/``)."""
+"""Drafters that run a trained head (the heads themselves are in ``heads/``)."""

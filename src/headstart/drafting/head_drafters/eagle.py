@@ -36,11 +36,11 @@ from headstart.drafting.head_drafters.read_prefixes import ReadPrefixes
 from headstart.drafting.head_drafters.reading import Features, Reading
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import rank_tree
-from headstart.models.backend import IntArray
-from headstart.models.heads.context_vocabulary import context_vocabulary
-from headstart.models.heads.eagle import EagleConfig, EagleHead
-from headstart.models.heads.head_pass import DraftRoot, DraftRows, HeadPart, HeadPass
-from headstart.models.stretch import Guesser, StretchLimits, StretchPart
+from headstart.heads.context_vocabulary import context_vocabulary
+from headstart.heads.eagle import EagleConfig, EagleHead
+from headstart.heads.head_pass import DraftRoot, DraftRows, HeadPart, HeadPass
+from headstart.passes import IntArray
+from headstart.stretch import Guesser, StretchLimits, StretchPart
 
 _EAGER_ROWS = 64
 """This many unread rows of a sequence are read as they come, which bounds the memory of long prompts; fewer wait until

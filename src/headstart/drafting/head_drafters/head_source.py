@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from headstart.backend import BackendKit
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_trees import ConfidenceTrees
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
-from headstart.models.backend_kit import BackendKit
+from headstart.heads.loading import Head, check_format, kind_of, load_head, trained_for
 from headstart.models.files import local_path
-from headstart.models.heads.loading import Head, check_format, kind_of, load_head, trained_for
 
 HeadKind = TypeVar("HeadKind", bound=Head)
 

@@ -19,8 +19,8 @@ from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, Tar
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import check_head, open_head
 from headstart.drafting.options import require
-from headstart.models.backend import RowInputs
-from headstart.models.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
+from headstart.passes import RowInputs
 
 
 @dataclass(frozen=True)

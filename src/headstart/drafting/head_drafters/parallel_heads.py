@@ -18,8 +18,8 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import HeadTrees
-from headstart.models.backend import FINAL_TAP
-from headstart.models.heads.parallel import ParallelHeads, ParallelKind
+from headstart.heads.parallel import ParallelHeads, ParallelKind
+from headstart.passes import FINAL_TAP
 
 
 class ParallelHeadsDrafter:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from headstart.drafting.head_drafters.reading import Features, Reading
-from headstart.models.heads.head_pass import DraftCache
+from headstart.heads.head_pass import DraftCache
 
 Key = tuple[Hashable, tuple[int, ...]]
 """The block before (the scope, before the first), and the block's tokens."""

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.drafting.base import SequenceView
-from headstart.models.backend import IntArray
-from headstart.models.heads.context_vocabulary import ContextTokens
-from headstart.models.heads.head_pass import DraftCache, HeadPart
+from headstart.heads.context_vocabulary import ContextTokens
+from headstart.heads.head_pass import DraftCache, HeadPart
+from headstart.passes import IntArray
 
 Features = NDArray[np.float32]
 

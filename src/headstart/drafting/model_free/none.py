@@ -8,7 +8,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions
-from headstart.models.stretch import StretchLimits, StretchPart
+from headstart.stretch import StretchLimits, StretchPart
 
 
 class NoDrafter:

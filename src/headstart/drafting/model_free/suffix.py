@@ -15,6 +15,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from headstart.backend import TextIndex
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext, ScopedMemory
@@ -29,8 +30,7 @@ from headstart.drafting.model_free.continuations import (
 )
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
-from headstart.models.backend_kit import TextIndex
-from headstart.models.stretch import Guesser, StretchLimits, StretchPart
+from headstart.stretch import Guesser, StretchLimits, StretchPart
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import (
-    DraftBudget,
-    RoundOutcome,
-    SequenceView,
-    TargetSignals,
-    bytes_of,
-)
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, bytes_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
@@ -35,8 +29,8 @@ from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, 
 from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
-from headstart.models.stretch import RoundRecord, StretchLimits, StretchPart
 from headstart.phases import phase
+from headstart.stretch import RoundRecord, StretchLimits, StretchPart
 
 _STRANGERS = 2
 """Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""

@@ -11,7 +11,7 @@ from headstart.drafting.base import SequenceView, offers_stretches, stretch_part
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.round_costs import PLAIN_EVERY, RoundCosts, TreeSize
-from headstart.models.stretch import MOST_GUESSERS, CutPlan, Guesser, RoundRecord, StretchLimits
+from headstart.stretch import MOST_GUESSERS, CutPlan, Guesser, RoundRecord, StretchLimits
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What computes passes: one room for each backend."""

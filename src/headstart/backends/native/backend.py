@@ -1,0 +1,210 @@
+"""A ``Backend`` whose pass is one call of the native library."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from functools import cache
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headstart.backend import BackendKit
+from headstart.backends.native.kit import NativeKit
+from headstart.backends.native.library import Pass
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.packed_model import PackedModel
+from headstart.backends.native.packing import RopeTables, address, as_float32, as_int32
+from headstart.backends.native.precision import Precision
+from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
+from headstart.backends.native.stretch import NativeStretches
+from headstart.backends.native.team import team_size
+from headstart.errors import ConfigError
+from headstart.models.config import ModelConfig
+from headstart.models.weights import DecoderWeights
+from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+
+logger = logging.getLogger(__name__)
+
+
+def supports(config: ModelConfig) -> str | None:
+    """None if the native pass can run such a model, else the reason in a few words."""
+    if config.head_dim % 32 or config.head_dim > 256:
+        return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
+    if config.num_heads % config.num_kv_heads:
+        return f"{config.num_heads} heads do not share {config.num_kv_heads} kv heads evenly"
+    for rope in config.ropes:
+        if rope.dim % 32 or rope.dim > config.head_dim:
+            return f"{rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
+    return None
+
+
+def native_backend(
+    config: ModelConfig, weights: DecoderWeights, precision: Precision = "bf16", threads: int | None = None
+) -> NativeBackend | None:
+    """The native backend where it applies, else None and one log line that says why."""
+    reason = supports(config)
+    if reason is not None:
+        logger.warning("no native path for %s, using PyTorch: %s", config.name or config.family, reason)
+        return None
+    if load_library() is None:  # which has said why
+        return None
+    return NativeBackend(config, weights, precision, threads)
+
+
+class NativeBackend:
+    """A decoder packed for this machine's processor.
+
+    Rows are computed to the same bits in every pass: alone or with others, chunked or not, as a chain or in a tree,
+    with any number of threads. Hidden rows (taps) are float32. One pass at a time, from one thread.
+
+    Args:
+        config: the model; ``supports(config)`` must be None.
+        weights: read while packing, not kept.
+        precision: how weights and activations are held.
+        threads: team size, None for ``backends.native.team``'s.
+        isa: instruction set to use instead of the fastest (see ``load_library``).
+
+    Raises:
+        ConfigError: the model is not supported, or there is no native path on this machine.
+    """
+
+    exact_rows = True
+    finds_best = True
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        precision: Precision = "bf16",
+        threads: int | None = None,
+        isa: str | None = None,
+    ) -> None:
+        reason = supports(config)
+        if reason is not None:
+            raise ConfigError(f"the native pass cannot run {config.name or config.family}: {reason}; use PyTorch")
+        library = load_library(isa)
+        if library is None:
+            raise ConfigError("there is no native path on this machine; use PyTorch")
+        self.config = config
+        self.threads = threads or team_size()
+        self._library = library
+        self.kit: BackendKit = NativeKit(library)
+        packed = PackedModel(self, library, config, weights, precision, self.threads)
+        self.name = f"native-{library.isa}-{packed.name}"
+        self.handle = packed.handle
+        self.rounding = packed.rounding
+        self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
+        self._no_logits = torch.empty(0, config.vocab_size)
+        self.stretches = NativeStretches(library, self.handle, self._ropes)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._library.bytes(self.handle))
+
+    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS) -> KVStorage:
+        """Zero-filled storage.
+
+        Raises:
+            ConfigError: ``block_size`` is no multiple of 32, or memory is short.
+        """
+        return NativeStorage(self._library, self.handle, num_blocks, block_size)
+
+    def read_seconds(self) -> float:
+        """Seconds that one read of all weights took just now: the floor of a pass."""
+        return float(self._library.read_seconds(self.handle))
+
+    def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
+        """Run one pass.
+
+        Raises:
+            TypeError: the storage is another backend's.
+            ValueError: the batch's tables contradict each other or the cache.
+        """
+        if not isinstance(storage, NativeStorage) or storage.model != self.handle:
+            raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
+        rows, wanted = len(batch.tokens), len(batch.logit_rows)
+        depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
+        _check_lengths(batch)
+        tables = (
+            batch.tokens,
+            batch.parents,
+            batch.row_starts,
+            batch.cached_lengths,
+            batch.block_tables,
+            batch.logit_rows,
+            batch.best_rows,
+        )
+        # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
+        flat = as_int32(np.concatenate((*tables, _tap_table(batch.taps)), axis=None))
+        tokens, *others = accumulate([table.size * flat.itemsize for table in tables], initial=address(flat))
+        # No row lies further on than all rows in a chain.
+        self._ropes.reach(max(batch.cached_lengths.tolist(), default=0) + rows)
+        logits = torch.empty(wanted, self.config.vocab_size) if wanted else self._no_logits
+        best = np.empty(len(batch.best_rows), np.int32)
+        hidden, taps = NO_STATES, None
+        if batch.taps:
+            hidden = TapStates(batch.taps, np.empty((len(batch.taps), rows, self.config.hidden_size), np.float32))
+            first, size = address(hidden.states), hidden.states.strides[0]
+            taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
+        inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
+        arguments = Pass(
+            rows,
+            batch.num_sequences,
+            batch.block_tables.shape[1],
+            storage.pages_per_block,
+            wanted,
+            len(best),
+            depth,
+            len(batch.taps),
+            tokens,
+            None,
+            *others,
+            None if inputs is None else inputs.data_ptr(),
+            0,
+            0,
+            None,
+            logits.data_ptr() if wanted else None,
+            address(best),
+            taps,
+        )
+        error = self._library.forward(self.handle, storage.handle, ctypes.byref(arguments))
+        if error is not None:
+            raise ValueError(f"the pass cannot run: {error.decode()}")
+        return PassOutput(logits, hidden, best)
+
+    def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:
+        """float32 [row, hidden] what the first layer reads: the library takes all rows' inputs, or none."""
+        wanted = (len(given.rows), self.config.hidden_size)
+        if given.values.shape != wanted:
+            raise ValueError(f"inputs are {tuple(given.values.shape)}; rows x hidden is {wanted}")
+        tokens, positions, rows = (as_int32(each) for each in (batch.tokens, batch.positions, given.rows))
+        values = as_float32(given.values)
+        inputs = torch.empty(len(tokens), self.config.hidden_size)
+        self._library.first_inputs(
+            self.handle,
+            address(tokens),
+            address(positions),
+            len(tokens),
+            address(rows),
+            len(rows),
+            values.data_ptr(),
+            inputs.data_ptr(),
+        )
+        return inputs
+
+
+@cache
+def _tap_table(taps: tuple[int, ...]) -> IntArray:
+    return np.array(taps, np.int32)
+
+
+def _check_lengths(batch: PassBatch) -> None:
+    """The library trusts lengths; everything else it checks itself."""
+    rows, sequences = len(batch.tokens), len(batch.cached_lengths)
+    if len(batch.parents) != rows:
+        raise ValueError(f"parents do not have one entry for each of {rows} rows")
+    if len(batch.row_starts) != sequences + 1 or len(batch.block_tables) != sequences:
+        raise ValueError(f"row_starts and block_tables do not fit {sequences} sequences")

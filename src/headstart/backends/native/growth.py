@@ -1,0 +1,225 @@
+"""Whole drafts of an EAGLE head in one native call (``src/draft.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
+from headstart.backends.native.library import Context, Draft, Drafted, Head, Library, Vocabulary
+from headstart.backends.native.packing import RopeTables, address, as_int32
+from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
+from headstart.heads.eagle import EagleConfig
+from headstart.heads.head_pass import DraftRoot, GrownTree, RowScores
+from headstart.passes import IntArray
+
+
+class NativeHeadPart:
+    """A head's part in a stretch, and the memory that the library reads and writes for it."""
+
+    def __init__(
+        self, isa: str, part: Head, features: NDArray[np.float32], bounds: NDArray[np.float64], root: DraftRoot
+    ) -> None:
+        self.isa = isa
+        self.part = part
+        self._features, self._bounds, self._root = features, bounds, root
+        part.bound = address(bounds)
+
+    @property
+    def known(self) -> int:
+        """Positions whose true states have come."""
+        return int(self.part.cached + self.part.unread)
+
+    @property
+    def read(self) -> int:
+        """True rows in the cache."""
+        return int(self.part.cached)
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """[row, features] of the last known positions, as many as are held."""
+        return self._features[: self.part.held]
+
+
+class NativeGrowth:
+    """Grows drafts from the likeliest paths (``Growth``).
+
+    Args:
+        model: the packed head.
+        pages: of its caches.
+        ropes: its tables.
+        width, ids: see ``HeadPass.growth``.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        model: int,
+        config: EagleConfig,
+        pages: PagePool,
+        ropes: RopeTables,
+        width: int,
+        ids: IntArray,
+    ) -> None:
+        self._library = library
+        self._model = model
+        self._features = config.target_hidden_size * len(config.taps)
+        self._pages = pages
+        self._ropes = ropes
+        self._width = width
+        self._ids = as_int32(ids)
+        self._vocab = config.draft_vocab_size
+        self._logits = torch.empty(0)
+        self._draft = Draft(
+            width=width,
+            state_tap=-1 if config.norm_output else config.num_layers,
+            target_ids=address(self._ids),
+        )
+        self._drafted = (Drafted * 0)()
+
+    def grow(
+        self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
+    ) -> list[GrownTree]:
+        """See ``Growth``."""
+        self._reserve(len(roots), max(map(len, _contexts(roots)), default=0))
+        self._draft.least, self._draft.least_of_parents = bounds
+        trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
+        if scores is None:
+            self._run(0, max(root.depth for root in roots))
+        else:
+            self._run(0, 0)
+            level = 0
+            while self._rescore(len(roots), scores, level := level + 1):
+                self._run(level, level)
+        grown = []
+        for drafted, root, tree in zip(self._drafted, roots, trees, strict=False):
+            root.cache.rows = drafted.cached + drafted.unread
+            tokens, parents, path_scores = tree[:, : drafted.found]
+            grown.append(GrownTree(tokens, parents, path_scores.view(np.float32)))
+        return grown
+
+    def parts(
+        self,
+        roots: Sequence[DraftRoot],
+        bounds: tuple[float, float],
+        grades: Sequence[float],
+        room: Sequence[int],
+        asked: Sequence[bool],
+    ) -> list[NativeHeadPart]:
+        """See ``Growth``."""
+        further = [
+            root.context.reserve(more) for root, more in zip(roots, room, strict=True) if root.context is not None
+        ]
+        self._reserve(len(roots), max(further, default=0))
+        draft = Draft.from_buffer_copy(self._draft)
+        draft.least, draft.least_of_parents = bounds
+        bound = np.array(grades, np.float64)
+        # All room first: where the pages' memory grows, it moves.
+        for root, positions in zip(roots, room, strict=True):
+            rows = root.cache.rows + len(root.tokens) + positions
+            _cache_of(root).reserve(rows + root.depth * self._width)
+            self._ropes.reach(rows + root.depth)
+        return [self._part(draft, bound, *each) for each in zip(roots, room, asked, strict=True)]
+
+    def _part(
+        self, draft: Draft, bound: NDArray[np.float64], root: DraftRoot, room: int, asked: bool
+    ) -> NativeHeadPart:
+        cache, unread = _cache_of(root), len(root.tokens)
+        features = np.empty((unread + room, self._features), np.float32)
+        features[:unread] = root.features
+        part = Head(
+            model=self._model,
+            cache=self._pages.storage.handle,
+            draft=ctypes.pointer(draft),
+            asked=asked,
+            depth=root.depth,
+            nodes=root.nodes,
+            cached=cache.rows,
+            unread=unread,
+            pages=len(cache.pages),
+            page_table=address(cache.pages),
+            context=_context_of(root),
+            held=unread,
+            room=unread + room,
+            features=address(features),
+            tokens=address(root.tokens),
+            bounds=len(bound),
+        )
+        return NativeHeadPart(self._library.isa, part, features, bound, root)
+
+    def _reserve(self, count: int, further: int) -> None:
+        """Make room for drafts of this many sequences, and for the logits of so many context tokens of each."""
+        columns = self._vocab + further
+        if count > len(self._drafted):
+            self._drafted = (Drafted * count)()
+            self._draft.drafted = self._drafted
+        if count * self._width * columns > len(self._logits):
+            self._logits = torch.empty(count * self._width * columns)
+            self._draft.logits = self._logits.data_ptr()
+        self._draft.sequences, self._draft.columns = count, columns
+
+    def _enter(self, drafted: Drafted, root: DraftRoot) -> IntArray:
+        """Tell the library of one sequence; where its tree will be written, scores as the bits of floats."""
+        cache, tokens, features = _cache_of(root), root.tokens, root.features
+        if features.shape != (len(tokens), self._features) or features.dtype != np.float32 or not len(tokens):
+            raise ValueError(f"features are {features.dtype} {features.shape}; float32 rows x features is needed")
+        rows = cache.rows + len(tokens)
+        cache.reserve(rows + (root.depth - 1) * self._width)
+        self._ropes.reach(rows + root.depth)
+        tree = np.empty((3, root.nodes), np.int32)
+        drafted.cached, drafted.unread = cache.rows, len(tokens)
+        drafted.depth, drafted.nodes = root.depth, root.nodes
+        drafted.context = _context_of(root)
+        drafted.pages, drafted.page_table = len(cache.pages), address(cache.pages)
+        drafted.tokens, drafted.features = address(tokens), address(features)
+        first, size = address(tree), tree.strides[0]
+        drafted.node_tokens, drafted.node_parents, drafted.node_scores = first, first + size, first + 2 * size
+        return tree
+
+    def _rescore(self, count: int, scores: RowScores, level: int) -> bool:
+        """Put scores in the place of the logits that the level grows from; False where no tree goes on."""
+        first, columns = 0, self._draft.columns
+        logits = self._logits[: len(self._logits) // columns * columns].view(-1, columns)
+        for place in range(count):
+            rows = logits[first : (first := first + self._drafted[place].beams)]
+            if len(rows):
+                rows.copy_(scores(place, rows, level))
+        return first > 0
+
+    def _run(self, first: int, last: int) -> None:
+        error = self._library.draft(self._model, self._pages.storage.handle, ctypes.byref(self._draft), first, last)
+        if error is not None:
+            raise ValueError(f"the head cannot draft: {error.decode()}")
+
+
+def _cache_of(root: DraftRoot) -> NativeDraftCache:
+    assert isinstance(root.cache, NativeDraftCache)
+    return root.cache
+
+
+def told_of(vocabulary: ContextVocabulary) -> Vocabulary:
+    """What the library is told of a vocabulary, which the caller keeps alive."""
+    return Vocabulary(
+        vocabulary.map.shape[1],
+        vocabulary.bias,
+        address(vocabulary.lacks),
+        vocabulary.table.data_ptr(),
+        vocabulary.map.data_ptr(),
+    )
+
+
+def _context_of(root: DraftRoot) -> ctypes._Pointer[Context] | None:
+    """What the library is told of a root's context tokens; the root keeps them alive."""
+    if root.context is None:
+        return None
+    tokens, rows = root.context.buffers
+    vocabulary = ctypes.pointer(told_of(root.context.vocabulary))
+    return ctypes.pointer(Context(vocabulary, len(root.context), len(tokens), address(tokens), rows.data_ptr()))
+
+
+def _contexts(roots: Sequence[DraftRoot]) -> list[ContextTokens]:
+    return [root.context for root in roots if root.context is not None]

@@ -1,0 +1,69 @@
+"""``BackendKit`` by the native library, for targets whose passes run on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headstart.backends.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
+from headstart.backends.native.library import Library
+from headstart.backends.native.precision import Precision
+from headstart.backends.native.sampling import NativeRows
+from headstart.backends.native.suffix_text import NativeSuffixText
+from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.kit import TorchKit
+from headstart.backends.torch.parallel_pass import ParallelPass
+from headstart.heads.eagle import EagleHead
+from headstart.heads.parallel import ParallelHeads
+from headstart.heads.tables import TargetTables
+
+
+class NativeKit:
+    """Heads, rows of logits and indexed texts in compiled code; a head that it cannot run is left to PyTorch."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self.rows = NativeRows(library)
+
+    @property
+    def has_cheap_rows(self) -> bool:
+        """See ``BackendKit``."""
+        return self._library.has_matrix_unit
+
+    def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> NativeEaglePass | EaglePass:
+        """See ``BackendKit``."""
+        if supports_head(head.config) is not None:
+            return TorchKit().head_pass(head, tables, precision)
+        return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
+
+    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
+        """See ``BackendKit``."""
+        kit = native_kit(_named(precision), isa=self._library.isa)
+        assert kit is not None  # the library is there
+        return ParallelPass(heads, tables, kit)
+
+    def text_index(
+        self,
+        max_depth: int,
+        *,
+        matches: Sequence[float],
+        ratios: Sequence[float],
+        factor: float,
+        offset: float,
+        min_probability: float,
+        nodes: int,
+    ) -> NativeSuffixText:
+        """See ``BackendKit``."""
+        return NativeSuffixText(
+            self._library,
+            max_depth,
+            matches=matches,
+            ratios=ratios,
+            factor=factor,
+            offset=offset,
+            min_probability=min_probability,
+            nodes=nodes,
+        )
+
+
+def _named(precision: str) -> Precision:
+    return FASTEST_PRECISION if precision == "auto" else precision  # type: ignore[return-value]

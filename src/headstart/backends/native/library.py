@@ -1,0 +1,268 @@
+"""The C interface of ``src/api.h`` as ctypes sees it."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_uint32, c_void_p
+from typing import TYPE_CHECKING
+
+from headstart.backends.native.isa import InstructionSet
+
+
+class Shape(Structure):
+    """``HeadstartShape``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
+        *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
+        *((name, c_int32) for name in ("entry", "features", "tokens")),
+        *((name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")),
+        *((name, c_float) for name in ("embedding_scale", "tap_scale")),
+    )
+
+
+class Pass(Structure):
+    """``HeadstartPass``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("rows", "sequences", "blocks_per_sequence", "pages_per_block")),
+        *((name, c_int32) for name in ("wanted", "best", "layers", "taps")),
+        *((name, c_void_p) for name in ("tokens", "positions", "parents", "row_starts", "cached_lengths")),
+        *((name, c_void_p) for name in ("block_tables", "logit_rows", "best_rows", "tap_layers", "inputs")),
+        *((name, c_int32) for name in ("true_features", "path_length")),
+        *((name, c_void_p) for name in ("paths", "logits", "best_ids")),
+        ("tap_rows", POINTER(c_void_p)),
+        *((name, c_int32) for name in ("logit_stride", "lean")),
+    )
+
+
+class Rows(Structure):
+    """``HeadstartRows``."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("data", "order")),
+        ("row_bytes", c_int64),
+        *((name, c_int32) for name in ("kind", "rows")),
+    )
+
+
+class Noise(Structure):
+    """``HeadstartNoise``."""
+
+    _fields_ = (("key", c_uint32 * 2), ("counter", c_uint32 * 3))
+
+
+class Sampling(Structure):
+    """``HeadstartSampling``."""
+
+    _fields_ = (
+        ("temperature", c_double),
+        ("depth", c_double),
+        ("top_p", c_double),
+        ("top_k", c_int32),
+        ("noise", Noise),
+    )
+
+
+class Vocabulary(Structure):
+    """``HeadstartVocabulary``."""
+
+    _fields_ = (
+        ("inputs", c_int32),
+        ("bias", c_float),
+        *((name, c_void_p) for name in ("lacks", "table", "map")),
+    )
+
+
+class Context(Structure):
+    """``HeadstartContext``."""
+
+    _fields_ = (
+        ("vocabulary", POINTER(Vocabulary)),
+        *((name, c_int32) for name in ("count", "room")),
+        *((name, c_void_p) for name in ("tokens", "rows")),
+    )
+
+
+class Drafted(Structure):
+    """``HeadstartDrafted``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("cached", "unread", "depth", "nodes", "pages", "found", "beams", "root")),
+        ("sampling", POINTER(Sampling)),
+        ("context", POINTER(Context)),
+        *((name, c_void_p) for name in ("page_table", "tokens", "features")),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_scores")),
+    )
+
+
+class Draft(Structure):
+    """``HeadstartDraft``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("sequences", "width", "state_tap", "columns")),
+        *((name, c_float) for name in ("least", "least_of_parents")),
+        *((name, c_void_p) for name in ("target_ids", "logits")),
+        ("drafted", POINTER(Drafted)),
+    )
+
+
+class Suffix(Structure):
+    """``HeadstartSuffix``."""
+
+    _fields_ = (
+        ("text", c_void_p),
+        *((name, c_double) for name in ("factor", "offset", "min_probability")),
+        *((name, c_int32) for name in ("nodes", "max_depth", "learnt")),
+    )
+
+
+class Head(Structure):
+    """``HeadstartHead``."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("model", "cache")),
+        ("draft", POINTER(Draft)),
+        *((name, c_int32) for name in ("asked", "depth", "nodes", "cached", "unread", "pages")),
+        ("page_table", c_void_p),
+        ("context", POINTER(Context)),
+        *((name, c_int32) for name in ("learnt", "held", "room")),
+        *((name, c_void_p) for name in ("features", "tokens")),
+        ("bounds", c_int32),
+        ("bound", c_void_p),
+    )
+
+
+class Guesser(Structure):
+    """``HeadstartGuesser``."""
+
+    _fields_ = (
+        ("suffix", POINTER(Suffix)),
+        ("head", POINTER(Head)),
+        ("rates", c_void_p),
+        *((name, c_int32) for name in ("judged", "room")),
+        ("judgements", c_void_p),
+    )
+
+
+class Plan(Structure):
+    """``HeadstartPlan``."""
+
+    _fields_ = (("merits", c_void_p), ("passes", c_int32), ("pass_seconds", c_void_p), ("other_seconds", c_double))
+
+
+class Round(Structure):
+    """``HeadstartRound``."""
+
+    _fields_ = (
+        ("draft_seconds", c_double * 2),
+        *((name, c_double) for name in ("pass_seconds", "walk_seconds", "other_seconds")),
+        *((name, c_double) for name in ("expected_tokens", "expected_seconds")),
+        ("row_seconds", c_double),
+    )
+
+
+class Span(Structure):
+    """``HeadstartSpan``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("asked", "drafted", "accepted", "token")),
+        *((name, c_int32 * 2) for name in ("verified", "judged")),
+        ("gains", c_double * 2),
+    )
+
+
+class Stretched(Structure):
+    """``HeadstartStretched``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("cached", "root", "room", "nodes", "depth", "most_tokens", "ends")),
+        ("end_tokens", c_void_p),
+        ("sampling", POINTER(Sampling)),
+        ("guessers", Guesser * 2),
+    )
+
+
+class Stretch(Structure):
+    """``HeadstartStretch``."""
+
+    _fields_ = (
+        ("sequences", c_int32),
+        ("stretched", POINTER(Stretched)),
+        *((name, c_int32) for name in ("blocks", "pages_per_block")),
+        ("block_tables", c_void_p),
+        ("most_rounds", c_int32),
+        ("most_seconds", c_double),
+        ("taps", c_int32),
+        ("tap_layers", c_void_p),
+        ("plan", POINTER(Plan)),
+        *((name, c_int32) for name in ("rounds", "at_fault")),
+        ("round", POINTER(Round)),
+        ("span", POINTER(Span)),
+        ("nodes", c_int32),
+        *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
+    )
+
+
+_SIGNATURES = {
+    "enable": (c_int, ()),
+    "create": (c_void_p, (POINTER(Shape), c_void_p)),
+    "plan": (None, (POINTER(Shape), c_void_p, c_void_p)),
+    "destroy": (None, (c_void_p,)),
+    "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
+    "set_linear": (None, (c_void_p, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
+    "losses": (None, (c_void_p, c_void_p)),
+    "set_layer": (None, (c_void_p, c_int, c_int, c_int)),
+    "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),
+    "set_embedding": (None, (c_void_p, POINTER(Rows), c_int, c_void_p, c_int)),
+    "first_inputs": (None, (c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p)),
+    "save": (c_char_p, (c_void_p, c_int, c_int64)),
+    "restore": (c_char_p, (c_void_p, c_int, c_int64)),
+    "bytes": (c_int64, (c_void_p,)),
+    "cache_create": (c_void_p, (c_void_p, c_int)),
+    "cache_destroy": (None, (c_void_p,)),
+    "cache_data": (c_void_p, (c_void_p,)),
+    "cache_bytes": (c_int64, (c_void_p,)),
+    "cache_move": (None, (c_void_p, c_void_p, c_void_p, c_int)),
+    "cache_copy": (None, (c_void_p, c_void_p, c_void_p, c_int)),
+    "forward": (c_char_p, (c_void_p, c_void_p, POINTER(Pass))),
+    "draft": (c_char_p, (c_void_p, c_void_p, POINTER(Draft), c_int, c_int)),
+    "stretch": (c_char_p, (c_void_p, c_void_p, POINTER(Stretch))),
+    "text_create": (c_void_p, (c_int, c_void_p, c_int, c_void_p, c_int)),
+    "text_destroy": (None, (c_void_p,)),
+    "text_start": (None, (c_void_p,)),
+    "text_extend": (c_int, (c_void_p, c_void_p, c_int)),
+    "text_guess": (c_int, (POINTER(Suffix), c_int, c_int, c_void_p, c_void_p, c_void_p)),
+    "noise_words": (None, (POINTER(Noise), c_void_p, c_int64, c_void_p)),
+    "contenders": (c_int, (c_void_p, c_int64, c_double, c_double, POINTER(Noise), c_void_p, c_int)),
+    "ranked": (c_float, (c_void_p, c_int64, c_int64)),
+    "mass": (c_double, (c_void_p, c_int64, c_float, c_double)),
+    "linear_create": (c_void_p, (c_int, c_int, c_int, c_int, POINTER(Rows), c_int, c_void_p, c_int)),
+    "linear_destroy": (None, (c_void_p,)),
+    "linear_bytes": (c_int64, (c_void_p,)),
+    "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),
+    "read_rows": (None, (POINTER(Rows), c_int, c_int, c_int, c_void_p)),
+    "context_rows": (None, (POINTER(Vocabulary), c_int, c_int, c_void_p, c_int, c_void_p)),
+    "best": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
+    "read_seconds": (c_double, (c_void_p,)),
+}
+
+
+class Library:
+    """One loaded library; each function of the interface is an attribute named without its prefix."""
+
+    def __init__(self, handle: ctypes.CDLL, isa: InstructionSet, file_name: str) -> None:
+        self.isa = isa.name
+        self.file_name = file_name
+        """Stands for everything that its behaviour depends on."""
+        self.has_matrix_unit = isa.has_matrix_unit
+        self.multiplies_bytes = isa.multiplies_bytes
+        self.blocks_pay = isa.blocks_pay
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(handle, f"headstart_{name}")
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> ctypes._CFuncPtr: ...  # type: ignore[name-defined]

@@ -1,0 +1,240 @@
+"""A decoder's weights in the library: from the cache of packed ones, or packed matrix by matrix from their file."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.backends.native.formats import BF16, KINDS, LINEARS, all_linears, blocks_bits, nearest_bits
+from headstart.backends.native.library import Library, Shape
+from headstart.backends.native.packed_cache import packed_cache
+from headstart.backends.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, address, expect, new_model
+from headstart.backends.native.precision import Precision, library_number
+from headstart.memory import readable, require_room
+from headstart.models.config import Activation, ModelConfig, NormKind
+from headstart.models.files import WeightsIdentity
+from headstart.models.stored import Matrix
+from headstart.models.weights import DecoderWeights
+
+_WHILE_PACKING = 64 << 20
+"""Bytes for what packing needs beside the weights: rows in floats, the process's own growth."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How far weights are from the file's: the root of the sum of squares, relative to the weights' own."""
+
+    packed: float
+    in_bf16: float
+    """What it would be."""
+
+
+class PackedModel:
+    """A model of the library with all its weights.
+
+    Args:
+        owner: with it the model is destroyed.
+        weights: read matrix by matrix, unless the cache has them; nothing of them is kept.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+
+    def __init__(
+        self,
+        owner: object,
+        library: Library,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        precision: Precision,
+        threads: int,
+    ) -> None:
+        self._library = library
+        self._config = config
+        if precision == "nearest":
+            self._bits = nearest_bits(weights, library.multiplies_bytes)
+            precision = "bf16" if (self._bits == BF16).all() else precision
+        else:
+            self._bits = blocks_bits(weights, precision == "blocks")
+        self._shape = _shape(config, precision, threads)
+        self.name = self._name(weights, precision)
+        self._require_room(weights)
+        self.handle = self._filled(weights)
+        if precision == "nearest" and (worse := self._worse_than_bf16()).any():
+            # Nothing that a quantiser writes comes to this; the law holds for what none would, too.
+            self._bits[worse] = BF16
+            self.name = self._name(weights, precision)
+            library.destroy(self.handle)
+            self.handle = self._filled(weights)
+        weakref.finalize(owner, library.destroy, self.handle)
+        self.rounding = self._rounding()
+
+    def _name(self, weights: DecoderWeights, precision: Precision) -> str:
+        """What ``nearest`` comes to."""
+        if precision != "nearest":
+            return precision
+        for name, as_stored in (("int4", False), ("blocks", True)):
+            if np.array_equal(self._bits, blocks_bits(weights, as_stored)):
+                return name
+        return "mixed"
+
+    def _require_room(self, weights: DecoderWeights) -> None:
+        config = self._config
+        planned = np.zeros(3, np.int64)
+        self._library.plan(ctypes.byref(self._shape), address(self._bits), address(planned))
+        matrices, head, screen = (int(each) for each in planned)
+        table = _table_bytes(weights.table, self._shape.precision == library_number("fp32"))
+        if weights.positions is not None:
+            table += 4 * weights.positions.numel()
+        loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in all_linears(weights))
+        parts = {"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading}
+        require_room(
+            sum(parts.values()),
+            f"{config.name or config.family} in {self.name} "
+            f"({', '.join(f'{name} {readable(size)}' for name, size in parts.items())})",
+            "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
+        )
+
+    def _filled(self, weights: DecoderWeights) -> int:
+        """A model with its weights, from the cache if it has them."""
+        library, identity = self._library, weights.identity
+        kept = None if identity is None else packed_cache()
+        if kept is None or identity is None:
+            return self._new(partial(self._pack, weights=weights))
+        key = self._key(identity)
+        found = self._new(lambda handle: kept.load(key, partial(_transfer, library.restore, handle)))
+        if found:
+            return found
+        handle = self._new(partial(self._pack, weights=weights))
+        if identity.holds():
+            kept.store(key, int(library.bytes(handle)), partial(_transfer, library.save, handle))
+        return handle
+
+    def _new(self, fill: Callable[[int], bool]) -> int:
+        """A model; 0 where ``fill`` could not fill it."""
+        handle = new_model(self._library, self._shape, f"{self._config.name} in {self.name}", self._bits)
+        filled = False
+        try:
+            filled = fill(handle)
+        finally:
+            if not filled:
+                self._library.destroy(handle)
+        return handle if filled else 0
+
+    @torch.inference_mode()
+    def _pack(self, handle: int, weights: DecoderWeights) -> bool:
+        config, library = self._config, self._library
+        for index, layer in enumerate(config.layers):
+            library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
+        packer = Packer(library, handle, config.norm_offset)
+        packer.norm(-1, FINAL_NORM, weights.final_norm)
+        packer.embedding(weights.table, weights.positions, keeps=True)
+        places = [(index, which) for index in range(config.num_layers) for which in range(len(LINEARS))]
+        places.append((-1, OUTPUT_HEAD))
+        linears = list(all_linears(weights))
+        for index, parts in enumerate(weights.layers):
+            packer.norms(index, parts)
+        for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
+            if following is not None:
+                expect(following.matrix)
+            packer.linear(place, which, linear)
+        return True
+
+    def _losses(self) -> NDArray[np.float64]:
+        losses = np.zeros((len(self._bits), 3))
+        self._library.losses(self.handle, address(losses))
+        return losses
+
+    def _worse_than_bf16(self) -> NDArray[np.bool_]:
+        lost, by_bf16, squares = self._losses().T
+        return np.asarray(lost > by_bf16 + 1e-10 * squares)
+
+    def _rounding(self) -> Rounding:
+        lost, by_bf16, squares = self._losses().sum(0)
+        return Rounding(0.0, 0.0) if squares == 0 else Rounding((lost / squares) ** 0.5, (by_bf16 / squares) ** 0.5)
+
+    def _key(self, identity: WeightsIdentity) -> str:
+        """For everything that packed weights depend on."""
+        key = hashlib.sha256()
+        for part in (str(identity), self._library.file_name, repr(self._config), _sources()):
+            key.update(part.encode() + b"\0")
+        key.update(bytes(self._shape) + self._bits.tobytes())
+        return key.hexdigest()
+
+
+def _transfer(function: Callable[[int, int, int], bytes | None], handle: int, file: int, start: int) -> str | None:
+    problem = function(handle, file, start)
+    return None if problem is None else problem.decode()
+
+
+@cache
+def _sources() -> str:
+    """Of what puts weights in order before the library packs them."""
+    here = Path(__file__).parent
+    rooms = (here, here.parent / "models", here.parent / "models" / "families")
+    digest = hashlib.sha256()
+    for path in sorted(path for room in rooms for path in room.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _table_bytes(table: Tensor | Matrix, in_full: bool) -> int:
+    """Of the embedding as it is kept."""
+    outputs, inputs = table.shape
+    if isinstance(table, Tensor):
+        return outputs * inputs * (table.itemsize if in_full else 2)
+    total = 0
+    for part in table.parts:
+        stored = part.stored
+        in_file = stored is not None and stored.type in KINDS
+        if stored is not None and in_file and (stored.in_blocks or in_full):
+            total += len(stored.data)
+        else:
+            total += part.rows * inputs * (4 if in_full else 2)
+    return total
+
+
+def _copied_bytes(matrix: Tensor | Matrix) -> int:
+    """Of what is read in floats as a whole: no form that the library knows."""
+    if isinstance(matrix, Tensor):
+        return 0
+    inputs = matrix.shape[1]
+    return sum(
+        2 * 4 * part.rows * inputs for part in matrix.parts if part.stored is None or part.stored.type not in KINDS
+    )
+
+
+def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
+    return Shape(
+        vocab=config.vocab_size,
+        hidden=config.hidden_size,
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        head_dim=config.head_dim,
+        mlp=config.mlp_size,
+        layers=config.num_layers,
+        precision=library_number(precision),
+        threads=threads,
+        norm=get_args(NormKind).index(config.norm),
+        activation=get_args(Activation).index(config.activation),
+        gated=config.gated_mlp,
+        parallel_residual=config.parallel_residual,
+        tokens=config.vocab_size,
+        norm_eps=config.norm_eps,
+        attention_scale=config.scale,
+        attention_softcap=config.attention_softcap or 0.0,
+        logit_softcap=config.logit_softcap or 0.0,
+        embedding_scale=config.embedding_scale,
+        tap_scale=config.tap_scale,
+    )

@@ -1,0 +1,212 @@
+"""Gives weights and tables to the native library in the form that its interface takes."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.backends.native.formats import KINDS, LINEARS
+from headstart.backends.native.library import Library, Rows, Shape
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.team import team_size
+from headstart.errors import ConfigError
+from headstart.models.config import RopeConfig
+from headstart.models.rope_frequencies import amplitude, inverse_frequencies
+from headstart.models.stored import Matrix, MatrixPart, StoredTensor
+from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.passes import IntArray
+
+NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
+"""Of a layer, by their numbers in the interface."""
+OUTPUT_HEAD, FUSE = range(2)
+FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
+"""Of no layer, likewise."""
+
+
+def as_int32(values: IntArray) -> IntArray:
+    """The same shape as contiguous int32; a copy only where needed."""
+    return np.ascontiguousarray(values, dtype=np.int32)
+
+
+def address(array: NDArray[np.generic]) -> int:
+    """Of the first element of a contiguous array. The caller keeps it alive as long as the address is used."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # read-only, or empty: four times as slow
+        return int(array.__array_interface__["data"][0])
+
+
+def as_float32(tensor: Tensor) -> Tensor:
+    """The same shape as contiguous float32 on the CPU, without gradients."""
+    return tensor.detach().to("cpu", torch.float32).contiguous()
+
+
+def as_matrix(weight: Tensor) -> Tensor:
+    """bfloat16 as it is, anything else as float32; contiguous."""
+    weight = weight.detach().cpu()
+    return (weight if weight.dtype is torch.bfloat16 else weight.float()).contiguous()
+
+
+def create_model(owner: object, library: Library, shape: Shape, name: str) -> int:
+    """A model of the library without weights yet, destroyed with its owner; blocks have levels of 4 bits.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+    handle = new_model(library, shape, name, np.full(shape.layers * len(LINEARS) + 1, 4, np.uint8))
+    weakref.finalize(owner, library.destroy, handle)
+    return handle
+
+
+def new_model(library: Library, shape: Shape, name: str, bits: NDArray[np.uint8]) -> int:
+    """The same for the caller to destroy; ``bits`` as ``formats`` gives them.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+    handle: int | None = library.create(ctypes.byref(shape), address(bits))
+    if not handle:
+        raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model, or fewer bits")
+    return handle
+
+
+class RowTable:
+    """A matrix as the library reads it, and what has to live meanwhile."""
+
+    def __init__(self, matrix: Tensor | Matrix) -> None:
+        self._alive: list[object] = []
+        parts = [self._tensor(matrix)] if isinstance(matrix, Tensor) else [self._part(each) for each in matrix.parts]
+        self.rows = (Rows * len(parts))(*parts)
+        self.count = len(parts)
+
+    def _part(self, part: MatrixPart) -> Rows:
+        stored = part.stored
+        if stored is None or stored.type not in KINDS:
+            return self._tensor(part.read())
+        self._alive += [stored.data, part.order]
+        order = None if part.order is None else address(part.order)
+        return Rows(address(stored.data), order, len(stored.data) // part.rows, KINDS[stored.type], part.rows)
+
+    def _tensor(self, weight: Tensor) -> Rows:
+        weight = as_matrix(weight)
+        self._alive.append(weight)
+        kind = KINDS["BF16" if weight.dtype is torch.bfloat16 else "F32"]
+        return Rows(weight.data_ptr(), None, weight.shape[1] * weight.itemsize, kind, len(weight))
+
+
+def read_matrix(matrix: Matrix, dtype: torch.dtype) -> Tensor:
+    """[out, in] what ``matrix.tensor()`` gives, by the library where there is one: it takes a tenth of the time."""
+    library = load_library()
+    stored = _stored_parts(matrix)
+    if library is None or len(stored) < len(matrix.parts) or not all(each.type in KINDS for each in stored):
+        return matrix.tensor()
+    tensor = torch.empty(matrix.shape)
+    table = RowTable(matrix)
+    library.read_rows(table.rows, table.count, matrix.shape[1], team_size(), tensor.data_ptr())
+    return tensor.to(dtype)
+
+
+def expect(matrix: Tensor | Matrix) -> None:
+    """Have it read from disk; it is packed next."""
+    for stored in _stored_parts(matrix):
+        stored.expect()
+
+
+def release(matrix: Tensor | Matrix) -> None:
+    """It is packed: what was mapped of its file is given back."""
+    for stored in _stored_parts(matrix):
+        stored.release()
+
+
+def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
+    if isinstance(matrix, Tensor):
+        return []
+    return [part.stored for part in matrix.parts if part.stored is not None]
+
+
+class Packer:
+    """Packs the parts of one model; nothing given is kept."""
+
+    def __init__(self, library: Library, model: int, norm_offset: float = 0.0) -> None:
+        self._library = library
+        self._model = model
+        self._norm_offset = norm_offset
+
+    def norms(self, index: int, parts: LayerWeights) -> None:
+        """All norms of a decoder layer."""
+        for which, name in enumerate(NORMS):
+            self.norm(index, which, getattr(parts, name))
+
+    def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
+        """Numbers as in ``headstart_set_linear``."""
+        table = RowTable(linear.matrix)
+        bias = None if linear.bias is None else as_float32(linear.bias)
+        self._library.set_linear(
+            self._model, layer, which, table.rows, table.count, None if bias is None else bias.data_ptr()
+        )
+        release(linear.matrix)
+
+    def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: bool) -> None:
+        """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""
+        rows = RowTable(table)
+        learned = None if positions is None else as_float32(positions)
+        self._library.set_embedding(
+            self._model,
+            rows.rows,
+            keeps,
+            None if learned is None else learned.data_ptr(),
+            0 if learned is None else len(learned),
+        )
+        release(table)
+
+    def norm(self, layer: int, which: int, norm: NormWeights | None) -> None:
+        """Numbers as in ``headstart_set_norm``.
+
+        Raises:
+            ConfigError: the norm has weights of its own for each head.
+        """
+        if norm is None:
+            return
+        weight = as_float32(norm.weight) + self._norm_offset
+        if weight.dim() != 1:
+            raise ConfigError("the native pass has no norm with weights of its own for each head; use PyTorch")
+        bias = None if norm.bias is None else as_float32(norm.bias)
+        self._library.set_norm(
+            self._model, layer, which, weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight)
+        )
+
+
+class RopeTables:
+    """Cosines and sines that the library borrows, as far as positions have reached."""
+
+    def __init__(
+        self, library: Library, model: int, ropes: Sequence[RopeConfig], factors: Tensor | None = None
+    ) -> None:
+        self._library = library
+        self._model = model
+        self._ropes = [(inverse_frequencies(rope, factors), amplitude(rope)) for rope in ropes]
+        self._tables: list[tuple[Tensor, Tensor]] = []
+        self._positions = 0
+
+    def reach(self, positions: int) -> None:
+        """Extend the tables to this many positions."""
+        if positions <= self._positions:
+            return
+        # Doubling keeps this rare; very long models do not pay for positions never reached.
+        self._positions = max(positions, 2 * self._positions, 4096)
+        counted = torch.arange(self._positions).float()[:, None]
+        angles = [(counted * frequencies, scale) for frequencies, scale in self._ropes]
+        self._tables = [
+            ((each.cos() * scale).contiguous(), (each.sin() * scale).contiguous()) for each, scale in angles
+        ]
+        for index, (cosines, sines) in enumerate(self._tables):
+            dimensions = 2 * cosines.shape[1]
+            self._library.set_rope(
+                self._model, index, cosines.data_ptr(), sines.data_ptr(), self._positions, dimensions
+            )

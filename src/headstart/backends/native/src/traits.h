@@ -1,0 +1,30 @@
+// What the instruction set that this library is built for has and prefers. A build names one header of these traits in
+// HEADSTART_TRAITS (backends/native/isa.py); no other code asks what processor it is for. Each header says:
+//
+//   HEADSTART_VECTOR, HEADSTART_KERNEL   headers with its lanes and its kernels
+//   HEADSTART_DOT_BYTES                  likewise with its dot product of bytes, where kernels ask for one
+//   kTiledBf16       rows of bf16 stand tile by tile (linear.h)
+//   kTwelveBits      bf16 weights are kept in twelve bits: they are multiplied faster than memory brings them
+//   kAsksLineByLine  lines of packed weights are read one after the other, each right after it is asked what comes
+//                    later (docs/decisions/0038), where others ask for a group's lines first
+//   kSignedBytes     its dot product multiplies signed by signed bytes, where others multiply unsigned by signed ones
+//   kTileEntries     query rows of an attention tile: what a tile of a matrix unit holds, else twice what registers do
+//   kFmaRows         rows whose sums of 32 columns the registers hold
+//   kHalvedRows      rows whose sums of half of them they hold. Widening a bf16 weight takes as long as two rows'
+//                    products, so that where registers are few, more rows share it half by half
+//   kBlockRows       [planes - 1] rows at a time against weights in blocks
+//   kScreenedRows    most rows of a pass whose screened logits take less time than the head's own
+//   kWeightHint      how weights are asked for that are used soon: kToL2; or past L3, from where they leave without a
+//                    stay there, to the good of whatever else a round reads (docs/decisions/0032)
+//   kTwoBytesAhead   how far ahead each of two pairs that are multiplied at once asks
+// and by its own means, shared with others:
+//
+//   pause_core()             tells a core that it waits
+//   to_half(), from_half()   conversions of half precision
+//   interleave()             stores four times sixteen words side by side
+#pragma once
+
+// Where prefetched lines go; numbers of __builtin_prefetch.
+constexpr int kPastL3 = 0, kToL2 = 2, kToL1 = 3;
+
+#include HEADSTART_TRAITS

@@ -1,0 +1,66 @@
+"""Paged keys and values in the library's tile order."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.backends.native.library import Library
+from headstart.errors import ConfigError
+
+PAGE_KEYS = 32
+"""Keys of a cache page: the block size is a multiple of it."""
+
+
+class NativeStorage:
+    """Blocks of one model's cache (``KVStorage``)."""
+
+    def __init__(self, library: Library, model: int, num_blocks: int, block_size: int) -> None:
+        if block_size % PAGE_KEYS:
+            raise ConfigError(f"block_size is {block_size}; the native pass needs a multiple of {PAGE_KEYS}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.model = model
+        self.pages_per_block = block_size // PAGE_KEYS
+        handle = library.cache_create(model, num_blocks * self.pages_per_block)
+        if not handle:
+            raise ConfigError(f"{num_blocks} cache blocks do not fit in memory; ask for fewer")
+        self.handle: int = handle
+        self._library = library
+        weakref.finalize(self, library.cache_destroy, handle)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._library.cache_bytes(self.handle))
+
+    @property
+    def memory(self) -> NDArray[np.uint8]:
+        """The raw bytes, in the order of ``src/kv_cache.h``; valid while the storage lives."""
+        pointer = ctypes.cast(self._library.cache_data(self.handle), ctypes.POINTER(ctypes.c_uint8))
+        return np.ctypeslib.as_array(pointer, (self.nbytes,))
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy slots pairwise, in order (see ``KVStorage.move``)."""
+        self._library.cache_move(self.handle, *self._pairs(source, target, self.block_size))
+
+    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole blocks pairwise."""
+
+        def pages(blocks: Sequence[int]) -> list[int]:
+            return [block * self.pages_per_block + page for block in blocks for page in range(self.pages_per_block)]
+
+        self._library.cache_copy(self.handle, *self._pairs(pages(source), pages(target), self.pages_per_block))
+
+    def _pairs(self, source: Sequence[int], target: Sequence[int], per_block: int) -> tuple[object, object, int]:
+        count, limit = len(source), self.num_blocks * per_block
+        if count != len(target):
+            raise ValueError(f"{count} sources for {len(target)} targets")
+        for places in (source, target):
+            if count and not 0 <= min(places) <= max(places) < limit:
+                raise ValueError(f"a place is outside 0..{limit - 1}")
+        table = ctypes.c_int32 * count
+        return table(*source), table(*target), count

@@ -1,0 +1,199 @@
+"""Rounds of some sequences in one native call (``src/stretch.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.backends.native import library as c
+from headstart.backends.native.growth import NativeHeadPart
+from headstart.backends.native.packing import RopeTables, address
+from headstart.backends.native.storage import NativeStorage
+from headstart.backends.native.suffix_text import NativeSuffixText
+from headstart.passes import IntArray, KVStorage
+from headstart.stretch import (
+    CutPlan,
+    Guesser,
+    GuesserFault,
+    Judgement,
+    RoundRecord,
+    Sampling,
+    SpanRecord,
+    StretchLimits,
+    StretchPart,
+)
+
+
+class _Entered(NamedTuple):
+    """A guesser, and the memory that the library reads and writes for it."""
+
+    guesser: Guesser
+    rates: NDArray[np.float64]
+    judgements: IntArray
+
+
+class NativeStretches:
+    """``Stretches`` of a packed model.
+
+    Args:
+        model: the packed model.
+        ropes: its tables.
+    """
+
+    def __init__(self, library: c.Library, model: int, ropes: RopeTables) -> None:
+        self._library = library
+        self._model = model
+        self._ropes = ropes
+
+    def run(
+        self,
+        storage: KVStorage,
+        block_tables: IntArray,
+        cached: Sequence[int],
+        roots: Sequence[int],
+        limits: Sequence[StretchLimits],
+        part: StretchPart,
+    ) -> list[RoundRecord]:
+        """See ``Stretches``."""
+        if not isinstance(storage, NativeStorage) or storage.model != self._model:
+            raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
+        self._ropes.reach(max(map(_end, cached, limits)))
+        block_tables = np.ascontiguousarray(block_tables, np.int32)
+        taps = np.array(_taps(part.guessers), np.int32)
+        sequences, nodes = len(roots), max(1, *[each.nodes for each in limits])
+        most_rounds = min([each.rounds for each in limits])
+        trees = np.empty((4, most_rounds, sequences, nodes), np.int32)
+        rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
+        stretched = (c.Stretched * sequences)(*map(_stretched, cached, roots, limits))
+        ends = [np.array(sorted(each.end_tokens), np.int32) for each in limits]
+        entered = []
+        for place, (to, tokens) in enumerate(zip(stretched, ends, strict=True)):
+            to.ends, to.end_tokens = len(tokens), address(tokens)
+            sampling = limits[place].sampling
+            if sampling is not None:
+                to.sampling = ctypes.pointer(_sampling(sampling))
+            for slot, guesser in zip(to.guessers, part.guessers[place] if part.guessers else (), strict=False):
+                if guesser is not None:
+                    entered.append((slot, self._enter(slot, guesser, limits[place])))
+        plan, table = (None, None) if part.plan is None else _plan(part.plan)
+        first, size = address(trees), trees.strides[0]
+        stretch = c.Stretch(
+            sequences=sequences,
+            stretched=stretched,
+            blocks=block_tables.shape[1],
+            pages_per_block=storage.pages_per_block,
+            block_tables=address(block_tables),
+            most_rounds=most_rounds,
+            most_seconds=min([each.seconds for each in limits]),
+            taps=len(taps),
+            tap_layers=address(taps),
+            plan=None if plan is None else ctypes.pointer(plan),
+            round=rounds,
+            span=spans,
+            nodes=nodes,
+            node_tokens=first,
+            node_parents=first + size,
+            node_grades=first + 2 * size,
+            path=first + 3 * size,
+        )
+        error = self._library.stretch(self._model, storage.handle, ctypes.byref(stretch))
+        del table, ends  # which the library read
+        if error is not None:
+            fault = ValueError if stretch.at_fault < 0 else GuesserFault
+            raise fault(f"the rounds cannot run: {error.decode()}")
+        for slot, each in entered:
+            each.guesser.judgements = [
+                Judgement(pair >> 1, bool(pair & 1)) for pair in each.judgements[: slot.judged].tolist()
+            ]
+        tables = trees[:, : stretch.rounds].tolist()
+        return [
+            _record(rounds[i], spans[i * sequences : (i + 1) * sequences], [table[i] for table in tables])
+            for i in range(stretch.rounds)
+        ]
+
+    def _enter(self, to: c.Guesser, guesser: Guesser, limits: StretchLimits) -> _Entered:
+        """Tell the library of a guesser."""
+        part = guesser.part
+        if isinstance(part, NativeSuffixText):
+            to.suffix = ctypes.pointer(part.part)
+        elif isinstance(part, NativeHeadPart):
+            to.head = ctypes.pointer(part.part)
+        else:
+            raise GuesserFault(f"a {type(part).__name__} is no guesser of this backend")
+        if part.isa != self._library.isa:
+            raise GuesserFault(f"a guesser is computed with {part.isa}, the model with {self._library.isa}")
+        entered = _Entered(
+            guesser,
+            np.array(guesser.rates, np.float64),
+            np.empty(limits.rounds * max(limits.nodes, 1), np.int32),
+        )
+        to.rates, to.judgements, to.room = address(entered.rates), address(entered.judgements), len(entered.judgements)
+        return entered
+
+
+def _end(cached: int, limits: StretchLimits) -> int:
+    """Positions up to the last row that a sequence may have."""
+    return cached + limits.rows
+
+
+def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
+    """A sequence for the library, but its end tokens and guessers."""
+    return c.Stretched(cached, root, limits.room, limits.nodes, limits.depth, limits.tokens)
+
+
+def _sampling(sampling: Sampling) -> c.Sampling:
+    depth = -sampling.temperature * math.log(sampling.min_p) if sampling.min_p else math.inf
+    return c.Sampling(sampling.temperature, depth, sampling.top_p, sampling.top_k, c.Noise(*sampling.noise))
+
+
+def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:
+    """The states that one of the drafters reads, the same of all sequences."""
+    followed = {
+        (place, guesser.taps)
+        for of_sequence in guessers
+        for place, guesser in enumerate(of_sequence)
+        if guesser is not None and guesser.taps
+    }
+    if len(followed) > 1:
+        raise GuesserFault(f"{len(followed)} guessers read the target's states; one can")
+    return next(iter(followed))[1] if followed else ()
+
+
+def _plan(plan: CutPlan) -> tuple[c.Plan, tuple[IntArray, NDArray[np.float64]]]:
+    """For the library, and the tables that it points to."""
+    merits, seconds = np.array(plan.merits, np.int32), np.array(plan.pass_seconds, np.float64)
+    return c.Plan(address(merits), len(seconds), address(seconds), plan.other_seconds), (merits, seconds)
+
+
+def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[list[int]]]) -> RoundRecord:
+    """One round; ``tables``: tokens, parents, grades and paths [sequence][node]."""
+    return RoundRecord(
+        [_span(*each) for each in zip(spans, *tables, strict=True)],
+        list(done.draft_seconds),
+        done.pass_seconds,
+        done.walk_seconds,
+        done.other_seconds,
+        done.expected_tokens,
+        done.expected_seconds,
+        done.row_seconds,
+    )
+
+
+def _span(done: c.Span, tokens: list[int], parents: list[int], grades: list[int], path: list[int]) -> SpanRecord:
+    drafted = done.drafted
+    return SpanRecord(
+        bool(done.asked),
+        tokens[:drafted],
+        parents[:drafted],
+        grades[:drafted],
+        path[: done.accepted],
+        done.token,
+        list(done.gains),
+        list(done.verified),
+        list(done.judged),
+    )

@@ -1,0 +1,88 @@
+"""A sequence's suffix automaton in the native library (``src/suffix_text.h``)."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from headstart.backends.native.library import Library, Suffix
+from headstart.backends.native.packing import address
+from headstart.errors import ConfigError
+from headstart.passes import IntArray
+
+_NO_MEMORY = "a text to copy guesses from does not fit in memory"
+
+
+class NativeSuffixText:
+    """A growing text, and guesses of what follows it by what followed its last tokens before.
+
+    Args:
+        max_depth: tokens of a substring whose places are counted, and of a matched suffix and the path below it.
+        matches, ratios: ascending bounds of the grades of guesses, by the tokens that matched before a guess and by how
+            often it followed them.
+        factor, offset, min_probability, nodes: see ``SuffixOptions``.
+
+    Raises:
+        ConfigError: memory is short.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        max_depth: int,
+        *,
+        matches: Sequence[float],
+        ratios: Sequence[float],
+        factor: float,
+        offset: float,
+        min_probability: float,
+        nodes: int,
+    ) -> None:
+        self._library = library
+        bounds = np.array([*matches, *ratios], np.float64)
+        first = address(bounds)
+        handle = library.text_create(
+            max_depth, first, len(matches), first + len(matches) * bounds.itemsize, len(ratios)
+        )
+        if not handle:
+            raise ConfigError(_NO_MEMORY)
+        weakref.finalize(self, library.text_destroy, handle)
+        self.isa = library.isa
+        self.part = Suffix(handle, factor, offset, min_probability, nodes, max_depth)
+        """Its part in a stretch."""
+
+    @property
+    def learnt(self) -> int:
+        """Tokens of the last stretch that it has appended."""
+        return int(self.part.learnt)
+
+    def start_text(self) -> None:
+        """What follows is a text of its own: no substring spans the border."""
+        self._library.text_start(self.part.text)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens.
+
+        Raises:
+            ConfigError: memory is short; the text is of no use then.
+        """
+        ids = np.array(tokens, np.int32)
+        if self._library.text_extend(self.part.text, address(ids), len(ids)):
+            raise ConfigError(_NO_MEMORY)
+
+    def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
+        """Tokens, parents and grades of the best tree, [node] each, as ``DraftTree`` has them.
+
+        Raises:
+            ConfigError: memory is short.
+        """
+        table = np.empty((3, max(nodes, 1)), np.int32)
+        first, size = address(table), table.strides[0]
+        found = self._library.text_guess(ctypes.byref(self.part), nodes, depth, first, first + size, first + 2 * size)
+        if found < 0:
+            raise ConfigError(_NO_MEMORY)
+        tokens, parents, grades = table[:, :found]
+        return tokens, parents, grades

@@ -1,0 +1,249 @@
+"""Attention of ragged rows over a paged cache.
+
+A pass's rows belong to sequences of different lengths and row counts. Which keys each row reads is the same in
+every layer, so gather indices and masks are made once a pass (``AttentionPlan``); a layer then only gathers and
+multiplies. Sequences are grouped so that padding, which exists in here alone, stays small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.passes import PassBatch
+
+Indices = NDArray[np.int64]
+
+FOLDED_ROWS = 64
+"""Up to this many rows, the query heads that share a key-value head become rows of one product."""
+_SHORT_CONTEXT = 256
+"""Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
+
+
+@dataclass(frozen=True)
+class KeyView:
+    """The keys a group of sequences reads in layers of one window."""
+
+    slots: Tensor | slice
+    """[sequence * key] physical slots; a slice where they are one sequence's and adjacent."""
+    num_keys: int
+    mask: Tensor | None
+    """[sequence, 1, row, key] added to the scores (0 or -inf); None where every row sees every key."""
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Sequences with similar row counts and contexts, padded to one size."""
+
+    num_sequences: int
+    num_rows: int
+    """Rows of each sequence, padding included (a copy of its last row)."""
+    rows: Tensor | None
+    """[sequence * row] rows of the pass; None where they are all of the pass's rows in order."""
+    folded: bool
+    views: dict[int | None, KeyView]
+    """window -> its keys."""
+
+
+class AttentionPlan:
+    """Everything about a pass's attention that does not depend on the layer.
+
+    ``windows``: the sliding windows that occur in the model's layers (None: full attention).
+    ``heads_per_kv``: query heads that share a key-value head.
+    """
+
+    def __init__(
+        self,
+        batch: PassBatch,
+        block_size: int,
+        windows: Iterable[int | None],
+        heads_per_kv: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._batch = batch
+        self._block_size = block_size
+        self._heads_per_kv = heads_per_kv
+        self._dtype = dtype
+        self._device = device
+        self._starts = batch.row_starts[:-1].astype(np.int64)
+        self._counts = np.diff(batch.row_starts).astype(np.int64)
+        self._cached = batch.cached_lengths.astype(np.int64)
+
+        sequence = np.repeat(np.arange(batch.num_sequences), self._counts)
+        logical = self._cached[sequence] + np.arange(batch.num_rows) - self._starts[sequence]
+        self.new_slots = self._index(self._physical(sequence, logical))
+        """[row] physical slots the rows' keys and values go to."""
+
+        windows = tuple(windows)
+        self.groups: list[RowGroup] = []
+        place = np.empty(batch.num_rows, dtype=np.int64)
+        offset = 0
+        for members in self._grouped():
+            group, rows, real = self._group(members, windows)
+            self.groups.append(group)
+            place[rows[real]] = offset + np.flatnonzero(real)
+            offset += rows.size
+        in_order = offset == batch.num_rows and bool((place == np.arange(offset)).all())
+        self.output_rows = None if in_order else self._index(place)
+        """[row] where in the groups' concatenated outputs a row's is; None where they are in order."""
+
+    def _grouped(self) -> list[Indices]:
+        """Sequences by order of magnitude of rows and context; one long prompt chunk pads no decode row."""
+        row_class = np.ceil(np.log2(self._counts) / 2)
+        context = np.maximum(self._cached + self._counts, _SHORT_CONTEXT)
+        context_class = np.ceil(np.log2(context / _SHORT_CONTEXT) / 2)
+        group = row_class * 64 + context_class
+        return [np.flatnonzero(group == each) for each in np.unique(group)]
+
+    def _group(self, members: Indices, windows: tuple[int | None, ...]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
+        """The group of the sequences ``members``, its rows [sequence * row], and which of them are no padding."""
+        counts = self._counts[members][:, None]
+        num_rows = int(counts.max())
+        local = np.arange(num_rows)
+        real = local < counts
+        rows = self._starts[members][:, None] + np.minimum(local, counts - 1)
+        parents = self._batch.parents[rows].astype(np.int64)
+        is_chain = bool((parents == np.where(local == 0, -1, rows - 1))[real].all())
+        ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
+        folded = num_rows <= FOLDED_ROWS
+        views = {window: self._view(members, rows, ancestors, window, folded) for window in windows}
+        in_order = rows.size == self._batch.num_rows and bool((rows.ravel() == np.arange(rows.size)).all())
+        index = None if in_order else self._index(rows.ravel())
+        return RowGroup(len(members), num_rows, index, folded, views), rows.ravel(), real.ravel()
+
+    def _view(
+        self,
+        members: Indices,
+        rows: Indices,
+        ancestors: NDArray[np.bool_] | None,
+        window: int | None,
+        folded: bool,
+    ) -> KeyView:
+        cached = self._cached[members][:, None]
+        totals = cached + self._counts[members][:, None]
+        first = np.zeros_like(cached) if window is None else np.maximum(cached - window + 1, 0)
+        num_keys = int((totals - first).max())
+        # Padding reads the sequence's own last key: always written, so never the NaN of a foreign or freed slot.
+        keys = first + np.arange(num_keys)
+        slots = self._physical(members[:, None], np.minimum(keys, totals - 1)).ravel()
+
+        row_in_sequence = rows - rows[:, :1]
+        if ancestors is None:
+            visible = keys[:, None, :] <= (cached + row_in_sequence)[:, :, None]
+        else:
+            new_key = np.clip(keys - cached, 0, rows.shape[1] - 1)
+            of_row = np.take_along_axis(ancestors, row_in_sequence[:, :, None], axis=1)
+            visible = np.take_along_axis(of_row, new_key[:, None, :], axis=2) & (keys < totals)[:, None, :]
+            visible |= (keys < cached)[:, None, :]
+        if window is not None:
+            new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
+            new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
+            key_position = np.where(keys < cached, keys, new_position)
+            visible &= self._batch.positions[rows][:, :, None] - key_position[:, None, :] < window
+        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded))
+
+    def _physical(self, sequence: Indices, logical: Indices) -> Indices:
+        """Physical slots of logical ones."""
+        block = self._batch.block_tables[sequence, logical // self._block_size].astype(np.int64)
+        return block * self._block_size + logical % self._block_size
+
+    def _slots(self, slots: Indices, num_sequences: int) -> Tensor | slice:
+        if num_sequences == 1 and slots[-1] - slots[0] == len(slots) - 1 and bool((np.diff(slots) == 1).all()):
+            return slice(int(slots[0]), int(slots[-1]) + 1)
+        return self._index(slots)
+
+    def _mask(self, visible: NDArray[np.bool_], folded: bool) -> Tensor | None:
+        if visible.all():
+            return None
+        if folded and visible.shape[1] > 1:
+            visible = np.repeat(visible, self._heads_per_kv, axis=1)
+        hidden = torch.from_numpy(~visible[:, None]).to(self._device)
+        return torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -torch.inf)
+
+    def _index(self, values: Indices) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+
+def _ancestors(parents: Indices, num_rows: int) -> NDArray[np.bool_]:
+    """[sequence, row, row] whether the second row is the first or an ancestor of it.
+
+    ``parents``: [sequence, row] within the sequence, -1 for none. By doubling: knowing each row's first 2^k
+    ancestors and the next one up, a step knows 2^(k+1).
+    """
+    nobody = num_rows
+    num_sequences = len(parents)
+    reach = np.zeros((num_sequences, num_rows + 1, num_rows), dtype=np.bool_)
+    reach[:, np.arange(num_rows), np.arange(num_rows)] = True
+    jump = np.full((num_sequences, num_rows + 1), nobody, dtype=np.int64)
+    jump[:, :num_rows] = np.where(parents < 0, nobody, parents)
+    while (jump < nobody).any():
+        reach |= np.take_along_axis(reach, jump[:, :, None], axis=1)
+        jump = np.take_along_axis(jump, jump, axis=1)
+    return reach[:, :num_rows]
+
+
+def attend(
+    queries: Tensor,
+    cache: Tensor,
+    plan: AttentionPlan,
+    window: int | None,
+    scale: float,
+    softcap: float | None,
+) -> Tensor:
+    """[row, head * head_dim] attention output of one layer.
+
+    ``queries``: [row, head, head_dim], rotated. ``cache``: [slot, 2, kv_head, head_dim], keys and values of this
+    layer, the pass's own already written. ``softcap``: scores become softcap * tanh(score / softcap) before the
+    mask (Gemma 2, section 2).
+    """
+    outputs = [_attend_group(queries, cache, group, window, scale, softcap) for group in plan.groups]
+    joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return joined if plan.output_rows is None else joined.index_select(0, plan.output_rows)
+
+
+def _attend_group(
+    queries: Tensor, cache: Tensor, group: RowGroup, window: int | None, scale: float, softcap: float | None
+) -> Tensor:
+    """[sequence * row, head * head_dim]."""
+    view = group.views[window]
+    heads, head_dim = queries.shape[1:]
+    kv_heads = cache.shape[2]
+    if group.rows is not None:
+        queries = queries.index_select(0, group.rows)
+    gathered = cache[view.slots] if isinstance(view.slots, slice) else cache.index_select(0, view.slots)
+    keys, values = gathered.view(group.num_sequences, view.num_keys, 2, kv_heads, head_dim).permute(2, 0, 3, 1, 4)
+
+    sequences, rows, shared = group.num_sequences, group.num_rows, heads // kv_heads
+    if group.folded:
+        grid = queries.view(sequences, rows, kv_heads, shared, head_dim).transpose(1, 2)
+        grid = grid.reshape(sequences, kv_heads, rows * shared, head_dim)
+    else:
+        grid = queries.view(sequences, rows, heads, head_dim).transpose(1, 2)
+    if softcap is None:
+        output = F.scaled_dot_product_attention(
+            grid, keys, values, view.mask, scale=scale, enable_gqa=not group.folded and shared > 1
+        )
+    else:
+        output = _capped_attention(grid, keys, values, view.mask, scale, softcap)
+    if group.folded:
+        output = output.view(sequences, kv_heads, rows, shared, head_dim)
+    return output.transpose(1, 2).reshape(sequences * rows, heads * head_dim)
+
+
+def _capped_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float
+) -> Tensor:
+    if queries.shape[1] != keys.shape[1]:
+        shared = queries.shape[1] // keys.shape[1]
+        keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
+    scores = torch.tanh(torch.matmul(queries, keys.transpose(2, 3)) * (scale / softcap)) * softcap
+    if mask is not None:
+        scores = scores + mask
+    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)

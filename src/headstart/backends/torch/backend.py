@@ -1,0 +1,140 @@
+"""Passes computed with PyTorch: the reference, and the path for machines without a native one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.backend import BackendKit
+from headstart.backends.torch.attention import AttentionPlan
+from headstart.backends.torch.decoder import Decoder
+from headstart.backends.torch.kit import TorchKit
+from headstart.models.config import ModelConfig
+from headstart.models.weights import DecoderWeights
+from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+
+_NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
+
+
+class TorchStorage:
+    """Paged keys and values: ``data`` [layer, slot, 2, kv_head, head_dim], keys first, slots block by block."""
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        shape = (config.num_layers, num_blocks * block_size, 2, config.num_kv_heads, config.head_dim)
+        self.data = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy slots pairwise, in order (see ``KVStorage.move``)."""
+        sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
+        # Together, every source is read before any target is written: the same, unless an earlier target is a later
+        # source.
+        chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
+        step = 1 if chained else max(len(sources), 1)
+        for first in range(0, len(sources), step):
+            self._copy(sources[first : first + step], targets[first : first + step])
+
+    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole blocks pairwise."""
+        within = np.arange(self.block_size)
+        sources = np.asarray(source, dtype=np.int64)[:, None] * self.block_size + within
+        targets = np.asarray(target, dtype=np.int64)[:, None] * self.block_size + within
+        self._copy(sources.ravel(), targets.ravel())
+
+    @torch.inference_mode()
+    def _copy(self, source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+        sources, targets = (torch.from_numpy(slots).to(self.data.device) for slots in (source, target))
+        self.data.index_copy_(1, targets, self.data.index_select(1, sources))
+
+
+class TorchBackend:
+    """A ``Backend`` of plain torch operations in float32 or bfloat16.
+
+    Norms and softmax are float32 in both; logits are accumulated in float32 and, in bfloat16, rounded to it once.
+    Weights that are already in ``dtype`` on ``device`` are shared with ``weights`` where they are used as they
+    are (the embedding), else repacked.
+    """
+
+    exact_rows = False
+    finds_best = False
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: DecoderWeights,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        kit: BackendKit | None = None,
+    ) -> None:
+        """``kit``: what runs beside the passes; None: PyTorch, on the same device."""
+        self.config = config
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.kit: BackendKit = kit or TorchKit(self.device)
+        self.name = _NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
+        with torch.inference_mode():
+            self.decoder = Decoder(config, weights, dtype, self.device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.decoder.nbytes
+
+    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
+        return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device)
+
+    @torch.inference_mode()
+    def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
+        """Run one pass.
+
+        Raises:
+            TypeError: the storage is another backend's.
+            ValueError: a tap lies beyond the layers that run.
+        """
+        if not isinstance(storage, TorchStorage):
+            raise TypeError(f"storage is a {type(storage).__name__}; allocate it with this backend")
+        decoder, config = self.decoder, self.config
+        depth = config.num_layers if batch.num_layers is None else batch.num_layers
+        beyond = [tap for tap in batch.taps if tap != FINAL_TAP and not 0 <= tap <= depth]
+        if not 0 < depth <= config.num_layers or beyond:
+            raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
+
+        layers = decoder.layers[:depth]
+        windows = {layer.window for layer in layers}
+        shared = config.num_heads // config.num_kv_heads
+        plan = AttentionPlan(batch, storage.block_size, windows, shared, self.dtype, self.device)
+        positions = self._tensor(batch.positions)
+        rotations = decoder.rotations(positions)
+        hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
+        taps: dict[int, Tensor] = {}
+        for index, layer in enumerate(layers):
+            if index in batch.taps:
+                taps[index] = hidden * config.tap_scale
+            hidden = layer(hidden, storage.data[index], plan, rotations)
+        if depth in batch.taps:
+            taps[depth] = hidden * config.tap_scale
+        rows = self._tensor(batch.logit_rows)
+        if FINAL_TAP in batch.taps:
+            taps[FINAL_TAP] = decoder.final_norm(hidden)
+            normed = taps[FINAL_TAP].index_select(0, rows)
+        else:
+            normed = decoder.final_norm(hidden.index_select(0, rows))
+        return PassOutput(decoder.logits(normed), TapStates.of({tap: taps[tap] for tap in batch.taps}))
+
+    def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
+        if inputs is None:
+            return None
+        return self._tensor(inputs.rows).long(), inputs.values.to(self.device, self.dtype)
+
+    def _tensor(self, values: IntArray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)

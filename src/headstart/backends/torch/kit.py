@@ -1,0 +1,53 @@
+"""``BackendKit`` by PyTorch, on any device."""
+
+from __future__ import annotations
+
+import torch
+
+from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
+from headstart.errors import ConfigError
+from headstart.heads.eagle import EagleHead
+from headstart.heads.parallel import ParallelHeads
+from headstart.heads.tables import TargetTables
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class TorchKit:
+    """Heads as PyTorch computes them; everything else is left to NumPy and Python.
+
+    Args:
+        device: where heads are computed, the target's.
+    """
+
+    rows = None
+    has_cheap_rows = False
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> EaglePass:
+        """See ``BackendKit``."""
+        return EaglePass(head, tables, self._dtype(precision), self.device)
+
+    def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
+        """See ``BackendKit``."""
+        return ParallelPass(heads, tables, torch_kit(self._dtype(precision), self.device))
+
+    def text_index(self, max_depth: int, **settings: object) -> None:
+        """None: drafters have an index of their own in Python."""
+
+    def _dtype(self, precision: str) -> torch.dtype:
+        """A precision by its name; "auto": bfloat16 where the device multiplies it at full rate.
+
+        Raises:
+            ConfigError: only the native pass knows the precision.
+        """
+        if precision == "auto":
+            host = self.device.type == "cpu"
+            fast = torch.ops.mkldnn._is_mkldnn_bf16_supported() if host else True
+            return torch.bfloat16 if fast else torch.float32
+        if precision not in _DTYPES:
+            raise ConfigError(f"precision is {precision!r}, which needs the native pass; use bf16 or fp32.")
+        return _DTYPES[precision]

@@ -1,0 +1,252 @@
+"""EAGLE heads in the files of SafeAILab and of vLLM's speculators (EAGLE-1, 2 and 3).
+
+Key for key: the SafeAILab checkpoints on the hub, vllm-project/speculators (``Eagle3SpeculatorConfig``) and its
+serving code, which call EAGLE-3's first layer ``layers.0`` where SafeAILab calls it ``midlayer``, and may have further
+ones, ``layers.1`` and so on. Its EAGLE-1
+(``EagleSpeculatorConfig`` of models/eagle.py and convert/eagle/eagle_converter.py, in version 0.4, gone from 0.9) has
+names of its own, and neither the embedding nor the output head, which are the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.heads.eagle import MOST_LAYERS, EagleConfig, EagleHead, eagle3_taps
+from headstart.heads.files import load_strictly
+from headstart.models.config import ModelConfig
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.rope import rope_from_hf
+
+EagleFormat = Literal["eagle", "eagle3", "speculators"]
+
+_LAYER, _MIDLAYER = "layers.0.", "midlayer."
+_SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
+"""How our tensors' names begin -> how its do."""
+_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_LLAMA_LAYER = "LlamaDecoderLayer"
+SPECULATORS_VERSION = "0.3.0"
+"""The format's version that is written."""
+
+
+def read_eagle(
+    kind: EagleFormat, description: Mapping[str, Any], tensors: Mapping[str, Tensor], target: ModelConfig, source: str
+) -> EagleHead:
+    """A head from its description and tensors.
+
+    Raises:
+        CheckpointError: an entry is missing or senseless, the head is of another target's size, or tensors are
+            missing, surplus or of another shape (all named).
+    """
+    config = _config(kind, description, target, source)
+    theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _MIDLAYER}
+    ours = {other: own for own, other in theirs.items()}
+    named = {_renamed(name.removeprefix("model."), ours): tensor for name, tensor in tensors.items()}
+    embedding = named.pop("embed_tokens.weight", None)
+    if config.variant == "eagle3":
+        _drop_idle_table(config, named, source)
+    reach = named.pop("t2d", None)
+    head = EagleHead(config)
+    load_strictly(head, named, source)
+    if embedding is not None:
+        if embedding.shape != (config.vocab_size, config.hidden_size):
+            wanted = [config.vocab_size, config.hidden_size]
+            raise CheckpointError(f"{source}: embed_tokens.weight is {list(embedding.shape)}, not {wanted}.")
+        head.embedding = embedding
+    elif config.hidden_size != config.target_hidden_size:
+        raise CheckpointError(
+            f"{source} lacks embed_tokens.weight, which a head of {config.hidden_size} elements beside a target of "
+            f"{config.target_hidden_size} needs; fetch it again."
+        )
+    ids = head.target_ids
+    if not (bool((ids >= 0).all()) and bool((ids < config.vocab_size).all()) and len(set(ids.tolist())) == len(ids)):
+        raise CheckpointError(f"{source}: d2t does not lead to distinct ids below {config.vocab_size}; fetch it again.")
+    if reach is not None and not torch.equal(reach.bool().nonzero().flatten(), ids.sort().values):
+        raise CheckpointError(f"{source}: t2d and d2t name different tokens; fetch it again.")
+    return head
+
+
+def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> dict[str, Any]:
+    """``config.json`` of a head; ``verifier``: the target's name, for speculators."""
+    config = head.config
+    layer: dict[str, Any] = {
+        "model_type": "llama",
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.mlp_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.max_positions,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope.theta,
+        "rope_scaling": config.rope.scaling,
+        "vocab_size": config.vocab_size,
+        "attention_bias": config.attention_bias,
+        "tie_word_embeddings": False,
+    }
+    flags = {name: getattr(config, name) for name in _FLAGS}
+    if kind == "eagle":
+        return {"architectures": ["LlamaForCausalLM"], **layer, "bias": config.fc_bias}
+    if kind == "eagle3":
+        return {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            **layer,
+            "draft_vocab_size": config.draft_vocab_size,
+            "target_hidden_size": config.target_hidden_size,
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": list(config.taps),
+                "use_aux_hidden_state": True,
+            },
+            **flags,
+        }
+    return _describe_for_speculators(config, layer, flags, verifier)
+
+
+def _describe_for_speculators(
+    config: EagleConfig, layer: Mapping[str, Any], flags: Mapping[str, bool], verifier: str
+) -> dict[str, Any]:
+    """``layer``: the head's layers as a Llama configuration; ``flags``: of EAGLE-3."""
+    proposal = {
+        "proposal_type": "greedy",
+        "speculative_tokens": 5,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    if config.variant == "eagle":
+        own = {
+            "architectures": ["EagleSpeculator", _LLAMA_LAYER],
+            "transformer_layer_architecture": _LLAMA_LAYER,
+            "layernorms": False,
+            "fusion_bias": config.fc_bias,
+        }
+    else:
+        own = {
+            "architectures": ["Eagle3Speculator"],
+            "draft_vocab_size": config.draft_vocab_size,
+            "target_hidden_size": config.target_hidden_size,
+            "eagle_aux_hidden_state_layer_ids": list(config.taps),
+            **flags,
+        }
+    return {
+        "speculators_model_type": config.variant,
+        "speculators_version": SPECULATORS_VERSION,
+        **own,
+        "speculators_config": {
+            "algorithm": config.variant,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal],
+            "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
+        },
+        "transformer_layer_config": layer,
+    }
+
+
+def eagle_tensors(head: EagleHead, kind: EagleFormat, embedding: Tensor | None = None) -> dict[str, Tensor]:
+    """A head's tensors by the names of a format.
+
+    ``embedding``: the target's, for formats whose readers expect one in the file (SafeAILab's EAGLE-1 always has it,
+    speculators' never).
+    """
+    if _is_speculators_eagle1(kind, head.config):
+        return {_renamed(name, _SPECULATORS_EAGLE1): tensor for name, tensor in head.state_dict().items()}
+    names = {_LAYER: _MIDLAYER} if kind == "eagle3" else {}
+    tensors = {_renamed(name, names): tensor for name, tensor in head.state_dict().items()}
+    own = head.embedding if head.embedding is not None else embedding
+    if own is not None:
+        tensors["embed_tokens.weight"] = own
+    if head.config.reduced:
+        said = torch.zeros(head.config.vocab_size, dtype=torch.bool)
+        said[head.target_ids.cpu()] = True
+        tensors["t2d"] = said
+    return tensors
+
+
+def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConfig, source: str) -> EagleConfig:
+    outer = Fields(description, source)
+    fields = outer.within("transformer_layer_config") if kind == "speculators" else outer
+    if fields is None:
+        raise CheckpointError(f"{source} has no entry 'transformer_layer_config'; fetch the head again.")
+    hidden, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    head_dim = fields.integer("head_dim", hidden // heads)
+    target_hidden = outer.integer("target_hidden_size", hidden)
+    vocab_size = fields.integer("vocab_size")
+    if target_hidden != target.hidden_size:
+        raise CheckpointError(
+            f"{source} is made for a target of {target_hidden} elements a state; this one has {target.hidden_size}; "
+            "name the model that it was trained for."
+        )
+    if not target.vocab_size <= vocab_size:
+        raise CheckpointError(
+            f"{source} is made for a vocabulary of {vocab_size}; this target's has {target.vocab_size} tokens."
+        )
+    shape: dict[str, Any] = dict(
+        hidden_size=hidden,
+        target_hidden_size=target_hidden,
+        vocab_size=vocab_size,
+        num_heads=heads,
+        num_kv_heads=fields.integer("num_key_value_heads", heads),
+        head_dim=head_dim,
+        mlp_size=fields.integer("intermediate_size"),
+        num_layers=fields.integer("num_hidden_layers", 1, maximum=MOST_LAYERS),
+        rope=rope_from_hf(fields, head_dim),
+        norm_eps=fields.number("rms_norm_eps", 1e-6),
+        attention_bias=fields.flag("attention_bias", False),
+        max_positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
+    )
+    speculators_eagle1 = kind == "speculators" and description["speculators_model_type"] == "eagle"
+    if speculators_eagle1 and shape["num_layers"] > 1:
+        raise fields.bad("num_hidden_layers", shape["num_layers"], "1")
+    if kind == "eagle" or speculators_eagle1:
+        bias = _fusion_bias(outer) if speculators_eagle1 else fields.flag("bias", True)
+        return EagleConfig(variant="eagle", draft_vocab_size=vocab_size, fc_bias=bias, **shape)
+    shape |= {name: outer.flag(name, False) for name in _FLAGS}
+    draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
+    return EagleConfig(variant="eagle3", draft_vocab_size=draft_vocab_size, taps=_taps(outer, target), **shape)
+
+
+def _fusion_bias(fields: Fields) -> bool:
+    """Whether speculators' EAGLE-1 has one; HASS with its further norms, and other families' layers, are refused."""
+    if fields.flag("layernorms", False):
+        raise fields.bad("layernorms", True, "false: heads with further norms are not supported")
+    layer = fields.text("transformer_layer_architecture", "auto")
+    if layer not in ("auto", _LLAMA_LAYER):
+        raise fields.bad("transformer_layer_architecture", layer, _LLAMA_LAYER)
+    return fields.flag("fusion_bias", False)
+
+
+def _taps(fields: Fields, target: ModelConfig) -> tuple[int, ...]:
+    """The layers whose inputs are read; the last id may name the output of the last layer."""
+    nested = fields.within("eagle_config")
+    key = "eagle_aux_hidden_state_layer_ids"
+    taps = fields.token_ids(key) or (nested.token_ids(key) if nested is not None else ())
+    taps = taps or eagle3_taps(target.num_layers)
+    if max(taps) > target.num_layers:
+        raise fields.bad(key, list(taps), f"layers of this target, 0 to {target.num_layers}")
+    return taps
+
+
+def _is_speculators_eagle1(kind: EagleFormat, config: EagleConfig) -> bool:
+    return kind == "speculators" and config.variant == "eagle"
+
+
+def _renamed(name: str, beginnings: Mapping[str, str]) -> str:
+    for one, other in beginnings.items():
+        if name.startswith(one):
+            return other + name.removeprefix(one)
+    return name
+
+
+def _drop_idle_table(config: EagleConfig, named: dict[str, Tensor], source: str) -> None:
+    """Equal vocabularies need no table; a file may hold one of zeros all the same."""
+    if config.draft_vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{source}: draft_vocab_size is {config.draft_vocab_size}, more than the target's {config.vocab_size}."
+        )
+    if not config.reduced and "d2t" in named and not named["d2t"].any():
+        del named["d2t"]

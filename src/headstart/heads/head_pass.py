@@ -1,0 +1,229 @@
+"""What drafters ask of whatever computes an EAGLE head, and the small parts that heads are computed with."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
+from headstart.passes import IntArray
+
+
+class DraftCache(ABC):
+    """Keys and values of one sequence in the head's layer: rows that are true, then those of a growing draft."""
+
+    rows: int = 0
+
+    def truncate(self, rows: int) -> None:
+        """Keep the first rows."""
+        self.rows = rows
+
+    @abstractmethod
+    def extend(self, other: DraftCache, first: int, count: int) -> None:
+        """Append copies of ``count`` rows of another cache of the same head, from ``first`` on.
+
+        Positions are counted from a cache's first row, and rows know theirs: true rows stay true where they come to
+        stand as far after it as they stood.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the memory back; nothing is kept."""
+
+
+@dataclass(frozen=True)
+class DraftRows:
+    """The rows of one sequence in a step, after those in its cache."""
+
+    cache: DraftCache
+    count: int
+    paths: IntArray | None = None
+    """int32 [row, level] rows of the draft that a row sees besides all true ones, counted from the draft's first row:
+    from the first level down to the row itself. None: true rows, each of which sees every row before it."""
+
+    @property
+    def true_rows(self) -> int:
+        """Of the cache as it stands before the step."""
+        return self.cache.rows - (0 if self.paths is None else int(self.paths[0, -1]))
+
+    @property
+    def positions(self) -> range | list[int]:
+        """[row] of the features; as many as the sequence has true rows or levels before it."""
+        if self.paths is None:
+            return range(self.cache.rows, self.cache.rows + self.count)
+        return [self.true_rows + self.paths.shape[1] - 1] * self.count
+
+
+class DraftRoot(NamedTuple):
+    """Where the draft of one sequence begins, and how far it may grow."""
+
+    cache: DraftCache
+    tokens: IntArray
+    """int32 [row] after each of the true rows that the cache lacks, at least one."""
+    features: NDArray[np.float32]
+    """[row, taps * target hidden] the target's states there."""
+    nodes: int
+    depth: int
+    context: ContextTokens | None = None
+    """Tokens that it may say beyond the head's vocabulary."""
+
+
+class GrownTree(NamedTuple):
+    """The likeliest paths of a head, merged; parents come before their children."""
+
+    tokens: IntArray
+    """int32 [node] target ids."""
+    parents: IntArray
+    """int32 [node], -1 for children of the root."""
+    scores: NDArray[np.float32]
+    """[node] log-probability of the path."""
+
+
+RowScores = Callable[[int, Tensor, int], Tensor]
+"""Place of a root, float32 logits [beam, column], depth of the tokens -> scores of that shape to go by instead. Columns
+are the draft vocabulary and as many context tokens as the root with most of them has, -inf where a root has none."""
+
+
+class HeadPart(Protocol):
+    """A head's part in a stretch; both change with the rounds."""
+
+    @property
+    def known(self) -> int:
+        """Positions whose true states have come."""
+        ...
+
+    @property
+    def read(self) -> int:
+        """True rows in the cache."""
+        ...
+
+    @property
+    def features(self) -> NDArray[np.float32]:
+        """[row, taps * target hidden] of the last known positions, as many as are held."""
+        ...
+
+
+class Growth(Protocol):
+    """Whole drafts in compiled code."""
+
+    def grow(
+        self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
+    ) -> list[GrownTree]:
+        """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does.
+
+        The rows of the drafts are forgotten, the true ones stay.
+
+        Args:
+            bounds: log-probability that a path must have at least, and one that is gone on from.
+            scores: None: the logits as they are.
+        """
+        ...
+
+    def parts(
+        self,
+        roots: Sequence[DraftRoot],
+        bounds: tuple[float, float],
+        grades: Sequence[float],
+        room: Sequence[int],
+        asked: Sequence[bool],
+    ) -> Sequence[HeadPart]:
+        """What a head brings to a stretch of rounds, one part a sequence (see ``headstart.stretch``).
+
+        Args:
+            roots: where the first drafts begin, and how far each of them may grow.
+            bounds: as above.
+            grades: ascending log-probabilities that part the grades of its guesses (``confidence_grades``).
+            room: [sequence] positions that may follow.
+            asked: [sequence] whether it guesses, or reads along only.
+        """
+        ...
+
+
+class HeadPass(Protocol):
+    """Runs an EAGLE head over rows of several sequences side by side."""
+
+    target_ids: Tensor
+    """int64 [draft vocab] target id of each draft id."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the keys and values of a row."""
+        ...
+
+    def new_cache(self) -> DraftCache:
+        """An empty one."""
+        ...
+
+    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """True rows: keys and values go to their caches.
+
+        Args:
+            tokens: [row] the token after each feature.
+            features: [row, taps * target hidden] the target's states.
+
+        Returns:
+            After the last row of each part: the state to feed back [part, hidden], and float32 logits
+            [part, draft vocab].
+        """
+        ...
+
+    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """Rows of drafts, which read states [row, hidden] that were fed back: likewise, after every row."""
+        ...
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        ...
+
+    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
+        """See ``ContextTokens``; of no text yet."""
+        ...
+
+    def growth(self, width: int, ids: IntArray) -> Growth | None:
+        """What grows whole drafts; None where they grow step by step.
+
+        Args:
+            width: nodes of a level that get children, and children of each of them.
+            ids: int32 [draft vocab] target id of each draft id, -1 where the target has none.
+        """
+        ...
+
+
+class ParallelHeadsPass(Protocol):
+    """Runs heads that say several tokens at once."""
+
+    target_ids: Tensor
+    """int64 [draft vocab] target id of each draft id."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices, and of its copy of the embedding if it has one."""
+        ...
+
+    def logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """What is said after each state.
+
+        Args:
+            hidden: [row, hidden] states of the target after its final norm.
+            tokens: int64 [row] the tokens after them.
+
+        Returns:
+            float32 [row, slot, draft vocab].
+        """
+        ...
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The likeliest tokens of every slot, the likeliest first: log-probabilities and target ids,
+        [row, slot, rank] each."""
+        ...

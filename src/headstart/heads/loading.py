@@ -1,0 +1,127 @@
+"""One strict loader for all formats of draft heads, told apart by their files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from headstart.errors import CheckpointError
+from headstart.heads.eagle import EagleHead
+from headstart.heads.eagle_format import read_eagle
+from headstart.heads.files import CONFIG_FILE, MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
+from headstart.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
+from headstart.heads.parallel import ParallelHeads
+from headstart.heads.parallel_format import KIND_KEY, read_medusa, read_parallel
+from headstart.models.aliases import ALIASES
+from headstart.models.config import ModelConfig
+from headstart.models.files import exists, local_path
+from headstart.models.safetensors_files import INDEX_FILE, SINGLE_FILE, SafetensorsFiles
+
+Head = EagleHead | ParallelHeads | LookaheadEmbeddings
+HeadFormat = Literal["eagle", "eagle3", "speculators", "medusa", "headstart"]
+
+
+class UnknownHeadError(CheckpointError):
+    """A directory holds no head in a known format: another kind of model, perhaps."""
+
+
+def load_head(directory: Path | str, target: ModelConfig) -> Head:
+    """A head for ``target`` from a directory in any format that is known, float32 on the CPU.
+
+    Raises:
+        CheckpointError: no such directory, an unknown format or kind of head, a head of another target's size, or
+            tensors that are missing, surplus or mis-shaped (all named).
+    """
+    path = local_path(directory)
+    if not exists(path) or not path.is_dir():
+        raise CheckpointError(f"{path} is no directory; name the directory of a draft head.")
+    description, tensors = read_description(path), read_tensors(path)
+    source = str(path)
+    kind = detect_format(path, description, tensors)
+    if kind == "medusa":
+        return read_medusa(tensors, target, source)
+    if kind == "headstart" and description[KIND_KEY] == LOOKAHEAD_KIND:
+        return read_lookahead(description, tensors, target, source)
+    if kind == "headstart":
+        return read_parallel(description, tensors, target, source)
+    return read_eagle(kind, description, tensors, target, source)
+
+
+def is_whole_model(model: str) -> bool:
+    """Whether ``model`` names a model that is there, and no directory of a draft head, as far as files tell before
+    their weights are read.
+
+    Raises:
+        CheckpointError: a file of it is damaged.
+    """
+    path = Path(model).expanduser()
+    if model in ALIASES or path.is_file():
+        return True
+    if not (path / CONFIG_FILE).is_file():
+        return False
+    try:
+        check_format(path)
+    except UnknownHeadError:
+        return True
+    return False
+
+
+def check_format(directory: Path) -> None:
+    """Find out, before any weights are read, that a directory holds no head.
+
+    Raises:
+        CheckpointError: as ``load_head``, as far as names tell.
+    """
+    description = read_description(directory)
+    # Of pickled weights no name is known before they are read; whole models are not read from them.
+    if (directory / SINGLE_FILE).is_file() or (directory / INDEX_FILE).is_file():
+        detect_format(directory, description, SafetensorsFiles(directory).shapes().keys())
+
+
+def kind_of(head: Head) -> str:
+    """What ``headstart train`` calls such a head: "eagle3", "eagle", "medusa", "blockwise" or "pass"."""
+    match head:
+        case EagleHead():
+            return head.config.variant
+        case ParallelHeads():
+            return head.config.kind
+    return LOOKAHEAD_KIND
+
+
+def trained_for(directory: Path) -> tuple[str, str] | None:
+    """Name and digest of the target that a head was trained for, where its description says so."""
+    record = read_description(directory).get(RECORD_KEY)
+    if not isinstance(record, dict) or not isinstance(record.get("target_digest"), str):
+        return None
+    return str(record.get("target")), record["target_digest"]
+
+
+def detect_format(directory: Path, description: Mapping[str, Any], tensors: Collection[str]) -> HeadFormat:
+    """The format of a head's files; ``tensors``: their names.
+
+    Raises:
+        UnknownHeadError: none that is known.
+        CheckpointError: a kind of head that is not read.
+    """
+    if KIND_KEY in description:
+        return "headstart"
+    kind = description.get("speculators_model_type")
+    if kind is not None:
+        if kind not in ("eagle3", "eagle"):
+            raise CheckpointError(
+                f"{directory} holds a speculator of type {kind!r}; of this format eagle3 and eagle can be read."
+            )
+        return "speculators"
+    if "medusa_num_heads" in description or any((directory / name).exists() for name in MEDUSA_FILES):
+        return "medusa"
+    names = {name.removeprefix("model.") for name in tensors}
+    if any(name.startswith("midlayer.") for name in names) or "draft_vocab_size" in description:
+        return "eagle3"
+    if "fc.weight" in names:
+        return "eagle"
+    raise UnknownHeadError(
+        f"{directory} is of no known format (EAGLE, EAGLE-3, speculators, Medusa, Headstart); "
+        "name the directory of a draft head, or a drafter that runs whole models."
+    )

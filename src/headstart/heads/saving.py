@@ -1,0 +1,85 @@
+"""Writing heads, in Headstart's format or in other programs'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.heads.eagle import EagleHead
+from headstart.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
+from headstart.heads.files import RECORD_KEY, write_description, write_head
+from headstart.heads.loading import Head, HeadFormat, kind_of
+from headstart.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
+from headstart.heads.lookahead_embeddings import LookaheadEmbeddings, describe_lookahead
+from headstart.heads.parallel import ParallelHeads
+from headstart.heads.parallel_format import KIND_KEY, describe_medusa, describe_parallel, medusa_tensors
+from headstart.heads.tables import TargetTables
+
+
+def save_head(
+    head: Head, directory: Path, record: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
+) -> None:
+    """Write a head in Headstart's format; an EAGLE head as SafeAILab does, without the target's embedding.
+
+    Args:
+        record: what to keep about its training, as JSON values.
+        dtype: of the matrices; None: as they are.
+    """
+    description: dict[str, Any]
+    if isinstance(head, EagleHead):
+        kind = head.config.variant
+        description, tensors = describe_eagle(head, kind), eagle_tensors(head, kind)
+    elif isinstance(head, LookaheadEmbeddings):
+        description, tensors = {KIND_KEY: LOOKAHEAD_KIND, **describe_lookahead(head)}, head.state_dict()
+    else:
+        description, tensors = describe_parallel(head), head.state_dict()
+    if record is not None:
+        description[RECORD_KEY] = dict(record)
+    write_head(directory, description, _cast(tensors, dtype), {})
+
+
+def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: TargetTables, target: str) -> None:
+    """Write a head as vLLM and SGLang read it.
+
+    Args:
+        format_name: speculators (EAGLE-1 and 3), eagle (EAGLE-1), eagle3 or medusa.
+        tables: the target's, which these formats hold in part.
+        target: its name.
+
+    Raises:
+        CheckpointError: the format is not for heads of this kind, or for one of several layers.
+    """
+    if format_name == "medusa" and isinstance(head, ParallelHeads):
+        tensors = medusa_tensors(head, tables.head)
+        directory.mkdir(parents=True, exist_ok=True)
+        torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "medusa_lm_head.pt")
+        write_description(directory, describe_medusa(head, target))
+        return
+    if isinstance(head, EagleHead) and format_name in _KINDS[head.config.variant]:
+        kind: EagleFormat = format_name  # type: ignore[assignment]
+        if kind == "speculators" and head.config.variant == "eagle" and head.config.num_layers > 1:
+            raise CheckpointError(
+                f"speculators has EAGLE-1 heads of one layer, this one has {head.config.num_layers}; choose eagle."
+            )
+        embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
+        write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
+        return
+    found = kind_of(head)
+    others = _KINDS.get(found, ())
+    mend = f"; choose {' or '.join(others)}" if others else ""
+    raise CheckpointError(f"a head of kind {found!r} has no form in the format {format_name!r}{mend}.")
+
+
+_KINDS = {"eagle": ("eagle", "speculators"), "eagle3": ("eagle3", "speculators"), "medusa": ("medusa",)}
+
+
+def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:
+    return {
+        name: tensor.to(dtype) if dtype is not None and tensor.dim() > 1 and tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }

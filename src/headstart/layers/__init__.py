@@ -1,0 +1,1 @@
+"""A decoder layer in PyTorch, used by passes, training and trained heads."""

@@ -1,0 +1,164 @@
+"""What a pass is told and what it shows: plain tables, the same for every backend.
+
+A *pass* runs the model once over rows of many sequences: prompt chunks, roots and draft trees together,
+ragged, without padding. ``PassBatch`` says which rows; a ``Backend`` (torch or native) computes them against
+its own ``KVStorage``. Integer tables are NumPy int32, so that one set of tables serves torch and C alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+IntArray = NDArray[np.int32]
+
+FINAL_TAP = -1
+"""The tap that names the state after the final norm (what the head reads)."""
+
+
+def path_lengths(parents: Sequence[int]) -> list[int]:
+    """[row] rows on its path down to it, its own included. A parent (none: -1) always stands before its child."""
+    lengths: list[int] = []
+    for parent in parents:
+        lengths.append(1 if parent < 0 else lengths[parent] + 1)
+    return lengths
+
+
+@dataclass(frozen=True)
+class RowInputs:
+    """What some rows read in place of their token's embedding; their token stands for nothing then."""
+
+    rows: IntArray
+    """[given] rows, ascending."""
+    values: Tensor
+    """float32 [given, hidden], scaled as the family scales embeddings; learned positions are added to it."""
+
+    def moved(self, distance: int) -> RowInputs:
+        """The same, for rows that lie ``distance`` rows further on."""
+        return replace(self, rows=self.rows + np.int32(distance))
+
+
+@dataclass(frozen=True)
+class PassBatch:
+    """The rows of one pass. ``row`` counts rows of the whole pass, ``sequence`` the sequences in it.
+
+    A row sees the cached tokens of its own sequence, its ancestors in this pass, and itself; nothing else. Its
+    keys and values go to the sequence's logical slot ``cached_lengths[s] + (row - row_starts[s])``; the physical
+    place of logical slot i is block ``block_tables[s, i // block_size]``, offset ``i % block_size``.
+    """
+
+    tokens: IntArray
+    """[row] token ids."""
+    parents: IntArray
+    """[row] pass-wide row index of the row before it on its path, -1 where that is the last cached token.
+    A parent always stands before its child."""
+    row_starts: IntArray
+    """[sequence + 1] rows of sequence s are ``row_starts[s]:row_starts[s + 1]``, never empty."""
+    cached_lengths: IntArray
+    """[sequence] tokens in the cache before this pass."""
+    block_tables: IntArray
+    """[sequence, block] physical block ids, enough for cached and new rows; padded with 0."""
+    logit_rows: IntArray
+    """[wanted] rows whose logits are returned, ascending."""
+    taps: tuple[int, ...] = ()
+    """Layers whose *input* is returned for every row (tap num_layers: the last layer's output before the final
+    norm; ``FINAL_TAP``: after it)."""
+    num_layers: int | None = None
+    """Run only the first layers, then final norm and head (early exit); None runs them all."""
+    inputs: RowInputs | None = None
+    """Rows that read something else than their token; None: all read their token."""
+
+    best_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
+    """[best] rows of which the best token is returned, ascending, none of them in ``logit_rows``. Only for backends
+    that ``finds_best``."""
+
+    @cached_property
+    def positions(self) -> IntArray:
+        """[row] position of the token in its sequence: the cached length, or the one after its parent's."""
+        lengths = np.array(path_lengths(self.parents.tolist()), dtype=np.int32)
+        return np.repeat(self.cached_lengths, np.diff(self.row_starts)) + lengths - np.int32(1)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.cached_lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class TapStates:
+    """States that a pass shows: one block for all taps, made and read at once, on the host."""
+
+    taps: tuple[int, ...]
+    """As in ``PassBatch.taps``."""
+    states: NDArray[np.float32]
+    """[tap, row, hidden]."""
+
+    @classmethod
+    def of(cls, states: Mapping[int, Tensor]) -> TapStates:
+        """Of states [row, hidden] by tap."""
+        return cls(tuple(states), torch.stack(list(states.values())).float().numpy(force=True)) if states else NO_STATES
+
+    def __getitem__(self, tap: int) -> NDArray[np.float32]:
+        """[row, hidden]."""
+        states: NDArray[np.float32] = self.states[self.taps.index(tap)]
+        return states
+
+    def rows(self, first: int, end: int) -> TapStates:
+        """Of some rows, which are not copied."""
+        return TapStates(self.taps, self.states[:, first:end]) if self.taps else self
+
+    def at(self, taps: tuple[int, ...]) -> NDArray[np.float32]:
+        """[tap, row, hidden] of these taps, in their order; perhaps not a copy."""
+        return self.states if taps == self.taps else self.states[[self.taps.index(tap) for tap in taps]]
+
+
+NO_STATES = TapStates((), np.zeros((0, 0, 0), np.float32))
+
+
+@dataclass(frozen=True)
+class PassOutput:
+    """What a pass returns.
+
+    ``logits``: float32 [wanted, vocab], in the order of ``PassBatch.logit_rows``.
+    ``hidden``: those of ``PassBatch.taps``.
+    ``best``: int32 [best], in the order of ``PassBatch.best_rows``: the token of the highest logit, the first of
+    equals; -1 where the highest is not finite, or a logit is not a number.
+    """
+
+    logits: Tensor
+    hidden: TapStates = NO_STATES
+    best: IntArray | None = None
+
+
+class KVStorage(Protocol):
+    """The memory behind a paged cache. Its layout belongs to the backend that reads it."""
+
+    num_blocks: int
+    block_size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy physical slots (block * block_size + offset) pairwise, in order: ``source[i]`` to ``target[i]``.
+
+        A target slot may be a later pair's source only if the caller ordered the pairs for it; accepted paths
+        always move towards lower slots in ascending order, which is safe.
+        """
+        ...
+
+    def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole blocks pairwise (copy-on-write after a fork)."""
+        ...

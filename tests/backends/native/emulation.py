@@ -1,0 +1,156 @@
+"""Passes on processors of another architecture: written down here, computed by ``emulated_passes.cpp`` there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from native_cases import Rows
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.backends.native import backend, loader
+from headstart.backends.native.backend import Precision
+from headstart.backends.native.isa import InstructionSet
+from headstart.backends.native.packing import LINEARS, NORMS, level_bits
+from headstart.models.config import ModelConfig
+from headstart.models.rope_frequencies import amplitude, inverse_frequencies
+from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
+from headstart.sampling.kernels import NoiseKey
+
+TARGET = "aarch64"
+COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+PROCESSORS = {"neon-bf16": "max", "neon-dot": "neoverse-n1", "neon": "cortex-a53", "generic": "cortex-a53"}
+"""What is emulated for each instruction set: it has that, and of what others use as little as possible."""
+
+missing = [name for name in (COMPILER, EMULATOR) if shutil.which(name) is None]
+"""Tools that a test has to do without."""
+
+
+@dataclass
+class Script:
+    """What is asked of one model, over one sequence."""
+
+    passes: Sequence[Rows] = ()
+    """Their blocks are not read: those of the sequence are the cache's, in order."""
+    greedy: Sequence[tuple[Sequence[int], int]] = ()
+    """Prompts, and how many tokens to say."""
+    noise: NoiseKey = field(default_factory=lambda: NoiseKey((1, 2), (3, 4, 5)))
+    noise_tokens: int = 0
+    pages: int = 8
+
+
+@dataclass
+class Answer:
+    logits: list[NDArray[np.float32]]
+    """[pass] [row, vocab]"""
+    said: list[list[int]]
+    words: NDArray[np.uint32]
+
+
+def build(isa: InstructionSet, to: Path) -> Path:
+    """The program for an instruction set.
+
+    Raises:
+        CalledProcessError: it does not compile.
+    """
+    source = Path(__file__).with_name("emulated_passes.cpp")
+    flags = (*loader.CODE_FLAGS, *isa.compiler_flags(TARGET), "-fopenmp", "-static", f"-I{loader.SOURCES}")
+    flags += (*loader.WARNINGS, "-Werror")
+    subprocess.run([COMPILER, *flags, str(source), "-o", str(to)], check=True)
+    return to
+
+
+def run(program: Path, processor: str, config: ModelConfig, model: Path, script: Script) -> Answer:
+    """What the program answers for a model that ``write_model`` wrote."""
+    asked, answer = program.with_suffix(".script"), program.with_suffix(".answer")
+    with asked.open("wb") as to:
+        _write_script(to, script)
+    subprocess.run([EMULATOR, "-cpu", processor, str(program), str(model), str(asked), str(answer)], check=True)
+    raw = answer.read_bytes()
+    sizes = [4 * len(rows.tokens) * config.vocab_size for rows in script.passes]
+    sizes += [4 * count for _, count in script.greedy]
+    parts = [raw[end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+    of_passes = len(script.passes)
+    return Answer(
+        [np.frombuffer(part, np.float32).reshape(-1, config.vocab_size) for part in parts[:of_passes]],
+        [np.frombuffer(part, np.int32).tolist() for part in parts[of_passes:]],
+        np.frombuffer(raw[sum(sizes) :], np.uint32),
+    )
+
+
+def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precision: Precision) -> Path:
+    """A model as ``read_model`` of the program reads it, its weights as floats."""
+    with path.open("wb") as to:
+        _array(to, np.frombuffer(bytes(backend._shape(config, precision, 1)), np.uint8))
+        _array(to, level_bits(weights.layers, precision == "blocks"))
+        _numbers(to, len(NORMS), len(LINEARS))
+        for layer, parts in zip(config.layers, weights.layers, strict=True):
+            _numbers(to, layer.window or 0, -1 if layer.rope is None else layer.rope)
+            for name in NORMS:
+                _norm(to, getattr(parts, name), config.norm_offset)
+            for name in LINEARS:
+                _linear(to, getattr(parts, name))
+        _norm(to, weights.final_norm, config.norm_offset)
+        _linear(to, weights.head)
+        assert weights.positions is None
+        _numbers(to, precision != "fp32")
+        _tensor(to, weights.embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16))
+        _numbers(to, len(config.ropes))
+        for rope in config.ropes:
+            frequencies = inverse_frequencies(rope, weights.rope_factors)
+            angles = torch.arange(1024).float()[:, None] * frequencies
+            _numbers(to, len(angles), rope.dim)
+            _tensor(to, angles.cos() * amplitude(rope))
+            _tensor(to, angles.sin() * amplitude(rope))
+    return path
+
+
+def _write_script(to: BinaryIO, script: Script) -> None:
+    _numbers(to, script.pages, len(script.passes))
+    for rows in script.passes:
+        _numbers(to, rows.cached)
+        parents = range(-1, len(rows.tokens) - 1) if rows.parents is None else rows.parents
+        for table in (rows.tokens, parents):
+            _array(to, np.asarray(table, np.int32))
+    _numbers(to, len(script.greedy))
+    for prompt, count in script.greedy:
+        _array(to, np.asarray(prompt, np.int32))
+        _numbers(to, count)
+    _array(to, np.array([*script.noise.key, *script.noise.counter], np.uint32))
+    _numbers(to, script.noise_tokens)
+
+
+def _numbers(to: BinaryIO, *numbers: int) -> None:
+    to.write(np.array(numbers, np.int32).tobytes())
+
+
+def _array(to: BinaryIO, array: NDArray[np.generic] | None) -> None:
+    size = 0 if array is None else array.nbytes
+    to.write(np.int64(size).tobytes())
+    if array is not None:
+        to.write(np.ascontiguousarray(array).data)
+
+
+def _tensor(to: BinaryIO, tensor: Tensor | None) -> None:
+    if tensor is None:
+        _array(to, None)
+    else:
+        bits = tensor.detach().contiguous()
+        _array(to, (bits.view(torch.int16) if bits.dtype is torch.bfloat16 else bits.float()).numpy())
+
+
+def _norm(to: BinaryIO, norm: NormWeights | None, offset: float) -> None:
+    _tensor(to, None if norm is None else norm.weight.float() + offset)
+    _tensor(to, None if norm is None else norm.bias)
+
+
+def _linear(to: BinaryIO, linear: LinearWeights) -> None:
+    _tensor(to, linear.weight.float())
+    _tensor(to, linear.bias)

@@ -1,0 +1,195 @@
+"""Random decoders of many shapes, and sequences run on them in hand-made passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headstart.backend import Backend
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.isa import by_name
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.precision import Precision
+from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
+from headstart.passes import KVStorage, PassBatch
+from headstart.processor import architecture
+
+BLOCK = 32
+ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2", "neon-bf16", "neon-dot", "neon", "generic")
+FUSED = ("avx512", "avxvnni", "avx2", "neon-dot", "neon")
+"""Those of one arithmetic: fused multiply-adds of floats, whatever the width of vectors."""
+X86 = ISAS[:6]
+"""Those that multiply unsigned by signed bytes."""
+ROUND_ROWS = ("amx", "amx-emulated", "avx512bf16", "neon-bf16")
+"""Those that round rows to bf16 where weights are bf16."""
+
+
+def small_config(**changes: object) -> ModelConfig:
+    """A llama with grouped queries; ``changes`` are fields of ``ModelConfig``."""
+    base = ModelConfig(
+        family="test",
+        vocab_size=77,
+        hidden_size=96,
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=32,
+        mlp_size=112,
+        max_positions=2048,
+        layers=(LayerConfig(),) * 2,
+        ropes=(RopeConfig(theta=1000.0, dim=32),),
+    )
+    return replace(base, **changes)
+
+
+def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
+    """bfloat16 matrices, so that bf16 and fp32 backends hold the same numbers; logits of order one."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(*shape, generator=generator) * scale
+
+    def linear(outputs: int, inputs: int, bias: bool = False, scale: float = 1.0) -> LinearWeights:
+        weight = normal(outputs, inputs, scale=scale * inputs**-0.5).bfloat16()
+        return LinearWeights(weight, normal(outputs, scale=0.3) if bias else None)
+
+    def norm(size: int) -> NormWeights:
+        bias = normal(size, scale=0.2) if config.norm == "layer" else None
+        return NormWeights(1 - config.norm_offset + normal(size, scale=0.2), bias)
+
+    hidden, head_dim, mlp = config.hidden_size, config.head_dim, config.mlp_size
+    heads_width = config.num_heads * head_dim
+    qkv_width = heads_width + 2 * config.num_kv_heads * head_dim
+    layers = tuple(
+        LayerWeights(
+            attention_norm=norm(hidden),
+            qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
+            output=linear(hidden, heads_width, config.output_bias),
+            mlp_norm=norm(hidden),
+            up=linear(mlp * (2 if config.gated_mlp else 1), hidden, config.mlp_bias),
+            down=linear(hidden, mlp, config.mlp_bias),
+            q_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
+            k_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
+            attention_post_norm=norm(hidden) if config.post_norms else None,
+            mlp_post_norm=norm(hidden) if config.post_norms else None,
+        )
+        for _ in config.layers
+    )
+    embedding = normal(config.vocab_size, hidden, scale=0.3).bfloat16()
+    head = LinearWeights(embedding) if config.tied_head else linear(config.vocab_size, hidden, scale=2.0)
+    return DecoderWeights(
+        embedding=embedding,
+        layers=layers,
+        final_norm=norm(hidden),
+        head=head,
+        positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
+    )
+
+
+def on_grids(matrix: Tensor) -> Tensor:
+    """A matrix [output, input] with every 32 inputs rounded to a grid of sixteen levels, as 4-bit blocks hold it."""
+    parts = []
+    for block in matrix.float().split(32, dim=1):
+        low = block.amin(1, keepdim=True).half().float()
+        unit = ((block.amax(1, keepdim=True) - low) / 15).half().float()
+        parts.append(((block - low) / unit).round().clamp(0, 15) * unit + low)
+    return torch.cat(parts, dim=1)
+
+
+def has_isa(isa: str) -> bool:
+    return load_library(isa) is not None
+
+
+def isa_params(names: Sequence[str] = ISAS) -> list[object]:
+    """One parameter for each instruction set of this architecture, skipped with a reason where it cannot run."""
+    return [
+        pytest.param(
+            name, marks=pytest.mark.skipif(not has_isa(name), reason=f"no compiler or no {name} on this machine")
+        )
+        for name in names
+        if (isa := by_name(name)) is not None and isa.architecture in (None, architecture())
+    ]
+
+
+_backends: dict[str, NativeBackend] = {}
+
+
+def native(config: ModelConfig, precision: Precision, isa: str, threads: int = 1) -> NativeBackend:
+    """A backend with ``random_weights``; the same one for the same arguments."""
+    key = repr((config, precision, isa, threads))
+    if key not in _backends:
+        _backends[key] = NativeBackend(config, random_weights(config), precision, threads, isa)
+    return _backends[key]
+
+
+@dataclass
+class Rows:
+    """What one sequence adds to a pass. ``parents`` are rows of this sequence, None for a chunk."""
+
+    tokens: Sequence[int]
+    cached: int
+    blocks: Sequence[int]
+    parents: Sequence[int] | None = None
+
+
+def make_pass(*parts: Rows, logit_rows: Sequence[int] | None = None, **settings: object) -> PassBatch:
+    tokens: list[int] = []
+    parents: list[int] = []
+    starts = [0]
+    for part in parts:
+        local = list(part.parents) if part.parents is not None else list(range(-1, len(part.tokens) - 1))
+        tokens += part.tokens
+        parents += [-1 if parent < 0 else starts[-1] + parent for parent in local]
+        starts.append(starts[-1] + len(part.tokens))
+    tables = np.zeros((len(parts), max(len(part.blocks) for part in parts)), np.int32)
+    for i, part in enumerate(parts):
+        tables[i, : len(part.blocks)] = part.blocks
+    wanted = list(range(len(tokens))) if logit_rows is None else list(logit_rows)
+    arrays = (tokens, parents, starts, [part.cached for part in parts])
+    return PassBatch(*(np.asarray(a, np.int32) for a in arrays), tables, np.asarray(wanted, np.int32), **settings)
+
+
+def run_chunks(
+    backend: Backend,
+    storage: KVStorage,
+    tokens: Sequence[int],
+    sizes: Sequence[int],
+    blocks: Sequence[int],
+    start: int = 0,
+) -> Tensor:
+    """Logits of ``tokens`` from position ``start`` on, run in chunks of these sizes (the last one repeats)."""
+    logits, done = [], 0
+    for i in range(len(tokens)):
+        if done == len(tokens):
+            break
+        size = sizes[min(i, len(sizes) - 1)]
+        chunk = tokens[done : done + size]
+        logits.append(backend.forward(make_pass(Rows(chunk, start + done, blocks)), storage).logits)
+        done += len(chunk)
+    return torch.cat(logits)
+
+
+def random_tokens(count: int, seed: int = 0, vocab: int = 77) -> list[int]:
+    return np.random.default_rng(seed).integers(0, vocab, count).tolist()
+
+
+def random_tree(nodes: int, seed: int) -> list[int]:
+    """Parents of a root and its nodes; some deep paths, some bushes, never a plain chain."""
+    rng = np.random.default_rng(seed)
+    parents = [-1, 0, 0]
+    while len(parents) < nodes:
+        parents.append(len(parents) - 1 if rng.random() < 0.5 else int(rng.integers(0, len(parents))))
+    return parents
+
+
+def path_to(parents: Sequence[int], row: int) -> list[int]:
+    """Rows from the root down to ``row``, itself included."""
+    path = [row]
+    while parents[path[-1]] >= 0:
+        path.append(parents[path[-1]])
+    return path[::-1]

@@ -1,0 +1,140 @@
+"""Engines whose rounds are run at once, for the tests of stretches."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from native_cases import native, small_config
+from test_native_heads import VOCAB, random_head, tables
+
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.stretch import NativeStretches
+from headstart.cache.prefix import PrefixIndex
+from headstart.drafting.base import Drafter, SequenceView, stretch_part
+from headstart.drafting.context import DraftContext
+from headstart.drafting.registry import create_drafter
+from headstart.engine import engine as engine_module
+from headstart.engine.engine import Engine
+from headstart.engine.outputs import SequenceStats
+from headstart.engine.schedule import Limits
+from headstart.engine.sequence import Sequence as Decoded
+from headstart.heads.eagle import EagleHead
+from headstart.heads.tables import TargetTables
+from headstart.models.config import ModelConfig
+from headstart.runner import ModelRunner
+from headstart.stretch import Guesser, RoundRecord, StretchLimits
+from mapped_heads import map_rows, output_rows
+
+CONFIG = small_config(layers=small_config().layers * 3)
+ISA = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
+TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
+HIDDEN = 96
+DRAFTERS = ("none", "suffix", "eagle3", "auto")
+
+
+def mapped_tables() -> TargetTables:
+    """The target's, with output rows that a few of them tell."""
+    rows = output_rows(VOCAB, HIDDEN, torch.Generator().manual_seed(2))
+    return TargetTables(tables(random_head()).embedding, rows * HIDDEN**-0.5)
+
+
+def mapped_head() -> EagleHead:
+    """A random head that may say tokens of the text beyond its vocabulary."""
+    head = random_head(HIDDEN)
+    map_rows(head, mapped_tables().head, 0.15)
+    return head
+
+
+def options_of(drafter: str, head: Path) -> dict[str, object]:
+    few = {"min_probability": 0.0, "draft_tokens": 4, "width": 3, "precision": "bf16"}
+    if drafter == "eagle3":
+        return {"model": str(head), **few}
+    if drafter == "auto":
+        return {"drafters": "suffix+eagle3", "model": str(head), "drafter_options": {"eagle3": few}}
+    return {}
+
+
+def make_engine(
+    drafter: str,
+    head: Path,
+    *,
+    config: ModelConfig = CONFIG,
+    cache_tokens: int = 4096,
+    prefixes: bool = False,
+    **limits: int,
+) -> Engine:
+    runner = ModelRunner(native(config, "bf16", ISA), cache_tokens, prefixes=PrefixIndex("toy") if prefixes else None)
+    context = DraftContext(config.vocab_size, runner, lend_tables=mapped_tables)
+    return Engine(
+        runner,
+        create_drafter(drafter, context, **options_of(drafter, head)),
+        Limits(**({"max_context": 2048} | limits)),
+    )
+
+
+class Counted:
+    """Rounds that were run at once, how many in one call at most, and by how many sequences at most."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rounds = self.most_rounds = self.sequences = 0
+        run = NativeStretches.run
+
+        def counted(stretches: NativeStretches, *arguments: object) -> list[RoundRecord]:
+            rounds = run(stretches, *arguments)  # type: ignore[arg-type]
+            self.rounds += len(rounds)
+            self.most_rounds = max(self.most_rounds, len(rounds))
+            self.sequences = max([self.sequences, *[len(done.spans) for done in rounds]])
+            return rounds
+
+        monkeypatch.setattr(NativeStretches, "run", counted)
+
+
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "run_stretch", lambda *arguments: False)
+
+
+def told(sequence: Decoded, with_counts: bool = True) -> dict[str, object]:
+    """What a request is told of its output; counts depend on clocks under a planner."""
+    said: dict[str, object] = {
+        "output": sequence.output,
+        "finish": (sequence.finish_reason, sequence.stop_reason, sequence.error),
+    }
+    if with_counts:
+        said |= {"origins": sequence.origins, "rejected": sequence.rejected}
+        stats = {field.name: getattr(sequence.stats, field.name) for field in fields(SequenceStats)}
+        said["stats"] = {name: value for name, value in stats.items() if name not in TIMED}
+    return said
+
+
+class CutText:
+    """A text that ends with a token which nobody told the engine of."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.stop: str | None = None
+
+    def append(self, token_id: int, ends: bool) -> None:
+        if token_id == self.token:
+            self.stop = "so it ends"
+
+
+class Heard:
+    """Rates that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.judged: list[tuple[int, bool]] = []
+
+    def count(self, grade: int, accepted: bool) -> None:
+        self.judged.append((grade, accepted))
+
+
+def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
+    """The one guesser of a drafter's part."""
+    part = stretch_part(drafter, [sequence], [limits])
+    assert part is not None
+    ((guesser,),) = part.guessers
+    assert guesser is not None
+    return guesser

@@ -1,0 +1,235 @@
+"""Whatever ``auto`` chooses is at most as far from the file as bf16 is, for every type that GGUF has."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from torch import Tensor
+
+from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, nearest_bits
+from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.loader import load_library
+from headstart.backends.torch.backend import TorchBackend
+from headstart.loading import Precision, create_backend
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.config import ModelConfig
+from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
+from headstart.models.weight_loading import load_decoder
+from headstart.models.weights import DecoderWeights, LinearWeights
+
+needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+KEPT_TO_THE_BIT = {
+    FOUR: ("Q4_0", "Q4_1", "TQ2_0"),
+    EIGHT: ("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "MXFP4", "TQ2_0"),
+    FINE: ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "TQ2_0"),
+}
+"""Their units and offsets are halves."""
+KEPT_TO_A_HALF = {FOUR: ("Q4_K",), EIGHT: ("IQ4_XS",), FINE: ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")}
+"""Theirs have more digits."""
+MIXES = {
+    "Q4_K_M": {"attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K", "output.weight": "Q6_K", "": "Q4_K"},
+    "Q4_K_S": {"attn_v.weight": "Q5_K", "output.weight": "Q6_K", "": "Q4_K"},
+    "Q5_K_M": {"attn_v.weight": "Q6_K", "output.weight": "Q6_K", "": "Q5_K"},
+    "Q3_K_M": {"attn_v.weight": "Q5_K", "ffn_down.weight": "Q4_K", "output.weight": "Q6_K", "": "Q3_K"},
+    "Q2_K": {"attn_v.weight": "Q3_K", "output.weight": "Q6_K", "": "Q2_K"},
+    "IQ4_XS": {"attn_v.weight": "Q5_K", "output.weight": "Q6_K", "": "IQ4_XS"},
+    "IQ3_M": {"attn_v.weight": "Q4_K", "output.weight": "Q5_K", "": "IQ3_S"},
+    "IQ2_M": {"attn_v.weight": "Q4_K", "output.weight": "Q5_K", "": "IQ2_S"},
+    "Q4_0": {"ffn_down.weight": "Q4_1", "output.weight": "Q6_K", "": "Q4_0"},
+    "Q4_K + F16": {"output.weight": "F16", "token_embd.weight": "F16", "": "Q4_K"},
+    "Q8_0 + IQ2_XS": {"attn_k.weight": "IQ2_XS", "": "Q8_0"},
+}
+
+
+def stored_linear(kind: str, data: np.ndarray, inputs: int) -> LinearWeights:
+    values = torch.from_numpy(dequantize(data, GGMLQuantizationType[kind]).astype(np.float32))
+    stored = StoredTensor(kind, (len(data), inputs), data.reshape(-1), in_blocks=True)
+    return LinearWeights(FileMatrix((MatrixPart(kind, len(data), lambda: values, stored),), inputs, torch.float32))
+
+
+def kept(weights: LinearWeights, bits: int, isa: str | None = None) -> Tensor:
+    """What a layer of such blocks multiplies with."""
+    library = load_library(isa)
+    assert library is not None
+    return NativeLinear(library, weights, "int4", 2, bits)(torch.eye(weights.matrix.shape[1])).T
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize(("bits", "kind"), [(bits, kind) for bits in KEPT_TO_THE_BIT for kind in KEPT_TO_THE_BIT[bits]])
+def test_weights_are_kept_to_the_bit(bits: int, kind: str, isa: str) -> None:
+    """Also where units are negative, as half of Q4_0's are."""
+    weights = stored_linear(kind, random_blocks(kind, 40, 256, np.random.default_rng(1)), 256)
+    assert (weights.weight < 0).any()
+    assert (weights.weight > 0).any()
+    # Fine blocks count from the lowest level: in floats, the sum of what is added and taken away again has 24 digits.
+    tolerance = 2e-6 if bits == FINE else 1e-6 if bits == FOUR else 0.0
+    near = torch.allclose(kept(weights, bits, isa), weights.weight, rtol=0, atol=tolerance * weights.weight.abs().max())
+    assert near if tolerance else torch.equal(kept(weights, bits, isa), weights.weight)
+
+
+@needs_native
+@pytest.mark.parametrize(("bits", "kind"), [(bits, kind) for bits in KEPT_TO_A_HALF for kind in KEPT_TO_A_HALF[bits]])
+def test_units_with_more_digits_are_rounded_to_halves(bits: int, kind: str) -> None:
+    """Which takes less from the weights than bf16."""
+    weight = (linear := stored_linear(kind, random_blocks(kind, 40, 512, np.random.default_rng(2)), 512)).weight
+    lost, by_bf16 = ((other - weight).norm() for other in (kept(linear, bits), weight.bfloat16().float()))
+    assert lost < 0.7 * by_bf16
+
+
+@needs_native
+def test_q4_0_is_kept_where_the_file_is_not_at_hand() -> None:
+    """As floats, units of either sign: a grid of sixteen levels is found again."""
+    weight = stored_linear("Q4_0", random_blocks("Q4_0", 64, 512, np.random.default_rng(3)), 512).weight
+    off = (kept(LinearWeights(weight), FOUR) - weight).abs()
+    assert float(off.max()) < 1e-6 * float(weight.abs().max())
+
+
+@pytest.mark.parametrize("isa", isa_params())
+def test_fine_rows_are_the_same_in_any_company(isa: str) -> None:
+    linear = stored_linear("Q6_K", random_blocks("Q6_K", 70, 768, np.random.default_rng(4)), 768)
+    library = load_library(isa)
+    assert library is not None
+    layer = NativeLinear(library, linear, "int4", 2, FINE)
+    x = torch.randn(40, 768, generator=torch.Generator().manual_seed(5))
+    x[3] *= 1e-3
+    x[5, 0], x[8, :32] = 50.0, 0.0
+    said = layer(x)
+    wanted = x.double() @ linear.weight.double().T
+    assert float((said - wanted).norm() / wanted.norm()) < 3e-4
+    for rows in (1, 2, 3, 4, 5, 7, 13, 33):
+        assert torch.equal(layer(x[:rows]), said[:rows]), rows
+    # Levels that are stored 128 less have offsets that are rounded otherwise.
+    for other in filter(has_isa, X86 if isa in X86 else ()):
+        beside = load_library(other)
+        assert beside is not None
+        assert torch.equal(NativeLinear(beside, linear, "int4", 1, FINE)(x), said), other
+
+
+def load(path: Path, types: dict[str, str], seed: int = 0) -> tuple[ModelConfig, DecoderWeights]:
+    return load_decoder(open_checkpoint(write_llama(path / "model.gguf", types, seed)), torch.float32)
+
+
+def logits_of(backend: NativeBackend | TorchBackend) -> Tensor:
+    out = backend.forward(make_pass(Rows(random_tokens(48, 1, VOCAB), 0, [0, 1])), backend.allocate_cache(2, 32))
+    return out.logits.double()
+
+
+def distances(actual: Tensor, expected: Tensor) -> tuple[float, float]:
+    """Relative error of the logits, mean KL from those expected."""
+    log_p, log_q = expected.log_softmax(-1), actual.log_softmax(-1)
+    return float((actual - expected).norm() / expected.norm()), float((log_p.exp() * (log_p - log_q)).sum(-1).mean())
+
+
+def errors(path: Path, types: dict[str, str], isa: str) -> tuple[list[float], list[float]]:
+    """Distances from the file in fp32 of what ``auto`` takes, and of bf16; three models, together."""
+    of_nearest, of_bf16 = [], []
+    for seed in range(3):
+        config, weights = load(path, types, seed)
+        expected = logits_of(TorchBackend(config, weights))
+        of_nearest.append(distances(logits_of(NativeBackend(config, weights, "nearest", 2, isa)), expected))
+        of_bf16.append(distances(logits_of(NativeBackend(config, weights, "bf16", 2, isa)), expected))
+    return np.mean(of_nearest, 0).tolist(), np.mean(of_bf16, 0).tolist()
+
+
+CASES = {kind: {"": kind} for kind in (*BLOCK_TYPES, "F32", "F16", "BF16")} | MIXES
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("name", CASES)
+def test_the_nearest_is_no_further_from_the_file_than_bf16(tmp_path: Path, name: str, isa: str) -> None:
+    nearest, by_bf16 = errors(tmp_path, CASES[name], isa)
+    for ours, theirs in zip(nearest, by_bf16, strict=True):
+        assert ours <= 1.02 * theirs + 1e-6, (nearest, by_bf16)
+
+
+FORMS = {
+    "attn_v.weight": "Q6_K",
+    "ffn_up.weight": "F16",
+    "ffn_down.weight": "IQ2_XS",
+    "output.weight": "Q8_0",
+    "": "Q4_1",
+}
+
+
+@pytest.mark.parametrize("isa", isa_params())
+def test_rows_of_mixed_models_keep_their_bits(tmp_path: Path, isa: str) -> None:
+    """Fine blocks, bf16, blocks of 4 and 8 bits in one layer: in chunks, in company, with other threads."""
+    config, weights = load(tmp_path, FORMS)
+    backend = NativeBackend(config, weights, "nearest", 1, isa)
+    tokens, others = random_tokens(60, 7, VOCAB), random_tokens(40, 8, VOCAB)
+    whole = run_chunks(backend, backend.allocate_cache(4, 32), tokens, [60], [0, 1])
+    for sizes in ([1], [2, 3], [7, 33, 1]):
+        assert torch.equal(run_chunks(backend, backend.allocate_cache(4, 32), tokens, sizes, [0, 1]), whole), sizes
+    both = make_pass(Rows(others, 0, [2, 3]), Rows(tokens, 0, [0, 1]))
+    assert torch.equal(backend.forward(both, backend.allocate_cache(4, 32)).logits[40:], whole)
+    team = NativeBackend(config, weights, "nearest", 2, isa)
+    assert torch.equal(run_chunks(team, team.allocate_cache(4, 32), tokens, [5], [0, 1]), whole)
+
+
+@needs_native
+def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
+    _, weights = load(tmp_path, MIXES["Q4_K_M"])
+    assert nearest_bits(weights, multiplies_bytes=True).tolist() == [FINE, FOUR, FOUR, FINE] * 2 + [FINE]
+    assert nearest_bits(weights, multiplies_bytes=False).tolist() == [BF16, FOUR, FOUR, BF16] * 2 + [BF16]
+    _, weights = load(tmp_path, {"": "Q8_0"})
+    assert nearest_bits(weights, multiplies_bytes=True).tolist() == [EIGHT] * 9
+    assert nearest_bits(weights, multiplies_bytes=False).tolist() == [BF16] * 9
+    _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
+    assert nearest_bits(weights, multiplies_bytes=False).tolist() == [FOUR] * 8 + [EIGHT]
+
+
+def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_path: Path) -> None:
+    """The rule goes by types; what is lost is measured, too."""
+    library = load_library()
+    if library is None:
+        pytest.skip("no native path on this machine")
+    path = write_llama(tmp_path / "model.gguf", {"": "Q4_K"})
+    checkpoint = open_checkpoint(path)
+    record = checkpoint.weights.tensors["blk.0.ffn_down.weight"]  # type: ignore[attr-defined]
+    raw = np.memmap(path, np.uint8, "r+", record.offset, (record.nbytes // 144, 144))
+    # All levels 15, and offsets that all but undo them: what is left is smaller than a half's last digit.
+    raw[:, 0:2] = np.array([1.0009765625], np.float16).view(np.uint8)
+    raw[:, 2:4] = np.array([15.0], np.float16).view(np.uint8)
+    raw[:, 4:16] = np.array([61, 61, 61, 61, 61, 61, 61, 61, 221, 221, 221, 221], np.uint8)
+    raw[:, 16:] = 255
+    raw.flush()
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    backend = NativeBackend(config, weights, "nearest", 1)
+    assert nearest_bits(weights, library.multiplies_bytes)[3] == FOUR
+    assert backend.name.endswith("mixed")
+    assert backend.rounding.packed <= backend.rounding.in_bf16
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("precision", "kind", "spoils"),
+    [
+        ("int4", "Q8_0", True),
+        ("blocks", "Q5_K", True),
+        ("int8", "Q8_0", True),
+        ("int4", "Q4_0", False),
+        ("blocks", "Q8_0", False),
+        ("bf16", "Q6_K", False),
+        ("auto", "IQ2_XS", False),
+    ],
+)
+def test_a_precision_that_spoils_a_file_says_how_much(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, precision: str, kind: str, spoils: bool
+) -> None:
+    config, weights = load(tmp_path, {"output.weight": "Q8_0", "": kind})
+    with caplog.at_level(logging.WARNING):
+        create_backend(config, weights, Precision(precision))
+    said = [record.getMessage() for record in caplog.records if "changes this file's weights" in record.getMessage()]
+    assert len(said) == spoils
+    if spoils:
+        assert f"precision {precision} changes" in said[0]
+        assert "precision auto" in said[0]

@@ -1,0 +1,88 @@
+"""The sources by themselves: what names a processor, and what compilers say of them."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headstart.backends.native import loader
+from headstart.backends.native.isa import AMX_EMULATED, INSTRUCTION_SETS, InstructionSet
+from headstart.backends.native.loader import SOURCES
+from headstart.processor import architecture
+
+OF_PROCESSORS = r"(traits|vector|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
+GENERAL = [path for path in sorted(SOURCES.iterdir()) if not re.fullmatch(OF_PROCESSORS, path.stem)]
+GENERAL += [SOURCES / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic")]
+GENERAL += [SOURCES / f"{name}.h" for name in ("dot_bytes_quads", "dot_bytes_generic", "traits_generic", "blocks_vnni")]
+
+
+@pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.name)
+def test_general_headers_name_no_processor(path: Path) -> None:
+    text = re.sub(r"//.*", "", path.read_text())
+    named = r"_mm\w*_\w+|__m\d+\w*|immintrin|arm_neon|asm\b|__(AVX|SSE|ARM|x86|aarch|i386)\w*|defined\(HEADSTART\w*"
+    assert re.search(named, text) is None
+
+
+@pytest.mark.parametrize("isa", [*INSTRUCTION_SETS, AMX_EMULATED], ids=lambda isa: isa.name)
+def test_each_instruction_set_has_its_traits(isa: InstructionSet) -> None:
+    (traits,) = re.findall(r'HEADSTART_TRAITS="(.*?)"', " ".join(isa.compiler_flags()))
+    assert (SOURCES / traits).exists()
+
+
+HERE = [isa for isa in (*INSTRUCTION_SETS, AMX_EMULATED) if isa.architecture in (None, architecture())]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+@pytest.mark.parametrize("isa", HERE, ids=lambda isa: isa.name)
+def test_compilers_have_nothing_to_say(isa: InstructionSet) -> None:
+    flags = (*loader.CODE_FLAGS, *isa.compiler_flags(), "-fopenmp", *loader.WARNINGS)
+    done = subprocess.run(
+        ["g++", *flags, "-fsyntax-only", str(SOURCES / "api.cpp")], check=True, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_half_precision_without_a_processors_help(tmp_path: Path) -> None:
+    """Every half, and floats of all magnitudes, halfway cases among them, as NumPy converts them."""
+    source = tmp_path / "halves.cpp"
+    source.write_text(
+        '#include <cstddef>\n#include "portable.h"\n#include "vector_generic.h"\nextern "C" {\n'
+        "void narrow(const float *x, uint16_t *y, size_t n) { for (size_t i = 0; i < n; ++i) y[i] = to_half(x[i]); }\n"
+        "void widen(const uint16_t *x, float *y, size_t n) { for (size_t i = 0; i < n; ++i) y[i] = from_half(x[i]); }\n"
+        "void widen_lanes(const uint16_t *x, float *y, size_t n) {\n"
+        "  for (size_t i = 0; i < n; i += 16) store(y + i, load_half(x + i));\n}\n}\n"
+    )
+    flags = (*loader.CODE_FLAGS, '-DHEADSTART_TRAITS="traits_generic.h"', f"-I{SOURCES}", "-shared", "-fPIC")
+    subprocess.run(["g++", *flags, str(source), "-o", str(tmp_path / "halves.so")], check=True)
+    library = ctypes.CDLL(str(tmp_path / "halves.so"))
+
+    def converted(name: str, values: NDArray[np.generic], dtype: type[np.generic]) -> NDArray[np.generic]:
+        out = np.empty(len(values), dtype)
+        getattr(library, name)(values.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p),
+                               ctypes.c_size_t(len(values)))  # fmt: skip
+        return out
+
+    halves = np.arange(65536, dtype=np.uint16)
+    floats = halves.view(np.float16).astype(np.float32)
+    for name in ("widen", "widen_lanes"):
+        said = converted(name, halves, np.float32)
+        numbers = ~np.isnan(floats)
+        np.testing.assert_array_equal(np.isnan(said), ~numbers)
+        np.testing.assert_array_equal(said.view(np.uint32)[numbers], floats.view(np.uint32)[numbers])
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, np.uint32)
+    near = floats.view(np.uint32)[:, None] + np.array([0, 0xFFF, 0x1000, 0x1001], np.uint32)
+    given = np.concatenate([bits, near.ravel()]).view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = given.astype(np.float16)
+    said = converted("narrow", given, np.uint16).view(np.float16)
+    numbers = ~np.isnan(given)
+    assert np.isnan(said[~numbers]).all()
+    np.testing.assert_array_equal(said.view(np.uint16)[numbers], wanted.view(np.uint16)[numbers])

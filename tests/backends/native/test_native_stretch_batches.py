@@ -1,0 +1,443 @@
+"""Rounds of several sequences at once: they are told what they are told one by one; guesses compete as in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native_cases import random_tokens
+from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
+
+from headstart.analysis.watching import Watching
+from headstart.backends.native.growth import NativeGrowth, NativeHeadPart
+from headstart.backends.native.loader import load_library
+from headstart.draft_tree import MAX_GRADES
+from headstart.drafting.base import DraftBudget, SpeculationParams
+from headstart.drafting.model_free.suffix import SuffixDrafter
+from headstart.drafting.planning import auto_members
+from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.planning.auto_members import Member, Standing
+from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.merged import Guesses, merge, relate
+from headstart.engine.outputs import FinishReason
+from headstart.engine.pool import DrafterPool
+from headstart.sampling.params import SamplingParams
+from headstart.stretch import CutPlan, GuesserFault, StretchLimits, StretchPart
+from toys import run_all, toy_sequence
+
+pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("together", [2, 6])
+def test_requests_that_decode_together_are_told_the_same(
+    drafter: str, together: int, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each ends elsewhere; the others go on, and new ones take the place."""
+    answers = []
+    for singly in (False, True):
+        if singly:
+            at_once, most = counted.rounds, counted.sequences
+            one_by_one(monkeypatch)
+        engine = make_engine(drafter, head_directory, max_sequences=together)
+        sequences = [
+            toy_sequence(
+                engine,
+                random_tokens(10 + 13 * seed, seed),
+                sequence_id=seed,
+                params=SamplingParams(temperature=0, max_tokens=20 + 17 * seed),
+            )
+            for seed in range(7)
+        ]
+        run_all(engine, sequences)
+        engine.check()
+        # Which rounds a request shares decides its budget, so that counts may differ once another one left.
+        answers.append([told(each, drafter == "none") for each in sequences])
+    assert answers[0] == answers[1]
+    assert counted.rounds == at_once > 0
+    assert most == together
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_what_one_says_ends_the_rounds_of_all(drafter: str, head_directory: Path, counted: Counted) -> None:
+    """A stop token of one request, in the middle of a path or at its end, costs the others nothing."""
+    params = SamplingParams(temperature=0, max_tokens=60)
+
+    def decoded(stop: int | None) -> list[list[int]]:
+        engine = make_engine(drafter, head_directory)
+        wanted = [
+            SamplingParams(temperature=0, max_tokens=60, stop_token_ids=[] if stop is None else [stop]),
+            *[params] * 2,
+        ]
+        return run_all(
+            engine,
+            [
+                toy_sequence(engine, random_tokens(30, seed), sequence_id=seed, params=each)
+                for seed, each in enumerate(wanted)
+            ],
+        )
+
+    said, *others = decoded(None)
+    for stop in list(dict.fromkeys(said))[::5]:
+        assert decoded(stop) == [said[: said.index(stop) + 1], *others]
+    assert counted.sequences == 3
+
+
+def test_requests_with_different_drafters_go_round_by_round(head_directory: Path, counted: Counted) -> None:
+    engine = make_engine("suffix", head_directory)
+    params = SamplingParams(temperature=0, max_tokens=20)
+    alone = run_all(engine, [toy_sequence(engine, random_tokens(20), params=params)])
+    at_once = counted.rounds
+    wishes = [SpeculationParams(), SpeculationParams(enabled=False)]
+    sequences = [
+        toy_sequence(engine, random_tokens(20), sequence_id=i, params=params, speculation=wish)
+        for i, wish in enumerate(wishes, start=1)
+    ]
+    assert run_all(engine, sequences) == alone * 2
+    assert counted.sequences == 1
+    assert at_once > 0
+
+
+def test_in_a_full_cache_fewer_rounds_run_at_once(head_directory: Path, counted: Counted) -> None:
+    """Four sequences of a block or two each; eight rounds of trees would need more blocks than there are."""
+    outputs, rounds = [], []
+    for cache_tokens in (4096, 352):
+        engine = make_engine("suffix", head_directory, cache_tokens=cache_tokens)
+        params = SamplingParams(temperature=0, max_tokens=30)
+        sequences = [
+            toy_sequence(engine, random_tokens(20, seed), sequence_id=seed, params=params) for seed in range(4)
+        ]
+        before = counted.rounds
+        outputs.append(run_all(engine, sequences))
+        rounds.append(counted.rounds - before)
+    assert outputs[0] == outputs[1]
+    assert min(rounds) > 0
+
+
+def test_a_head_may_follow_some_of_a_batch_and_come_back_to_the_others(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decoded(drafter: str) -> list[list[int]]:
+        engine = make_engine(drafter, head_directory)
+        sequences = [
+            toy_sequence(
+                engine,
+                random_tokens(20, seed),
+                sequence_id=seed,
+                params=SamplingParams(temperature=0, max_tokens=30 + 20 * seed),
+            )
+            for seed in range(4)
+        ]
+        return run_all(engine, sequences)
+
+    turns = cycle([True, False])
+
+    def follows(member: Member, before: bool | None, roots: int) -> bool:
+        followed.append(not member.reads_along or roots < 4 or (next(turns) if before is None else before))
+        return followed[-1]
+
+    followed: list[bool] = []
+    said = decoded("none")
+    at_once = counted.rounds
+    monkeypatch.setattr(Member, "follows", follows)
+    assert decoded("auto") == said
+    assert not all(followed)
+    assert all(followed[-10:])
+    assert counted.rounds > at_once
+    assert counted.sequences == 4
+
+
+@pytest.mark.parametrize("drafter", ["eagle3", "auto"])
+def test_a_head_that_fails_for_one_costs_a_tolerant_engine_its_guesses_alone(
+    drafter: str, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = SamplingParams(temperature=0, max_tokens=40)
+
+    def decoded(drafter: str, tolerant: bool) -> tuple[list[list[int]], DrafterPool]:
+        engine = make_engine(drafter, head_directory)
+        engine.drafters = DrafterPool(engine.drafters.drafters, "default", tolerant=tolerant)
+        sequences = [
+            toy_sequence(engine, random_tokens(30, seed), sequence_id=seed, params=params) for seed in range(3)
+        ]
+        return run_all(engine, sequences), engine.drafters
+
+    said, _ = decoded("none", False)
+    parts = NativeGrowth.parts
+
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
+        made = parts(growth, *arguments)  # type: ignore[arg-type]
+        made[-1].part.pages = 0
+        return made
+
+    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
+    with pytest.raises(GuesserFault):
+        decoded(drafter, False)
+    answers, pool = decoded(drafter, True)
+    assert answers == said
+    assert pool.faults == {"default": 1}
+
+
+def trees_in_python(
+    guesses: Sequence[Sequence[tuple[int, Guesses, GuessRates]]], plan: CutPlan, most: Sequence[int]
+) -> tuple[list[tuple[list[int], list[int], list[float]]], float]:
+    """What the planner does with the same guesses [sequence][drafter] and costs: tokens, parents and gains of each
+    sequence; expected tokens."""
+    merged = [merge(each) for each in guesses]
+    ranked = [(merged[i].reach[node], i, node) for i, count in enumerate(most) for node in merged[i].ranked(count)]
+    ranked.sort(key=lambda each: -each[0])
+    tokens = said = float(len(merged))
+    taken, size = plan.pass_seconds[0] + plan.other_seconds, 0
+    for count, (reach, _, _) in enumerate(ranked[: len(plan.pass_seconds) - 1], start=1):
+        tokens += reach
+        seconds = plan.pass_seconds[count] + plan.other_seconds
+        if tokens * taken > said * seconds:
+            said, taken, size = tokens, seconds, count
+    chosen = []
+    for i, each in enumerate(merged):
+        nodes = [node for _, sequence, node in ranked[:size] if sequence == i]
+        gains = [0.0, 0.0]
+        for node in nodes:
+            gains[plan.merits[each.owners[node]]] += each.reach[node]
+        tree = each.tree(nodes)
+        chosen.append((tree.tokens.tolist(), tree.parents.tolist(), gains))
+    return chosen, said
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: Path) -> None:
+    """Round for round, with made-up rates and costs."""
+    engine = make_engine("auto", head_directory)
+    planner = engine.drafter
+    assert isinstance(planner, AutoDrafter)
+    rng = np.random.default_rng(5)
+    sequences = [
+        toy_sequence(
+            engine,
+            random_tokens(30, seed) * 2,
+            sequence_id=seed,
+            params=SamplingParams(temperature=0, max_tokens=300),
+        )
+        for seed in range(together)
+    ]
+    for sequence in sequences:
+        engine.add(sequence)
+    while not all(sequence.num_output for sequence in sequences):
+        engine.step()
+    drafters, cache = [member.drafter for member in planner._members], engine.runner.cache
+    views = [planner._followed[sequence.id].view for sequence in sequences]
+    verified, competed = [0, 0], 0
+    for _ in range(40):
+        limits = [
+            StretchLimits(1, 1.0, 50, 500, frozenset(), nodes=int(rng.integers(1, 25)), depth=int(rng.integers(1, 6)))
+            for _ in sequences
+        ]
+        budgets = [DraftBudget(each.nodes, each.depth) for each in limits]
+        prior = [
+            [GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences
+        ]
+        nodes = sum(each.nodes for each in limits)
+        seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
+        plan = CutPlan([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
+        proposed = [
+            relate([Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters])
+            for view, budget in zip(views, budgets, strict=True)
+        ]
+        wanted, expected = trees_in_python(
+            [
+                [(1 << i, guesses, rates) for i, (guesses, rates) in enumerate(zip(*each, strict=True))]
+                for each in zip(proposed, prior, strict=True)
+            ],
+            plan,
+            [each.nodes for each in limits],
+        )
+        # Those of a head come from one draft, with room for every sequence.
+        offered = [drafter.stretch(views, limits) for drafter in drafters]  # type: ignore[attr-defined]
+        guessers = [[part.guessers[i][0] for part in offered] for i in range(together)]
+        for own, rates in zip(guessers, prior, strict=True):
+            for guesser, rate in zip(own, rates, strict=True):
+                guesser.rates = rate.rates
+        with cache.reserve({each.id: its.rows for each, its in zip(sequences, limits, strict=True)}):
+            (done,) = engine.runner.run_stretch(
+                [each.id for each in sequences],
+                [each.tokens[-1] for each in sequences],
+                limits,
+                StretchPart(guessers, plan),
+            )
+            for sequence, span in zip(sequences, done.spans, strict=True):
+                sequence.tokens += [*[span.tokens[node] for node in span.path], span.token]
+                cache.commit(sequence.id, range(span.said))
+        assert done.expected_tokens == pytest.approx(expected, rel=1e-12)
+        competed += sum(bool(span.tokens) for span in done.spans) > 1
+        for i, span in enumerate(done.spans):
+            assert (span.tokens, span.parents) == wanted[i][:2]
+            assert span.gains == pytest.approx(wanted[i][2], rel=1e-12)
+            verified = [sum(pair) for pair in zip(verified, span.verified, strict=True)]
+            for guesses, guesser in zip(proposed[i], guessers[i], strict=True):
+                guesser.finish()
+                heard = Heard()
+                guesses.judge(sequences[i].tokens[-span.said :], heard)  # type: ignore[arg-type]
+                assert heard.judged == [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
+    assert min(verified) > 0
+    assert competed > 0 or together == 1
+
+
+def test_a_planner_learns_from_the_rounds_of_several(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pass is told to have taken the same, so that guesses pay on any machine."""
+    monkeypatch.setattr(
+        "headstart.drafting.planning.auto.try_passes", lambda runner: [(rows, 0.01) for rows in (1, 48)]
+    )
+    monkeypatch.setattr("headstart.drafting.planning.auto.try_context", lambda runner: 0.0)
+    engine = make_engine("auto", head_directory)
+    planner = engine.drafter
+    assert isinstance(planner, AutoDrafter)
+    timed: list[int] = []
+    add = planner.costs.passes.add
+
+    def adding(rows: int, seconds: float, *rest: float) -> None:
+        timed.append(rows)
+        add(rows, 0.01, *rest)
+
+    monkeypatch.setattr(planner.costs.passes, "add", adding)
+    params = SamplingParams(temperature=0, max_tokens=90)
+    sequences = [toy_sequence(engine, random_tokens(40, seed), sequence_id=seed, params=params) for seed in range(3)]
+    run_all(engine, sequences)
+    assert counted.sequences == 3
+    assert len(timed) == max(each.stats.rounds for each in sequences)
+    assert any(rows > 3 for rows in timed)
+
+
+def test_a_resting_drafter_is_asked_again_within_a_stretch(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that rests for all sequences is probed in rounds that are run at once, and pays for it by resting longer.
+
+    A probe takes as long as two rounds pay for, whatever either takes on this machine.
+    """
+    monkeypatch.setattr(auto_members, "_PROBE_SHARE", 0.5)
+    monkeypatch.setattr(Member, "rests", lambda member, standing, roots: standing.asked)
+    monkeypatch.setattr(Member, "seconds", lambda member, sequences: float(sequences))
+    rested = Member.rested
+
+    def resting(member: Member, probe_seconds: float, round_seconds: float, timed: bool = True) -> None:
+        rested(member, float(probe_seconds > 0), 1.0, timed)
+        debts.append(member.debt)
+
+    debts: list[float] = []
+    monkeypatch.setattr(Member, "rested", resting)
+    judged: list[Standing] = []
+    judge = Member.judge
+
+    def counting(
+        member: Member, standing: Standing, worth: float, roots: int, steady: bool = False, rounds: int = 1
+    ) -> None:
+        judged.append(standing)
+        judge(member, standing, worth, roots, steady, rounds)
+
+    monkeypatch.setattr(Member, "judge", counting)
+    engine = make_engine("auto", head_directory)
+    planner = engine.drafter
+    assert isinstance(planner, AutoDrafter)
+    params = SamplingParams(temperature=0, max_tokens=120)
+    sequences = [toy_sequence(engine, random_tokens(40, seed), sequence_id=seed, params=params) for seed in range(2)]
+    run_all(engine, sequences, seconds=60.0)  # however busy the machine is
+    assert counted.rounds > 60
+    assert len({id(each) for each in judged}) == 2 * len(planner._members)
+    assert all(member.probes > 1 for member in planner._members)
+    assert max(debts) > 0 == min(debts)
+
+
+@pytest.mark.parametrize("drafter", ["suffix", "eagle3"])
+def test_a_profile_times_the_rounds_of_a_batch(drafter: str, head_directory: Path, counted: Counted) -> None:
+    engine = make_engine(drafter, head_directory)
+    watching = Watching(engine.drafter)
+    engine.drafters.drafters["default"] = watching
+    params = SamplingParams(temperature=0, max_tokens=60)
+    run_all(
+        engine, [toy_sequence(engine, random_tokens(40, seed), sequence_id=seed, params=params) for seed in range(2)]
+    )
+    assert counted.sequences == 2
+    rounds = len(watching.timed[2])
+    assert rounds > 10
+    assert {levels for levels, _ in watching.timed[2]} - {0, 1}
+    assert watching.profile(drafter, [2]).seconds[2].other > 0
+
+
+def test_a_row_without_a_best_token_fails_its_request_alone(
+    head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine("none", head_directory)
+    params = SamplingParams(temperature=0, max_tokens=40)
+    prompts = [random_tokens(20, seed) for seed in range(3)]
+
+    def decoded() -> list[FinishReason | None]:
+        sequences = [
+            toy_sequence(engine, prompt, sequence_id=seed, params=params) for seed, prompt in enumerate(prompts)
+        ]
+        said[:] = run_all(engine, sequences)
+        return [each.finish_reason for each in sequences]
+
+    said: list[list[int]] = []
+    assert decoded() == [FinishReason.LENGTH] * 3
+    before = [list(each) for each in said]
+    others = {token for each in before[1:] for token in each} | {token for prompt in prompts for token in prompt}
+    place = next(i for i, token in enumerate(before[0]) if i > 5 and token not in others and token not in before[0][:i])
+    embedding = engine.runner.backend._embedding  # type: ignore[attr-defined]
+    row = embedding[before[0][place]].clone()
+    try:
+        embedding[before[0][place]] = float("nan")
+        reasons = decoded()
+    finally:
+        embedding[before[0][place]] = row
+    assert reasons == [FinishReason.ERROR, FinishReason.LENGTH, FinishReason.LENGTH]
+    assert said == [before[0][: place + 1], *before[1:]]
+    assert counted.sequences == 3
+
+
+def test_nobody_is_asked_where_there_is_no_room_for_a_guess(head_directory: Path) -> None:
+    """The one token that is missing to a request is no question to a drafter, and tells nothing of it."""
+    engine = make_engine("suffix", head_directory)
+    sequences = [toy_sequence(engine, random_tokens(20) * 2, sequence_id=i) for i in range(2)]
+    for sequence in sequences:
+        engine.add(sequence)
+    while not all(sequence.num_output for sequence in sequences):
+        engine.step()
+    for tokens, asked in (([1, 1], [False, False]), ([1, 9], [False, True])):
+        limits = [StretchLimits(1, 1.0, count, 100, frozenset(), nodes=4, depth=4) for count in tokens]
+        part = engine.drafter.stretch(sequences, limits)  # type: ignore[attr-defined]
+        with engine.runner.cache.reserve({each.id: its.rows for each, its in zip(sequences, limits, strict=True)}):
+            (done,) = engine.runner.run_stretch(
+                [each.id for each in sequences], [each.tokens[-1] for each in sequences], limits, part
+            )
+        assert [span.asked for span in done.spans] == asked
+        assert (done.draft_seconds[0] > 0) == any(asked)
+        assert done.draft_seconds[1] == 0.0
+
+
+def test_a_text_is_learnt_again_where_its_last_rounds_do_not_count(head_directory: Path, counted: Counted) -> None:
+    """A stop string of one request drops rounds of the other, whose text has gone further."""
+    params = SamplingParams(temperature=0, max_tokens=120)
+    engine = make_engine("suffix", head_directory)
+    (said,) = run_all(engine, [toy_sequence(engine, random_tokens(60), params=params)])
+    fresh = next(i for i in range(40, len(said)) if said[i] not in said[:i])
+    engine = make_engine("suffix", head_directory)
+    stopped = toy_sequence(engine, random_tokens(60), sequence_id=0, params=params)
+    stopped.text = CutText(said[fresh])
+    other = toy_sequence(engine, random_tokens(50, 1), sequence_id=1, params=params)
+    for sequence in (stopped, other):
+        engine.add(sequence)
+    while not stopped.finished:
+        engine.step()
+    drafter = engine.drafter
+    assert isinstance(drafter, SuffixDrafter)
+    learnt = drafter.caught_up(other.id).text
+    anew = drafter.new_state(other)
+    anew.extend(other.tokens)
+    for nodes, depth in ((15, 15), (4, 2)):
+        one, again = learnt.guess(nodes, depth), anew.text.guess(nodes, depth)  # type: ignore[union-attr]
+        assert all(np.array_equal(*pair) for pair in zip(one, again, strict=True))
+    assert counted.sequences == 2
