@@ -10,8 +10,9 @@ import torch
 import headstart.memory as memory
 from gguf_blocks import write_llama
 from headstart.backends.native.loader import load_library
+from headstart.enumerations import Precision
 from headstart.errors import ConfigError
-from headstart.loading import Precision, create_backend
+from headstart.loading import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.stored import StoredTensor

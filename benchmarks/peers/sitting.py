@@ -21,7 +21,8 @@ from headstart.analysis.bench.run import Run
 from headstart.analysis.workbench import PLAIN, Workbench, contenders
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
-from headstart.loading import Model, Precision
+from headstart.enumerations import Precision
+from headstart.loading import Model
 from headstart.sampling.params import SamplingParams
 
 MAX_CONTEXT = 2048

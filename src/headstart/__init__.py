@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
     from headstart.drafting.registry import available_drafters
     from headstart.engine.outputs import Completion, FinishReason, RequestOutput, SequenceStats, TokenOrigin
+    from headstart.enumerations import VerifyRule
     from headstart.errors import CheckpointError, ConfigError, HeadstartError, RequestError
     from headstart.llm import LLM
     from headstart.request import EncodedPrompt, StreamPiece
     from headstart.sampling.params import SamplingParams
     from headstart.sampling.structured import StructuredOutputsParams
-    from headstart.verification.base import VerifyRule
 
 __version__: str
 
@@ -52,7 +52,7 @@ _HOMES = {
     "StructuredOutputsParams": "sampling.structured",
     "TargetSignals": "drafting.base",
     "TokenOrigin": "engine.outputs",
-    "VerifyRule": "verification.base",
+    "VerifyRule": "enumerations",
     "available_drafters": "drafting.registry",
 }
 

@@ -10,9 +10,10 @@ from headstart.backend import Backend
 from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.enumerations import Precision
 from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
 from headstart.heads.tables import TargetTables
-from headstart.loading import Model, Precision, create_backend, load_model
+from headstart.loading import Model, create_backend, load_model, weights_dtype
 from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
 from headstart.runner import ModelRunner
@@ -36,16 +37,17 @@ def draft_context(
     precision = model.precision if draft_precision is None else draft_precision
 
     def load(name: str) -> LoadedModel:
-        draft = load_model(name, precision)
+        draft = load_model(name, precision, device=model.device)
         return LoadedModel(draft.backend, draft.tokenizer)
 
     def layers(chosen: Sequence[int]) -> Backend:
-        return create_backend(*select_layers(*load_decoder(model.checkpoint, precision.dtype), chosen), precision)
+        config, weights = select_layers(*load_decoder(model.checkpoint, weights_dtype(precision)), chosen)
+        return create_backend(config, weights, precision, model.device)
 
     # Several heads may ask.
     @cache
     def tables() -> TargetTables:
-        dtype = model.precision.dtype
+        dtype = weights_dtype(model.precision)
         embedding, head = load_tables(model.checkpoint, dtype)
         read = read_matrix(embedding, dtype)
         return TargetTables(read, read if head is embedding else read_matrix(head, dtype))

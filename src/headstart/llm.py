@@ -20,9 +20,10 @@ from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sizing import cache_room, engine_limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
+from headstart.enumerations import Numerics, Precision
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
-from headstart.loading import Model, Numerics, Precision, load_model, parse_numerics, parse_precision, require_numerics
+from headstart.loading import Model, load_model, parse_numerics, parse_precision, require_numerics
 from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
@@ -65,10 +66,10 @@ class LLM:
         draft_tokens: depth of the draft; None: the drafter's default.
         drafter_options: further options of the drafter.
         speculation: how requests are drafted and verified, unless they choose otherwise.
-        precision: the target's (``loading.Precision``).
+        precision: the target's (``enumerations.Precision``).
         draft_precision: of the draft model; None: the target's.
-        numerics: "exact" refuses a target whose results may differ in bits from pass to pass (``loading.Numerics``),
-            and requests that are LOSSY.
+        numerics: "exact" refuses a target whose results may differ in bits from pass to pass, and requests that are
+            LOSSY (``enumerations.Numerics``).
         max_context: most tokens of a sequence, prompt and output together; None: the model's own limit, at most 8192.
         max_batch_size: sequences that decode together.
         cache_tokens: tokens that the key-value cache holds; None: about 1 GiB, but at least one whole context.
@@ -77,6 +78,7 @@ class LLM:
         max_rows: most rows of a pass, decoding and prompt chunks together; None: 512.
         tolerant: if a drafter raises an exception, log it and decode its requests plainly instead of raising it.
         revision: branch, tag or commit of a hub model.
+        device: where target, heads and draft models are computed: "cpu", or by PyTorch "cuda", "cuda:1", "mps".
         generation_config: where requests without sampling parameters get them from: "auto", the model's own
             (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
             "vllm"), ``SamplingParams()``; or such a file, or its folder.
@@ -105,6 +107,7 @@ class LLM:
         max_rows: int | None = None,
         tolerant: bool = False,
         revision: str | None = None,
+        device: str = "cpu",
         generation_config: str | Path = AUTO,
     ) -> None:
         named_file(generation_config)
@@ -117,7 +120,7 @@ class LLM:
         for name in more_drafters:
             checked_options(name)
         with phase(f"Loading {model.name if isinstance(model, Model) else model}"):
-            target = model if isinstance(model, Model) else load_model(model, precision, revision)
+            target = model if isinstance(model, Model) else load_model(model, precision, revision, device)
         require_numerics(target, numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""

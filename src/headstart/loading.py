@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +18,8 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
 from headstart.backends.torch.backend import TorchBackend
+from headstart.backends.torch.device import parse_device
+from headstart.enumerations import Numerics, Precision
 from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
@@ -31,34 +32,7 @@ from headstart.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-class Precision(StrEnum):
-    """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
-
-    AUTO = "auto"
-    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in blocks of
-    4 or 8 bits if these hold what the file has of it at least as well as bf16, else in bf16. With one: bf16. Where
-    PyTorch computes: fp32."""
-    FP32 = "fp32"
-    BF16 = "bf16"
-    INT8 = "int8"
-    """8-bit weights (one scale a channel), 16-bit activations; native pass only."""
-    INT8_FAST = "int8-fast"
-    """8-bit weights and activations; native pass only."""
-    INT4 = "int4"
-    """Weights in blocks of 32 with a unit each (a GGUF's own, where it has such): 4 bits, or 8 in the output head and
-    for what else a mostly 4-bit file holds in more; 16-bit activations; native pass only."""
-    INT4_FAST = "int4-fast"
-    """The same weights, 8-bit activations with a unit for every 32 but in the output head; native pass only."""
-    BLOCKS = "blocks"
-    """Each matrix in blocks of 4 bits, if these hold what the file has of it, or else of 8, to which what has more than
-    they hold is rounded; 16-bit activations; native pass only."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the weights are read as: bfloat16 where nothing finer is made of them."""
-        return torch.bfloat16 if self is Precision.BF16 else torch.float32
-
-
+_HOST = torch.device("cpu")
 _TORCH_DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16}
 
 
@@ -71,6 +45,8 @@ class Model:
     config: ModelConfig
     precision: Precision
     """As asked for; the backend's name says what it came to."""
+    device: torch.device
+    """Where it is computed, and what runs beside it."""
     backend: Backend = field(repr=False)
     tokenizer: Tokenizer
     chat_template: ChatTemplate
@@ -81,33 +57,50 @@ class Model:
         return tuple(dict.fromkeys((*self.config.eos_token_ids, *self.tokenizer.eos_token_ids)))
 
 
-def load_model(name: str | Path, precision: Precision | str = Precision.AUTO, revision: str | None = None) -> Model:
+def weights_dtype(precision: Precision) -> torch.dtype:
+    """What weights are read as: bfloat16 where nothing finer is made of them."""
+    return torch.bfloat16 if precision is Precision.BF16 else torch.float32
+
+
+def load_model(
+    name: str | Path,
+    precision: Precision | str = Precision.AUTO,
+    revision: str | None = None,
+    device: str | torch.device = "cpu",
+) -> Model:
     """Load a model by alias, directory, hub id or .gguf file.
+
+    ``device``: "cpu", or an accelerator by PyTorch's name for it, as "cuda", "cuda:1", "mps".
 
     Raises:
         CheckpointError: the model is missing, damaged, or of an unknown family.
-        ConfigError: the precision is unknown, or cannot be had for this model on this machine.
+        ConfigError: the precision or the device is unknown, or cannot be had for this model on this machine.
     """
-    wanted = parse_precision(precision)
+    wanted, place = parse_precision(precision), parse_device(str(device))
     checkpoint = open_checkpoint(name, revision)
-    config, weights = load_decoder(checkpoint, wanted.dtype)
+    config, weights = load_decoder(checkpoint, weights_dtype(wanted))
     return Model(
         name=str(name),
         checkpoint=checkpoint,
         config=config,
         precision=wanted,
-        backend=create_backend(config, weights, wanted),
+        device=place,
+        backend=create_backend(config, weights, wanted, place),
         tokenizer=Tokenizer.from_checkpoint(checkpoint),
         chat_template=ChatTemplate.from_checkpoint(checkpoint),
     )
 
 
-def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO) -> Backend:
-    """The native pass where this machine and this model have one, else torch.
+def create_backend(
+    config: ModelConfig, weights: DecoderWeights, precision: Precision = Precision.AUTO, device: torch.device = _HOST
+) -> Backend:
+    """On the processor the native pass where this machine and this model have one; else torch.
 
     Raises:
         ConfigError: only the native pass knows the precision, and it does not apply.
     """
+    if device.type != "cpu":
+        return _on_accelerator(config, weights, precision, device)
     reason = native.supports(config)
     library = load_library() if reason is None else None
     if library is not None:
@@ -133,6 +126,21 @@ def create_backend(config: ModelConfig, weights: DecoderWeights, precision: Prec
     return TorchBackend(config, weights, dtype, kit=None if library is None else NativeKit(library))
 
 
+def _on_accelerator(
+    config: ModelConfig, weights: DecoderWeights, precision: Precision, device: torch.device
+) -> TorchBackend:
+    """PyTorch's passes, with PyTorch's kit on the same device.
+
+    Raises:
+        ConfigError: only the native pass knows the precision.
+    """
+    usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
+    chosen = usual if precision is Precision.AUTO else precision
+    if chosen not in _TORCH_DTYPES:
+        raise ConfigError(f"precision is {chosen.value!r}, which only the processor computes; use bf16 or fp32.")
+    return TorchBackend(config, weights, _TORCH_DTYPES[chosen], device)
+
+
 def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
     """Of the weights as PyTorch keeps them, and of the largest matrix while it is read and copied."""
     matrices = [linear.matrix for linear in all_linears(weights)]
@@ -155,15 +163,6 @@ def _say_what_is_lost(rounding: Rounding, precision: Precision) -> None:
             100 * rounding.packed,
             100 * rounding.in_bf16,
         )
-
-
-class Numerics(StrEnum):
-    """What is promised of a pass's arithmetic."""
-
-    AUTO = "auto"
-    """Exact where the native pass runs, where it costs nothing; else exact up to ties of floating-point numbers."""
-    EXACT = "exact"
-    """A row has the same bits in every pass, or nothing is loaded."""
 
 
 def require_numerics(model: Model, numerics: Numerics | str) -> None:

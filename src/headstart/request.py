@@ -13,8 +13,9 @@ from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import Completion, FinishReason, RequestOutput, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
+from headstart.enumerations import Numerics
 from headstart.errors import RequestError, require_utf8
-from headstart.loading import Model, Numerics
+from headstart.loading import Model
 from headstart.sampling.params import SamplingParams
 from headstart.text.bad_words import spellings
 from headstart.text.chat import ChatTemplate

@@ -19,7 +19,7 @@ from headstart.analysis.token_kinds import TokenKind
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
 from headstart.errors import ConfigError
-from headstart.loading import Model, create_backend, load_model
+from headstart.loading import Model, create_backend, load_model, weights_dtype
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers
 from headstart.sampling.params import SamplingParams
@@ -126,7 +126,7 @@ def test_alpha_is_corollary_3_6_over_the_targets_text(model):
     result = measure_acceptance(model, Workbench.of_model(model), contender, PROMPTS[:1], SHORT)
     bench = Workbench.of_model(model)
     lent = create_backend(
-        *select_layers(*load_decoder(model.checkpoint, model.precision.dtype), [0, 2]), model.precision
+        *select_layers(*load_decoder(model.checkpoint, weights_dtype(model.precision)), [0, 2]), model.precision
     )
     prompt = encode_turns(model, PROMPTS[0].turns, [])
     text = bench.sequence(prompt, SHORT)

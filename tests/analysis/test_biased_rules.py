@@ -5,8 +5,8 @@ import pytest
 
 from headstart.analysis.biased_rules import Rule, chance_distance, law, simulate
 from headstart.analysis.theory import FloatArray, divergence
+from headstart.enumerations import VerifyRule
 from headstart.verification import algebra
-from headstart.verification.base import VerifyRule
 from headstart.verification.cases import constant_model, draft_chain
 from headstart.verification.oracle import output_law
 

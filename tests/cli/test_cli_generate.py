@@ -13,9 +13,7 @@ from typer.testing import Result
 
 from headstart import LLM, RequestOutput, SamplingParams, SpeculationParams, VerifyRule
 from headstart import llm as llm_module
-from headstart.cli.options import PrecisionChoice, VerifyChoice
 from headstart.drafting import DEFAULT_DRAFTER
-from headstart.loading import Precision
 from headstart.sampling.defaults import MODEST
 from tiny_checkpoint import MAX_POSITIONS, write_tiny_model
 
@@ -413,10 +411,6 @@ class TestOptions:
     def test_no_draft_tokens_is_plain_decoding(self, generate: Generate) -> None:
         (row,) = rows(generate(PROMPT, "--draft-tokens", 0, "--json"))
         assert row["stats"]["drafted"] == 0
-
-    def test_choices_are_the_librarys(self) -> None:
-        assert {choice.value for choice in VerifyChoice} == {rule.value for rule in VerifyRule}
-        assert {choice.value for choice in PrecisionChoice} == {precision.value for precision in Precision}
 
     def test_lenience_warns_that_it_is_lossy(self, generate: Generate) -> None:
         result = generate(PROMPT, "--quiet", "--lenience", 0.5)

@@ -16,11 +16,11 @@ from headstart.drafting.registry import create_drafter
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.schedule import Limits
+from headstart.enumerations import VerifyRule
 from headstart.models.config import LayerConfig
 from headstart.passes import PassBatch, PassOutput
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 from toys import Context, LogitsOf, ToyBackend, ToyStorage, hashed_logits, run_all, toy_sequence
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from headstart.drafting.base import SpeculationParams
+from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
-from headstart.verification.base import VerifyRule
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headstart.drafting.base import SpeculationParams
+from headstart.enumerations import VerifyRule
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 from toys import ToyBackend, hashed_logits, repeating_logits, run_all, toy_engine, toy_sequence
 
 VOCAB = 12

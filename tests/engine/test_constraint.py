@@ -16,12 +16,12 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as EngineSequence
+from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from headstart.verification.base import VerifyRule
 from headstart.verification.cases import draft_chain, draft_guesses, draft_tree, random_model
 from headstart.verification.oracle import Branches, EnumeratedNoise, Propose, Tokens, enumerate_runs
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence

@@ -17,9 +17,9 @@ from headstart.engine.engine import Engine
 from headstart.engine.pool import DrafterPool
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence
+from headstart.enumerations import VerifyRule
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 from toys import ToyBackend, hashed_logits, run_all, toy_engine, toy_sequence
 
 VOCAB, BLOCK = 12, 4

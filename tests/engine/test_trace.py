@@ -18,9 +18,10 @@ from headstart.drafting.base import SpeculationParams
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
+from headstart.enumerations import VerifyRule
 from headstart.loading import Model, load_model
 from headstart.request import Job
-from headstart.verification.base import Verdict, VerifyRule
+from headstart.verification.base import Verdict
 
 PROMPT = "abc abc abc ab"
 

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from scipy import stats
 
+from headstart.enumerations import VerifyRule
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream, philox4x32_array
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from headstart.verification.base import VerifyRule
 from headstart.verification.cases import Case, draft_guesses
 from headstart.verification.oracle import (
     ComparedUniform,

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftTree
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import IdArray
-from headstart.verification.base import VerifyRule
 from headstart.verification.cases import draft_chain, random_model
 from headstart.verification.oracle import (
     Branches,

@@ -22,11 +22,12 @@ from law_checks import (
 )
 
 from headstart.draft_tree import ROOT, DraftTree
+from headstart.enumerations import VerifyRule
 from headstart.sampling.history import PathHistory, TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
 from headstart.verification import algebra, tree, verify
-from headstart.verification.base import Verdict, VerifyRule
+from headstart.verification.base import Verdict
 from headstart.verification.block import judge_block
 from headstart.verification.cases import constant_model, draft_chain, draft_guesses, draft_tree, random_model
 from headstart.verification.chain import judge_chain

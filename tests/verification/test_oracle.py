@@ -10,8 +10,9 @@ import pytest
 import torch
 from law_checks import TOLERANCE, oracle_error
 
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import SequenceNoise, Stream
-from headstart.verification.base import Verdict, VerifyRule
+from headstart.verification.base import Verdict
 from headstart.verification.cases import (
     Case,
     cases,

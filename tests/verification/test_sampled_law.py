@@ -23,9 +23,9 @@ from law_checks import (
 )
 
 from headstart.draft_tree import DraftTree
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 from headstart.verification.cases import draft_chain, draft_guesses, draft_tree, random_model
 from headstart.verification.oracle import product_law, run_round
 

@@ -11,12 +11,13 @@ import torch
 from law_checks import PROMPT, committed_model, path_model, random_logits
 
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from headstart.verification.base import Verdict, VerifyRule
+from headstart.verification.base import Verdict
 from headstart.verification.cases import (
     constant_model,
     draft_chain,

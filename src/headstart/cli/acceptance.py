@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.bench import Out, PerGroup, Prompts
-from headstart.cli.options import SAMPLING, SPECULATION, PrecisionChoice
+from headstart.cli.options import SAMPLING, SPECULATION
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -28,7 +29,7 @@ def acceptance(
     ] = "draft-model",
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     prompts: Prompts = None,
     per_group: PerGroup = None,
     max_tokens: options.MaxTokens = 128,

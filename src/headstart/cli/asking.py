@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from headstart.cli.options import VerifyChoice
+from headstart import enumerations
 from headstart.drafting.options import option_value, parse_drafter
 from headstart.errors import RequestError
 
@@ -35,7 +35,7 @@ class Guessing:
     draft_tokens: int | None = None
     tree_nodes: int | None = None
     drafter_options: Sequence[str] = ()
-    verify: VerifyChoice = VerifyChoice.AUTO
+    verify: enumerations.VerifyRule = enumerations.VerifyRule.AUTO
     lenience: float | None = None
     typical: float | None = None
 
@@ -60,7 +60,7 @@ class Guessing:
             RequestError: a value is out of range, or two do not go together.
         """
         from headstart.drafting.base import SpeculationParams
-        from headstart.verification.base import VerifyRule
+        from headstart.enumerations import VerifyRule
 
         return SpeculationParams(
             draft_tokens=self.draft_tokens,

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.bench import Drafters, Out, PerGroup, Prompts
-from headstart.cli.options import PrecisionChoice
 from headstart.models.aliases import DEFAULT_MODEL
 
 
 def audit(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     drafters: Drafters = "all",
     prompts: Prompts = None,
     per_group: PerGroup = 2,

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.options import OUTPUT, SPECULATION, STOPPING, PrecisionChoice
+from headstart.cli.options import OUTPUT, SPECULATION, STOPPING
 from headstart.models.aliases import DEFAULT_MODEL
 
 PROMPTS = "Prompts"
@@ -52,7 +53,7 @@ def bench(
     context: typer.Context,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     drafters: Annotated[
         str | None,
         typer.Option(

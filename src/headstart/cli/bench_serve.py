@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.options import OUTPUT, PrecisionChoice
+from headstart.cli.options import OUTPUT
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.errors import ConfigError, HeadstartError
 from headstart.models.aliases import DEFAULT_MODEL
@@ -26,7 +27,7 @@ LOAD = "Load"
 def bench_serve(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     drafter: options.Drafter = DEFAULT_DRAFTER,
     draft_model: options.DraftModel = None,
     draft_tokens: options.DraftTokens = None,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Asked, Guessing, given, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
-from headstart.cli.options import FREE_DRAFTERS, OUTPUT, NumericsChoice, PrecisionChoice, VerifyChoice
+from headstart.cli.options import FREE_DRAFTERS, OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.errors import HeadstartError, RequestError, closest
 from headstart.models.aliases import DEFAULT_MODEL
@@ -30,8 +31,9 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
-    numerics: options.Numerics = NumericsChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
+    numerics: options.Numerics = enumerations.Numerics.AUTO,
+    device: options.Device = "cpu",
     max_context: options.MaxContext = None,
     drafter: options.AskedDrafter = None,
     draft_model: options.DraftModel = None,
@@ -39,7 +41,7 @@ def chat(
     draft_tokens: options.DraftTokens = None,
     tree_nodes: options.TreeNodes = None,
     drafter_option: options.DrafterOptions = None,
-    verify: options.Verify = VerifyChoice.AUTO,
+    verify: options.Verify = enumerations.VerifyRule.AUTO,
     lenience: options.Lenience = None,
     typical: options.Typical = None,
     temperature: options.AskedTemperature = None,
@@ -112,7 +114,7 @@ def chat(
         revision,
         generation_config,
         max_context,
-        {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
+        {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS, "device": device},
     )
     interactive = sys.stdin is not None and sys.stdin.isatty()
 

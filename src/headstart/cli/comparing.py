@@ -9,10 +9,10 @@ from itertools import zip_longest
 from headstart.analysis.ratio import Ratio
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput
+from headstart.enumerations import VerifyRule
 from headstart.llm import LLM
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 
 FINE_TIE_GAP, COARSE_TIE_GAP = 1e-3, 0.25
 """Log-probabilities nearer than this may change places by rounding, in fp32 and in anything coarser: bf16 steps by

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Asked, Guessing, given, refuse_if_none, token_bias, warn_of_losses
-from headstart.cli.options import OUTPUT, NumericsChoice, PrecisionChoice, VerifyChoice
+from headstart.cli.options import OUTPUT
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ def generate(
     ] = None,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
-    numerics: options.Numerics = NumericsChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
+    numerics: options.Numerics = enumerations.Numerics.AUTO,
+    device: options.Device = "cpu",
     batch_size: options.BatchSize = 16,
     max_context: options.MaxContext = None,
     truncate_prompt: options.TruncatePrompt = None,
@@ -62,7 +64,7 @@ def generate(
     draft_tokens: options.DraftTokens = None,
     tree_nodes: options.TreeNodes = None,
     drafter_option: options.DrafterOptions = None,
-    verify: options.Verify = VerifyChoice.AUTO,
+    verify: options.Verify = enumerations.VerifyRule.AUTO,
     lenience: options.Lenience = None,
     typical: options.Typical = None,
     temperature: options.AskedTemperature = None,
@@ -172,7 +174,7 @@ def generate(
         revision,
         generation_config,
         max_context,
-        {"max_batch_size": batch_size},
+        {"max_batch_size": batch_size, "device": device},
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
 

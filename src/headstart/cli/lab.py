@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.options import PrecisionChoice
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
@@ -46,7 +46,7 @@ def lab(
     ] = 96,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     drafter: options.Drafter = DEFAULT_DRAFTER,
     quiet: options.Quiet = False,
 ) -> None:

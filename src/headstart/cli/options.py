@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.errors import ConfigError
 
@@ -16,35 +16,6 @@ MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampli
 
 FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
 """Drafters that need no second model and cost nothing until they are named."""
-
-
-class VerifyChoice(StrEnum):
-    """Names of ``verification.base.VerifyRule``, which is costly to import."""
-
-    AUTO = "auto"
-    REJECTION = "rejection"
-    BLOCK = "block"
-    COUPLED = "coupled"
-
-
-class PrecisionChoice(StrEnum):
-    """Names of ``loading.Precision``, which is costly to import."""
-
-    AUTO = "auto"
-    FP32 = "fp32"
-    BF16 = "bf16"
-    INT8 = "int8"
-    INT8_FAST = "int8-fast"
-    INT4 = "int4"
-    INT4_FAST = "int4-fast"
-    BLOCKS = "blocks"
-
-
-class NumericsChoice(StrEnum):
-    """Names of ``loading.Numerics``, likewise."""
-
-    AUTO = "auto"
-    EXACT = "exact"
 
 
 Model = Annotated[
@@ -61,15 +32,23 @@ Revision = Annotated[
     str | None, typer.Option(help="Branch, tag or commit of a model on the hub.", rich_help_panel=MODEL, metavar="REV")
 ]
 Precision = Annotated[
-    PrecisionChoice,
+    enumerations.Precision,
     typer.Option(
         help="Number format to compute in. auto: bf16 where the native pass runs (int4 for a GGUF of 4-bit blocks "
         "and blocks for one of 8-bit ones, unless there is a matrix unit), else fp32.",
         rich_help_panel=MODEL,
     ),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where to compute: cpu, or by PyTorch an accelerator, as cuda, cuda:1 or mps.",
+        rich_help_panel=MODEL,
+        metavar="DEVICE",
+    ),
+]
 Numerics = Annotated[
-    NumericsChoice,
+    enumerations.Numerics,
     typer.Option(
         help="exact: refuse to run unless a token's logits are the same bits in every pass (native pass only). auto: "
         "exact where the native pass runs; elsewhere rounding may decide between nearly equal logits.",
@@ -126,7 +105,7 @@ DraftModel = Annotated[
     ),
 ]
 DraftPrecision = Annotated[
-    PrecisionChoice | None,
+    enumerations.Precision | None,
     typer.Option(help="Number format of the draft model. Left out: the target's.", rich_help_panel=SPECULATION),
 ]
 DraftTokens = Annotated[
@@ -151,7 +130,7 @@ DrafterOptions = Annotated[
     ),
 ]
 Verify = Annotated[
-    VerifyChoice,
+    enumerations.VerifyRule,
     typer.Option(
         help="How guesses that were drawn at random are checked. Every rule keeps the distribution; coupled also "
         "keeps the very tokens of plain decoding with the same seed.",

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.bench import Out, PerGroup, Prompts
-from headstart.cli.options import SPECULATION, PrecisionChoice
+from headstart.cli.options import SPECULATION
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -17,7 +18,7 @@ from headstart.models.aliases import DEFAULT_MODEL
 def plan(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     drafters: Annotated[
         str | None,
         typer.Option(

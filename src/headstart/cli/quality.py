@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.bench import Out, PerGroup, Prompts
-from headstart.cli.options import PrecisionChoice
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from headstart.analysis.quality.run import Quality
     from headstart.analysis.workbench import Workbench
     from headstart.cli.progress import Activity
-    from headstart.loading import Model, Precision
+    from headstart.enumerations import Precision
+    from headstart.loading import Model
 
 ALL = "all"
 
@@ -35,8 +36,8 @@ def quality(
         ),
     ] = ALL,
     reference: Annotated[
-        PrecisionChoice, typer.Option(help="The precision to compare with.", rich_help_panel=options.MODEL)
-    ] = PrecisionChoice.BF16,
+        enumerations.Precision, typer.Option(help="The precision to compare with.", rich_help_panel=options.MODEL)
+    ] = enumerations.Precision.BF16,
     text: Annotated[
         Path | None,
         typer.Option(
@@ -155,7 +156,7 @@ def _loaded(model: str, revision: str | None, precision: Precision, activity: Ac
 
 
 def _wanted(precisions: str, against: Precision) -> list[Precision]:
-    from headstart.loading import Precision
+    from headstart.enumerations import Precision
 
     if precisions == ALL:
         return [each for each in Precision if each not in (Precision.AUTO, against)]
@@ -165,10 +166,10 @@ def _wanted(precisions: str, against: Precision) -> list[Precision]:
     return [_named("--precisions", name) for name in dict.fromkeys(names)]
 
 
-def _named(option: str, name: str) -> Precision:
-    from headstart.loading import Precision, parse_precision
+def _named(option: str, name: str) -> enumerations.Precision:
+    from headstart.loading import parse_precision
 
-    precision = parse_precision(name)
-    if precision is Precision.AUTO:
+    precision: enumerations.Precision = parse_precision(name)
+    if precision is enumerations.Precision.AUTO:
         raise ConfigError(f"{option} is auto, which stands for different precisions; name one, like bf16.")
     return precision

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Guessing
-from headstart.cli.options import FREE_DRAFTERS, NumericsChoice, PrecisionChoice
+from headstart.cli.options import FREE_DRAFTERS
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -26,8 +27,9 @@ SERVER = "Server"
 def serve(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
-    precision: options.Precision = PrecisionChoice.AUTO,
-    numerics: options.Numerics = NumericsChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
+    numerics: options.Numerics = enumerations.Numerics.AUTO,
+    device: options.Device = "cpu",
     drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
@@ -163,7 +165,7 @@ def serve(
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
         with phases.phase(f"Loading {model}"):
-            target = load_model(model, precision.value, revision)
+            target = load_model(model, precision.value, revision, device)
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.options import OUTPUT, PrecisionChoice
+from headstart.cli.options import OUTPUT
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def train(
         ),
     ],
     model: options.Model = DEFAULT_MODEL,
-    precision: options.Precision = PrecisionChoice.AUTO,
+    precision: options.Precision = enumerations.Precision.AUTO,
     tokens: Annotated[
         int, typer.Option(min=1, help="Most tokens of training text that the target writes.", rich_help_panel=TEXT)
     ] = 2_000_000,
@@ -103,7 +104,7 @@ def train(
         int, typer.Option(min=1, help="How many answers are written together.", rich_help_panel=TEXT)
     ] = 64,
     text_precision: Annotated[
-        PrecisionChoice | None,
+        enumerations.Precision | None,
         typer.Option(
             help="Number format in which the target writes the text; int8-fast takes about half the time. Left out: as "
             "--precision.",

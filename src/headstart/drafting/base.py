@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftTree
+from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError, meant
 from headstart.passes import NO_STATES, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.stretch import StretchLimits, StretchPart
-from headstart.verification.base import VerifyRule
 
 
 class SequenceView(Protocol):

@@ -15,6 +15,7 @@ from starlette.responses import StreamingResponse
 from headstart.analysis import biased_rules, calculator, theory
 from headstart.async_engine import Answer
 from headstart.drafting.registry import available_drafters
+from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server.doors import TENANT
@@ -23,7 +24,6 @@ from headstart.server.lab_events import LabEvents
 from headstart.server.protocol import Generation, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
-from headstart.verification.base import VerifyRule
 
 Share = Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)]
 Cost = Annotated[float, Query(ge=0, le=2, allow_inf_nan=False)]

@@ -9,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidatorFun
 from pydantic_core import PydanticCustomError
 
 from headstart.drafting.base import SpeculationParams
+from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.foreign import refuse_foreign
 from headstart.server.settings import ServerSettings
-from headstart.verification.base import VerifyRule
 
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from headstart.backend import Backend
 from headstart.backends.torch.backend import TorchBackend
+from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.heads.eagle import EagleHead
 from headstart.heads.files import CONFIG_FILE
 from headstart.heads.tables import TargetTables
 from headstart.lending import identity_of
-from headstart.loading import Model, Precision, load_model
+from headstart.loading import Model, load_model
 from headstart.memory import free_bytes, keep_freed
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.enumerations import Precision
 from headstart.llm import LLM
-from headstart.loading import Model, Precision, load_model
+from headstart.loading import Model, load_model
 from headstart.text.corpus import Corpus, Document
 from headstart.training.packs import Pack, make_packs, split_held_out
 from headstart.training.progressing import Progressing

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from torch import Tensor
@@ -41,17 +40,3 @@ class Verdict:
     """Accepted nodes, from the first level down."""
     token: int
     """The correction, or the bonus after a fully accepted path."""
-
-
-class VerifyRule(Enum):
-    """How trees of sampled draws are verified; all are exact. Point masses and greedy requests always walk."""
-
-    AUTO = "auto"
-    """What accepts most: today BLOCK."""
-    REJECTION = "rejection"
-    """Algorithm 1 of the paper where draws follow one another singly, the iterative rule where several share a node."""
-    BLOCK = "block"
-    """Block verification where draws follow one another singly, the iterative rule where several share a node."""
-    COUPLED = "coupled"
-    """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
-    independent draws falls back to the same walk, which accepts less than the other rules do."""

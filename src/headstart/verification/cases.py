@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree, Draws, TreeLaw
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import SequenceNoise, Stream
-from headstart.verification.base import VerifyRule
 from headstart.verification.oracle import Model, Propose, Tokens
 
 

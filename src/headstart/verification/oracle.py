@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import IdArray, SequenceNoise, Stream
-from headstart.verification.base import NodeLaws, Verdict, VerifyRule
+from headstart.verification.base import NodeLaws, Verdict
 from headstart.verification.verify import verify
 
 T = TypeVar("T")

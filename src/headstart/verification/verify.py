@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from headstart.draft_tree import DraftTree, TreeLaw
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise
-from headstart.verification.base import NodeLaws, Verdict, VerifyRule
+from headstart.verification.base import NodeLaws, Verdict
 from headstart.verification.block import judge_block
 from headstart.verification.chain import judge_chain
 from headstart.verification.coupled import walk

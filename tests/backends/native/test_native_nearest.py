@@ -19,7 +19,8 @@ from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, nearest_b
 from headstart.backends.native.heads import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
-from headstart.loading import Precision, create_backend
+from headstart.enumerations import Precision
+from headstart.loading import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor

@@ -17,10 +17,10 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import FinishReason
 from headstart.engine.stretch import AFTER_NONE
+from headstart.enumerations import VerifyRule
 from headstart.loading import load_model
 from headstart.sampling.params import SamplingParams
 from headstart.stretch import RoundRecord
-from headstart.verification.base import VerifyRule
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")

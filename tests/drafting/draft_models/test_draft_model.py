@@ -28,10 +28,10 @@ from headstart.drafting.draft_models.draft_model import DraftModelDrafter
 from headstart.drafting.registry import create_drafter
 from headstart.engine.engine import Engine
 from headstart.engine.schedule import Limits
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, table_logits, toy_sequence
 
 VOCAB = 10

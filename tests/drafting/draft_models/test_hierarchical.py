@@ -16,11 +16,11 @@ from headstart.drafting.draft_models.draft_law import DraftLaw, DraftLawOptions
 from headstart.drafting.draft_models.hierarchical import HierarchicalDrafter, round_noise
 from headstart.drafting.registry import create_drafter
 from headstart.engine.schedule import Limits
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 from toys import LogitsOf, ToyBackend, hashed_logits, run_all, table_logits, toy_sequence
 
 VOCAB = 10

@@ -8,7 +8,7 @@ from model_toys import model_engine
 from text_laws import CROWD, p_value, sample_texts
 
 from headstart.drafting.base import SpeculationParams
-from headstart.verification.base import VerifyRule
+from headstart.enumerations import VerifyRule
 from toys import ToyBackend, table_logits
 
 VOCAB, LENGTH = 8, 3

@@ -9,9 +9,9 @@ from model_toys import contract_context, with_target_cache
 
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.draft_models.second_model import SecondModel
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 
 TARGET = second_order_target(CONTRACT_VOCAB)
 DRAFTERS: dict[str, tuple[str, dict[str, object]]] = {

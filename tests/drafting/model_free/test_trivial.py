@@ -12,9 +12,9 @@ from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise
-from headstart.verification.base import VerifyRule
 
 BUDGET = DraftBudget(9, 9)
 

@@ -13,9 +13,9 @@ from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, Speculat
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.registry import create_drafter
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 
 VOCAB = 12
 BUDGET = DraftBudget(nodes=31, depth=31)

@@ -14,9 +14,9 @@ from itertools import product
 from headstart.analysis.audit.goodness import Goodness, g_test
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.drafting.base import SpeculationParams
+from headstart.enumerations import VerifyRule
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from headstart.verification.base import VerifyRule
 
 Text = tuple[int, ...]
 PROMPT = "red blue red green blue red blue yellow red blue red green red blue"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from headstart.verification.base import VerifyRule
+from headstart.enumerations import VerifyRule
 from headstart.verification.cases import Case, cases
 from headstart.verification.oracle import NoiseReusedError, Verify, largest_error, output_law, product_law
 from headstart.verification.verify import verify as production_verify

@@ -13,10 +13,10 @@ from headstart.analysis.workbench import Contender, Workbench
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.engine import Engine
 from headstart.engine.sequence import Sequence as Decoded
+from headstart.enumerations import VerifyRule
 from headstart.passes import path_lengths
 from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 
 Prompt = Sequence[int]
 """Token ids."""

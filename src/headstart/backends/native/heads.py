@@ -281,7 +281,10 @@ def native_kit(precision: Precision = "bf16", threads: int | None = None, isa: s
         return None
     team = threads or team_size()
     return Kit(
-        torch.float32, lambda weights: NativeLinear(library, weights, precision, team), partial(best_tokens, library)
+        torch.float32,
+        lambda weights: NativeLinear(library, weights, precision, team),
+        torch.device("cpu"),
+        partial(best_tokens, library),
     )
 
 

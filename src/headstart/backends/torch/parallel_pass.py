@@ -36,6 +36,8 @@ class Kit:
     dtype: torch.dtype
     """Of the rows between the products."""
     linear: Callable[[LinearWeights], LinearLayer]
+    device: torch.device
+    """Of the rows."""
     best: Callable[[Tensor, int], tuple[NDArray[np.float32], IntArray]]
     """See ``best_tokens``."""
 
@@ -43,7 +45,7 @@ class Kit:
 def torch_kit(dtype: torch.dtype, device: torch.device | str = "cpu") -> Kit:
     """Everything by PyTorch."""
     place = torch.device(device)
-    return Kit(dtype, lambda weights: Linear(weights, dtype, place), best_tokens)
+    return Kit(dtype, lambda weights: Linear(weights, dtype, place), place, best_tokens)
 
 
 @torch.inference_mode()
@@ -81,7 +83,7 @@ class ParallelPass:
                 [linear(LinearWeights(last.weight)) for last in head.output_maps()] if config.output_maps else []
             )
             if config.reads_token:
-                self._embedding = tables.embedding.detach().to("cpu", torch.bfloat16)
+                self._embedding = tables.embedding.detach().to(kit.device, torch.bfloat16)
                 weight = torch.cat([of_tokens.weight for of_tokens in head.maps_of_tokens()])
                 self._token_maps = linear(LinearWeights(weight))
         else:
@@ -116,7 +118,7 @@ class ParallelPass:
             float32 [row, slot, draft vocab].
         """
         config = self.config
-        x = hidden.to(self._kit.dtype)
+        x, tokens = hidden.to(self._kit.device, self._kit.dtype), tokens.to(self._kit.device)
         if config.kind == "medusa":
             slots = x.unsqueeze(1).expand(-1, config.slots, -1)
             if config.reads_token:

@@ -17,11 +17,11 @@ from torch import Tensor
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import require
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError, RequestError
 from headstart.sampling.history import PathHistory, TokenHistory
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
-from headstart.verification.base import VerifyRule
 
 
 @dataclass(frozen=True)

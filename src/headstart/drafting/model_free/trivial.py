@@ -22,9 +22,9 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.model_free.counts import NextCounts
 from headstart.drafting.options import require
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.sampling.noise import Stream
-from headstart.verification.base import VerifyRule
 
 
 @dataclass(frozen=True)

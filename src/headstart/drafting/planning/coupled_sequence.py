@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.verification.base import VerifyRule
 
 
 @dataclass

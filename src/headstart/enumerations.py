@@ -1,0 +1,51 @@
+"""Names that users choose from, each set once. Importing them imports nothing heavy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Precision(StrEnum):
+    """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
+
+    AUTO = "auto"
+    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in blocks of
+    4 or 8 bits if these hold what the file has of it at least as well as bf16, else in bf16. With one: bf16. Where
+    PyTorch computes: fp32."""
+    FP32 = "fp32"
+    BF16 = "bf16"
+    INT8 = "int8"
+    """8-bit weights (one scale a channel), 16-bit activations; native pass only."""
+    INT8_FAST = "int8-fast"
+    """8-bit weights and activations; native pass only."""
+    INT4 = "int4"
+    """Weights in blocks of 32 with a unit each (a GGUF's own, where it has such): 4 bits, or 8 in the output head and
+    for what else a mostly 4-bit file holds in more; 16-bit activations; native pass only."""
+    INT4_FAST = "int4-fast"
+    """The same weights, 8-bit activations with a unit for every 32 but in the output head; native pass only."""
+    BLOCKS = "blocks"
+    """Each matrix in blocks of 4 bits, if these hold what the file has of it, or else of 8, to which what has more than
+    they hold is rounded; 16-bit activations; native pass only."""
+
+
+class Numerics(StrEnum):
+    """What is promised of a pass's arithmetic."""
+
+    AUTO = "auto"
+    """Exact where the native pass runs, where it costs nothing; else exact up to ties of floating-point numbers."""
+    EXACT = "exact"
+    """A row has the same bits in every pass, or nothing is loaded."""
+
+
+class VerifyRule(StrEnum):
+    """How trees of sampled draws are verified; all are exact. Point masses and greedy requests always walk."""
+
+    AUTO = "auto"
+    """What accepts most: today BLOCK."""
+    REJECTION = "rejection"
+    """Algorithm 1 of the paper where draws follow one another singly, the iterative rule where several share a node."""
+    BLOCK = "block"
+    """Block verification where draws follow one another singly, the iterative rule where several share a node."""
+    COUPLED = "coupled"
+    """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
+    independent draws falls back to the same walk, which accepts less than the other rules do."""
