@@ -9,7 +9,6 @@ import pytest
 
 from tiny_checkpoint import write_tiny_model
 
-
 # Models of tests are packed anew: what one test has left behind is none of another's business, nor of the user's.
 os.environ["HEADSTART_PACKED_CACHE"] = "0"
 

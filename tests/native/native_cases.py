@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
 from headstart.native.backend import NativeBackend, Precision
 from headstart.native.loader import load_library
+from headstart.native.packing import Packer
 
 BLOCK = 32
 ISAS = ("amx", "amx-emulated", "avx512bf16", "avx512", "avxvnni", "avx2")
@@ -114,6 +116,20 @@ def native(config: ModelConfig, precision: Precision, isa: str, threads: int = 1
     if key not in _backends:
         _backends[key] = NativeBackend(config, random_weights(config), precision, threads, isa)
     return _backends[key]
+
+
+@contextmanager
+def no_number(backend: NativeBackend, token: int) -> Iterator[None]:
+    """The embedding of a token of a backend with ``random_weights`` is none, for as long as it lasts."""
+    weights = random_weights(backend.config)
+    spoilt = weights.embedding.clone()
+    spoilt[token] = torch.nan
+    packer = Packer(backend._library, backend.handle)
+    try:
+        packer.embedding(spoilt, weights.positions, keeps=True)
+        yield
+    finally:
+        packer.embedding(weights.embedding, weights.positions, keeps=True)
 
 
 @dataclass
