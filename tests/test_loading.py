@@ -15,6 +15,7 @@ from headstart.errors import ConfigError
 from headstart.loading import create_backend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.gguf_file import GgufFile
 from headstart.models.stored import StoredTensor
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
@@ -74,6 +75,20 @@ def test_what_does_not_fit_is_refused_before_a_matrix_is_read(
     with pytest.raises(ConfigError, match=r"layers .*, output head .*, embedding .*, packing 67 MB") as refused:
         create_backend(config, weights, Precision(precision))
     assert f"takes {memory.readable(kept + (64 << 20))}" in str(refused.value)
+
+
+def test_blocks_are_packed_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No matrix is in floats before it is packed, the embedding neither."""
+    if load_library() is None:
+        pytest.skip("no native path on this machine")
+    config, weights = load(tmp_path, {"ffn_down.weight": "Q6_K", "output.weight": "F16", "": "Q4_K"})
+
+    def fail(self: GgufFile, name: str) -> None:
+        raise AssertionError(f"{name} was read as a whole")
+
+    monkeypatch.setattr(GgufFile, "read", fail)
+    for precision in Precision:
+        create_backend(config, weights, precision)
 
 
 def test_pytorch_is_asked_for_room_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

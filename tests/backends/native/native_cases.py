@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from headstart.backend import Backend
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
@@ -125,6 +127,20 @@ def native(config: ModelConfig, precision: Precision, isa: str, threads: int = 1
     if key not in _backends:
         _backends[key] = NativeBackend(config, random_weights(config), precision, threads, isa)
     return _backends[key]
+
+
+@contextmanager
+def no_number(backend: NativeBackend, token: int) -> Iterator[None]:
+    """The embedding of a token of a backend with ``random_weights`` is none, for as long as it lasts."""
+    weights = random_weights(backend.config)
+    spoilt = weights.embedding.clone()
+    spoilt[token] = torch.nan
+    packer = Packer(backend._library, backend.handle)
+    try:
+        packer.embedding(spoilt, weights.positions, keeps=True)
+        yield
+    finally:
+        packer.embedding(weights.embedding, weights.positions, keeps=True)
 
 
 @dataclass

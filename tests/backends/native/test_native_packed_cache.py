@@ -23,6 +23,7 @@ from headstart.models import files
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers
+from tiny_checkpoint import write_tiny_model
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 MIX = {"attn_v.weight": "Q6_K", "ffn_up.weight": "F16", "output.weight": "F16", "": "Q4_K"}
@@ -32,7 +33,7 @@ MIX = {"attn_v.weight": "Q6_K", "ffn_up.weight": "F16", "output.weight": "F16", 
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where packed weights go, and libraries stay where they are; files count as settled at once."""
     (tmp_path / "cache").mkdir()
-    monkeypatch.setattr("headstart.backends.native.packed_cache.writable_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr("headstart.backends.native.packed_cache.cache_directory", lambda: tmp_path / "cache")
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(files, "_SETTLED_SECONDS", -1.0)
     return tmp_path / "cache" / "packed"
@@ -114,6 +115,19 @@ def test_a_changed_file_never_gets_stale_weights(
     assert not torch.equal(after, before)
 
 
+def test_folders_of_hugging_face_are_kept_as_well(tmp_path: Path, folder: Path, packed: list[int]) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    write_tiny_model(model, head_dim=32)
+    load(model, "int8")
+    before = len(packed)
+    load(model, "int8")
+    assert len(packed) == before
+    in_place(model / "model.safetensors", (model / "model.safetensors").stat().st_size // 2)
+    load(model, "int8")
+    assert len(packed) == 2 * before
+
+
 def test_weights_that_may_still_change_are_not_kept(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +193,15 @@ def test_what_cannot_be_kept_leaves_nothing_behind(tmp_path: Path, fault: str) -
 
     PackedCache(tmp_path, 10**6).store("a", 100, save)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("headstart.backends.native.packed_cache.cache_directory", lambda: tmp_path / "file")
+    assert packed_cache() is None
+    load(write_llama(tmp_path / "model.gguf", MIX))
 
 
 def test_the_environment_bounds_it_or_switches_it_off(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from native_cases import random_tokens
+from native_cases import no_number, random_tokens
 from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
 
 from headstart.analysis.watching import Watching
@@ -386,13 +386,8 @@ def test_a_row_without_a_best_token_fails_its_request_alone(
     before = [list(each) for each in said]
     others = {token for each in before[1:] for token in each} | {token for prompt in prompts for token in prompt}
     place = next(i for i, token in enumerate(before[0]) if i > 5 and token not in others and token not in before[0][:i])
-    embedding = engine.runner.backend._embedding  # type: ignore[attr-defined]
-    row = embedding[before[0][place]].clone()
-    try:
-        embedding[before[0][place]] = float("nan")
+    with no_number(engine.runner.backend, before[0][place]):  # type: ignore[arg-type]
         reasons = decoded()
-    finally:
-        embedding[before[0][place]] = row
     assert reasons == [FinishReason.ERROR, FinishReason.LENGTH, FinishReason.LENGTH]
     assert said == [before[0][: place + 1], *before[1:]]
     assert counted.sequences == 3

@@ -118,7 +118,7 @@ def compile_library(isa: InstructionSet) -> Path:
     compiler = _compiler()
     if compiler is None:
         raise ConfigError(_no_compiler())
-    directory = writable_directory()
+    directory = _writable_directory()
     target = directory / _file_name(isa, _version(compiler))
     # Always the same name, so that the next compiler writes over what a killed one has left.
     partial = directory / "native.part"
@@ -247,7 +247,7 @@ def _directories() -> Iterator[Path]:
         yield directory
 
 
-def writable_directory() -> Path:
+def _writable_directory() -> Path:
     """``cache_directory``, or where that cannot be written a folder among temporary files that is this user's alone.
 
     Raises:

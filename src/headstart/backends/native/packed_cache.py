@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from headstart.backends.native.loader import writable_directory
+from headstart.backends.native.loader import cache_directory
 from headstart.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -116,12 +116,12 @@ def packed_cache() -> PackedCache | None:
         return None
     limit = _size(wanted) if wanted else None
     try:
-        directory = writable_directory() / "packed"
-        directory.mkdir(exist_ok=True)
+        directory = cache_directory() / "packed"  # not among temporary files, which may be memory
+        directory.mkdir(parents=True, exist_ok=True)
         if limit is None:
             held = sum(path.stat().st_size for path in directory.glob(f"*{_ENDING}"))
             limit = (shutil.disk_usage(directory).free + held) // _SHARE
-    except (OSError, ConfigError) as error:
+    except OSError as error:
         logger.info("packed weights are not kept: %s", error)
         return None
     return PackedCache(directory, limit)

@@ -105,7 +105,7 @@ def read_matrix(matrix: Matrix, dtype: torch.dtype) -> Tensor:
     library = load_library()
     stored = _stored_parts(matrix)
     if library is None or len(stored) < len(matrix.parts) or not all(each.type in KINDS for each in stored):
-        return matrix.tensor()
+        return matrix.tensor().to(dtype)
     tensor = torch.empty(matrix.shape)
     table = RowTable(matrix)
     library.read_rows(table.rows, table.count, matrix.shape[1], team_size(), tensor.data_ptr())
