@@ -46,7 +46,7 @@ static inline Lanes power_of_two(Lanes x) {
 static inline Lanes select_range(Lanes x, int begin, int end, Lanes other) {
   const auto select = [&](Quad q, Quad instead, int first) {
     const QuadInts lane = QuadInts{0, 1, 2, 3} + first;
-    return (lane >= begin) & (lane < end) ? q : instead;
+    return ((lane >= begin) & (lane < end)) ? q : instead;
   };
   return {select(x.a, other.a, 0), select(x.b, other.b, 4), select(x.c, other.c, 8), select(x.d, other.d, 12)};
 }

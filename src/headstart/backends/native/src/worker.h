@@ -93,6 +93,14 @@ class PassRunner::Worker {
 
   const float *features(int row, int size) const { return pass_.inputs + static_cast<size_t>(p_.first_ + row) * size; }
 
+  // Stores what a linear layer computes as rows of floats.
+  static auto copy_columns(float *to, size_t stride) {
+    return [to, stride](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(to + (row + r) * stride + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
+    };
+  }
+
   // x = the fusing layer over what `source` gives.
   template <class Source> void fuse(Source &&source) {
     const Activations &input = pack(m_.fuse, p_.input_, p_.private_input_[thread_], rows_, source);
@@ -128,14 +136,6 @@ class PassRunner::Worker {
       std::memcpy(scratch + size, x(row), size * sizeof(float));
     std::fill(scratch + 2 * size, scratch + m_.layers[0].linears[kQkv].padded_inputs, 0.f);
     return scratch;
-  }
-
-  // Stores what a linear layer computes as rows of floats.
-  static auto copy_columns(float *to, size_t stride) {
-    return [to, stride](int pair, int row, int rows, const float *out) {
-      for (int r = 0; r < rows; ++r)
-        std::memcpy(to + (row + r) * stride + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
-    };
   }
 
   // Up to two rows every thread packs for itself: cheaper than one more barrier.
