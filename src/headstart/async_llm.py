@@ -124,7 +124,9 @@ class AsyncLLM:
         speculation: SpeculationParams | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         name = f"request-{next(self._names)}" if request_id is None else request_id
-        jobs = await asyncio.to_thread(lambda: self.llm.jobs(encode(), params or SamplingParams(), speculation))
+        jobs = await asyncio.to_thread(
+            lambda: self.llm.jobs(encode(), params or self.llm.get_default_sampling_params(), speculation)
+        )
         if name in self._requests:
             raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
         answer = self._requests[name] = self._engine.prepared(jobs)
@@ -135,7 +137,7 @@ class AsyncLLM:
             async for piece in answer:
                 samples[piece.sample] = piece.completion or _grown(samples[piece.sample], piece)
                 read = piece.prompt_logprobs if read is None else read
-                yield RequestOutput(prompt.text, prompt.token_ids, list(samples), read)
+                yield RequestOutput(prompt.text, prompt.token_ids, list(samples), read, name)
         finally:
             self._engine.cancel(answer)
             del self._requests[name]

@@ -27,6 +27,7 @@ from headstart.loading import Model, load_model, parse_numerics, parse_precision
 from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
+from headstart.other_names import takes_other_names
 from headstart.outline import context_length
 from headstart.phases import phase
 from headstart.request import (
@@ -83,10 +84,14 @@ class LLM:
             (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
             "vllm"), ``SamplingParams()``; or such a file, or its folder.
 
+    vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
+    ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching`` and ``dtype`` are understood, too.
+
     Raises:
         ConfigError, CheckpointError: see the message; nothing is half-loaded.
     """
 
+    @takes_other_names
     def __init__(
         self,
         model: str | Path | Model = DEFAULT_MODEL,

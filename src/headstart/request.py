@@ -205,7 +205,9 @@ class Job:
 
     def output(self) -> RequestOutput:
         """The output for this sample's prompt, still without samples."""
-        return RequestOutput(self.prompt.text, self.prompt.token_ids, [], self.prompt_logprobs)
+        return RequestOutput(
+            self.prompt.text, self.prompt.token_ids, [], self.prompt_logprobs, str(self.sequence.id - self.sample)
+        )
 
     def _final_text(self) -> str:
         if self.sequence.finished:

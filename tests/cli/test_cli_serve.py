@@ -37,6 +37,21 @@ def test_an_address_that_cannot_be_had_is_refused_before_anything_is_loaded(tiny
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--speculative-config", "{method: suffix}"], "no JSON"),
+        (["--speculative-config", '{"method": "sufix"}'], "did you mean 'suffix'"),
+        (["--speculative-config", '{"method": "suffix", "no_such": 1}'], "no option 'no_such'"),
+        (["--speculative-config", '{"method": "suffix"}', "--drafter", "ngram"], "says the same"),
+    ],
+)
+def test_a_speculative_config_is_checked_before_the_target_is_read(given: list[str], said: str) -> None:
+    result = headstart("serve", "-m", "/not/even/looked/at", *given)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
 def test_what_a_drafter_lacks_is_said_before_the_target_is_read(tiny_model_dir: Path) -> None:
     serve = ("serve", "--model", tiny_model_dir / "missing", "--port", "0")
     assert "/missing/draft has no config.json" in refusal(headstart(*serve, "--draft-model", "/missing/draft"))

@@ -55,10 +55,17 @@ Numerics = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="How many prompts decode together.", rich_help_panel=MODEL)]
+BatchSize = Annotated[
+    int,
+    typer.Option(
+        "--batch-size", "--max-num-seqs", min=1, help="How many prompts decode together.", rich_help_panel=MODEL
+    ),
+]
 MaxContext = Annotated[
     int | None,
     typer.Option(
+        "--max-context",
+        "--max-model-len",
         min=2,
         help="Most prompt and output tokens together. Left out: what the model was made for, at most 8192.",
         rich_help_panel=MODEL,

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from headstart.cli.asking import Guessing
 from headstart.cli.options import FREE_DRAFTERS
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
+from headstart.other_names import parse_speculation
 
 SPARE_CONNECTIONS = 16
 """For requests that are not generation, and for those that are told to come again later."""
@@ -43,6 +44,14 @@ def serve(
     ] = None,
     draft_model: options.DraftModel = None,
     draft_tokens: options.DraftTokens = None,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            help='vLLM\'s way to say the same: {"method": NAME, "model": M, "num_speculative_tokens": K}.',
+            rich_help_panel=options.SPECULATION,
+            metavar="JSON",
+        ),
+    ] = None,
     max_context: options.MaxContext = None,
     batch_size: options.BatchSize = 16,
     cache_tokens: Annotated[
@@ -55,6 +64,7 @@ def serve(
         int,
         typer.Option(
             "--max-rows-per-pass",
+            "--max-num-batched-tokens",
             min=1,
             help="Most rows of a pass: decoding comes first, chunks of prompts share the rest.",
             rich_help_panel=options.MODEL,
@@ -158,8 +168,15 @@ def serve(
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
     with bound(host, port):
         pass  # An address that cannot be used is refused before anything slow is done.
-    guessing = Guessing(drafter, draft_model, draft_tokens=draft_tokens)
-    name, drafter_options = guessing.chosen()
+    named: dict[str, Any] = {"drafter": drafter, "draft_model": draft_model, "draft_tokens": draft_tokens}
+    if speculative_config is not None:
+        if any(value is not None for value in named.values()):
+            raise ConfigError("--speculative-config says the same as --drafter, --draft-model and --draft-tokens.")
+        named |= parse_speculation(speculative_config)
+    draft_model, draft_tokens = named["draft_model"], named["draft_tokens"]
+    name, drafter_options = Guessing(named["drafter"], draft_model, draft_tokens=draft_tokens).chosen()
+    drafter_options |= named.get("drafter_options", {})
+    checked_options(name, draft_model, draft_tokens, drafter_options)
     for other in also or ():
         checked_options(other)
     named_file(generation_config)

@@ -134,6 +134,11 @@ class Completion:
     """The stop token id or stop string that ended it, None for an end-of-sequence token or the length."""
     error: str | None = None
 
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of its tokens' log-probabilities, where they were asked for."""
+        return None if self.logprobs is None else sum(token.logprob for token in self.logprobs)
+
 
 @dataclass(frozen=True)
 class RequestOutput:
@@ -145,6 +150,8 @@ class RequestOutput:
     outputs: list[Completion]
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     """[prompt token] where asked for; None for the first one, which nothing comes before."""
+    request_id: str = ""
+    """Unique in its ``LLM``."""
 
     @property
     def text(self) -> str:

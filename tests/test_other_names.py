@@ -1,0 +1,68 @@
+"""Names from elsewhere mean what they say there, and nothing is said twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headstart import LLM, ConfigError, SamplingParams
+from headstart.other_names import own_arguments, parse_speculation
+
+
+def test_names_are_translated() -> None:
+    assert own_arguments({"max_model_len": 9, "max_num_seqs": 2, "enable_prefix_caching": True, "device": "cpu"}) == {
+        "max_context": 9, "max_batch_size": 2, "prefix_caching": True, "device": "cpu",
+    }  # fmt: skip
+    assert own_arguments({"dtype": torch.bfloat16}) == own_arguments({"dtype": "bfloat16"}) == {"precision": "bf16"}
+    assert own_arguments({"dtype": "int4"}) == {"precision": "int4"}
+    config = {"method": "draft_model", "model": "./small", "num_speculative_tokens": 3, "temperature": 0.5}
+    assert own_arguments({"speculative_config": config}) == {
+        "drafter": "draft-model", "draft_model": "./small", "draft_tokens": 3, "drafter_options": {"temperature": 0.5},
+    }  # fmt: skip
+    assert own_arguments({"speculative_config": None}) == {}
+    assert parse_speculation('{"method": "suffix"}') == {"drafter": "suffix"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_model_len": 9, "max_context": 9},
+        {"dtype": "float16"},
+        {"dtype": "bfloat16", "precision": "bf16"},
+        {"speculative_config": {"method": "suffix"}, "drafter": "ngram"},
+        {"speculative_config": {}},
+        {"speculative_config": {"method": 3}},
+        {"speculative_config": "suffix"},
+    ],
+)
+def test_what_is_said_twice_or_means_nothing_is_refused(given: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"\.$"):
+        own_arguments(given)
+
+
+def test_no_json_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no JSON"):
+        parse_speculation("{method: suffix}")
+
+
+def test_a_library_that_is_asked_in_vllms_words(tiny_model_dir: Path) -> None:
+    llm = LLM(
+        model=tiny_model_dir,
+        dtype="float32",
+        max_model_len=64,
+        max_num_seqs=2,
+        enable_prefix_caching=True,
+        speculative_config={"method": "suffix", "num_speculative_tokens": 2},
+    )
+    assert llm.drafter_name == "suffix"
+    assert llm.engine.limits.max_context == 64
+    outputs = llm.generate(["Once upon", "a time"], SamplingParams(temperature=0, max_tokens=8, logprobs=1))
+    assert len({out.request_id for out in outputs}) == 2
+    assert all(out.finished and out.request_id for out in outputs)
+    completion = outputs[0].outputs[0]
+    assert completion.logprobs is not None
+    assert completion.cumulative_logprob == sum(token.logprob for token in completion.logprobs)
+    with pytest.raises(TypeError, match="no_such_thing"):
+        LLM(tiny_model_dir, no_such_thing=1)
