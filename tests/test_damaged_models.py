@@ -99,9 +99,8 @@ def test_strange_entries_of_a_directory_are_refused_or_harmless(tmp_path: Path) 
 @pytest.mark.filterwarnings("ignore:.*")
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_strange_entries_of_a_gguf_file_are_refused_or_harmless(tmp_path: Path, kind: str) -> None:
-    from models.tiny_models import make_model
-
     from models.gguf_models import write_gguf
+    from tiny_models import make_model
 
     if kind == "gpt2":
         own = byte_level_metadata("ab abc", pre="llama-bpe")

@@ -27,6 +27,8 @@ CHATS = [
 ]
 TRAINED_HEADS = {"eagle", "eagle2", "eagle3", "medusa", "blockwise", "pass"}
 """They need a head's directory; their own tests make one."""
+OWN_LAYERS = ("draft-model", "multi-draft", "hierarchical")
+"""They need a model, or layers of the target."""
 GREEDY = SamplingParams(temperature=0, max_tokens=32)
 
 
@@ -44,7 +46,7 @@ def plain(model: Model) -> list[list[int]]:
 def test_every_drafter_says_what_plain_decoding_says(
     name: str, model: Model, plain: list[list[int]], tmp_path: Path
 ) -> None:
-    options = {}
+    options: dict[str, object] = {"layers": 8} if name in OWN_LAYERS else {}
     if name == "rest":
         options["texts"] = str(tmp_path / "texts.txt")
         (tmp_path / "texts.txt").write_text("def multiply(a, b):\n    return a * b\n\n1, 2, 3, 4, 5. The dog sleeps.")
@@ -57,9 +59,12 @@ def test_sampled_text_does_not_depend_on_a_drafter_of_point_masses(model: Model)
     llm = LLM(model, drafter="ngram")
     speculative = llm.chat(CHATS, params)
     plain = llm.chat(CHATS, params, speculation=SpeculationParams(enabled=False))
-    coupled = LLM(model, drafter="draft-model", speculation=SpeculationParams(verify=VerifyRule.COUPLED)).chat(
-        CHATS, params
-    )
+    coupled = LLM(
+        model,
+        drafter="draft-model",
+        drafter_options={"layers": 8},
+        speculation=SpeculationParams(verify=VerifyRule.COUPLED),
+    ).chat(CHATS, params)
     assert [o.text for o in speculative] == [o.text for o in plain] == [o.text for o in coupled]
 
 

@@ -14,6 +14,7 @@ from headstart.analysis.page import Table
 from headstart.cli.bench import bench
 from headstart.cli.exhibits import print_tables
 from headstart.errors import ConfigError
+from headstart.heads.shipped import ShippedHead, ShippedHeads
 
 app = typer.Typer()
 app.command()(bench)
@@ -51,7 +52,8 @@ def test_json_alone_on_stdout(invoke):
 
 
 def test_left_to_itself_it_measures_what_pays_within_its_budget(tiny_model_dir, monkeypatch):
-    monkeypatch.setattr("headstart.analysis.workbench.shipped_heads", lambda digest: {"bigram": Path()})
+    heads = ShippedHeads({"bigram": ShippedHead(Path(), "for this test")}, {})
+    monkeypatch.setattr("headstart.analysis.workbench.heads_for", lambda model: heads)
     monkeypatch.setattr("headstart.analysis.bench.extent.MOST_REPEATS", 2)
     fixed = ["--model", str(tiny_model_dir), "--precision", "fp32", "--json"]
     result = CliRunner().invoke(app, [*fixed, "--minutes", "0.05"])

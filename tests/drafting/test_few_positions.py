@@ -91,7 +91,15 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
 HEADS = {"eagle": "eagle", "eagle2": "eagle", "eagle3": "eagle3"} | {
     name: name for name in ("medusa", "blockwise", "pass")
 }
-CASES = [(name, {"model": HEADS[name]} if name in HEADS else {}) for name in available_drafters()] + VARIANTS
+OWN = ("draft-model", "multi-draft", "hierarchical")
+"""They run the target's own layers where they are given no model."""
+
+
+def options_of(name: str) -> dict[str, object]:
+    return {"model": HEADS[name]} if name in HEADS else {"layers": 2} if name in OWN else {}
+
+
+CASES = [(name, options_of(name)) for name in available_drafters()] + VARIANTS
 
 
 def in_folder(folder: Path, options: dict[str, object]) -> dict[str, object]:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -19,6 +18,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_hf
 from headstart.models.stored import StoredTensor
 from headstart.models.weight_loading import load_decoder, load_tables, load_weights
+from tiny_models import make_model
 
 NAMES = {
     torch.float32: "F32",
@@ -180,10 +180,10 @@ def test_a_head_beside_a_tie_is_what_transformers_takes_it_for(family: str, stor
     assert config.tied_head == (stored != "both, different")
     assert torch.equal(weights.embedding, reference.get_input_embeddings().weight)
     assert torch.equal(weights.head.weight, reference.get_output_embeddings().weight)
-    assert (weights.head.weight is weights.embedding) == config.tied_head
+    assert (weights.head.matrix is weights.table) == config.tied_head
     tables = load_tables(opened, torch.float32)
-    assert torch.equal(tables[0], embedding)
-    assert torch.equal(tables[1].weight, head)
+    assert torch.equal(tables[0].tensor(), embedding)
+    assert torch.equal(tables[1].tensor(), head)
 
 
 def test_a_head_of_another_shape_beside_a_tie_is_named(tmp_path: Path) -> None:

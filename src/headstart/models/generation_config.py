@@ -77,8 +77,8 @@ def sampling_defaults(checkpoint: Checkpoint, generation_config: str | Path = AU
         return SamplingDefaults(stated, fallback, source)
     except RequestError as error:
         raise CheckpointError(
-            f"{path or checkpoint.path}: {error.field} is a sampling default that cannot be had: {error} Mend the "
-            "file, or go without with generation_config none."
+            f"{path or checkpoint.path}: {error.field} is a sampling default that cannot be had: {error!s:.200} Mend "
+            "the file, or go without with generation_config none."
         ) from error
 
 

@@ -58,10 +58,21 @@ void read_norm(Reader &from, void *model, int layer, int which) {
   const auto *bias = static_cast<const float *>(from.array());
   if (weight) headstart_set_norm(model, layer, which, weight, bias, static_cast<int>(size));
 }
+// Numbers of floats and of bf16 among GGUF's types.
+constexpr int kFloats = 0, kBf16 = 30;
+
+HeadstartRows read_matrix(Reader &from, int kind) {
+  size_t size;
+  HeadstartRows rows{};
+  rows.rows = from.number(), rows.kind = kind;
+  rows.data = from.array(&size);
+  rows.row_bytes = static_cast<int64_t>(size) / rows.rows;
+  return rows;
+}
 void read_linear(Reader &from, void *model, int layer, int which) {
-  const void *weight = from.array();
+  const HeadstartRows weight = read_matrix(from, kFloats);
   const auto *bias = static_cast<const float *>(from.array());
-  headstart_set_linear(model, layer, which, weight, false, bias);
+  headstart_set_linear(model, layer, which, &weight, 1, bias);
 }
 
 void *read_model(Reader &from, int &vocab) {
@@ -78,9 +89,9 @@ void *read_model(Reader &from, int &vocab) {
   }
   read_norm(from, model, -1, 0);
   read_linear(from, model, -1, 0);
-  const bool is_bf16 = from.number();
-  const void *table = from.array();
-  headstart_set_embedding(model, table, is_bf16, nullptr, 0);
+  const int kind = from.number() ? kBf16 : kFloats;
+  const HeadstartRows table = read_matrix(from, kind);
+  headstart_set_embedding(model, &table, 1, nullptr, 0);
   for (int rope = 0, ropes = from.number(); rope < ropes; ++rope) {
     const int positions = from.number(), dimensions = from.number();
     const auto *cosines = static_cast<const float *>(from.array()), *sines = static_cast<const float *>(from.array());

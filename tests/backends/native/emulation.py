@@ -15,10 +15,11 @@ from native_cases import Rows
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native import backend, loader
-from headstart.backends.native.backend import Precision
+from headstart.backends.native import loader, packed_model
+from headstart.backends.native.formats import LINEARS, blocks_bits
 from headstart.backends.native.isa import InstructionSet
-from headstart.backends.native.packing import LINEARS, NORMS, level_bits
+from headstart.backends.native.packing import NORMS
+from headstart.backends.native.precision import Precision
 from headstart.models.config import ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
@@ -88,8 +89,8 @@ def run(program: Path, processor: str, config: ModelConfig, model: Path, script:
 def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precision: Precision) -> Path:
     """A model as ``read_model`` of the program reads it, its weights as floats."""
     with path.open("wb") as to:
-        _array(to, np.frombuffer(bytes(backend._shape(config, precision, 1)), np.uint8))
-        _array(to, level_bits(weights.layers, precision == "blocks"))
+        _array(to, np.frombuffer(bytes(packed_model._shape(config, precision, 1)), np.uint8))
+        _array(to, blocks_bits(weights, precision == "blocks"))
         _numbers(to, len(NORMS), len(LINEARS))
         for layer, parts in zip(config.layers, weights.layers, strict=True):
             _numbers(to, layer.window or 0, -1 if layer.rope is None else layer.rope)
@@ -101,7 +102,7 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
         _linear(to, weights.head)
         assert weights.positions is None
         _numbers(to, precision != "fp32")
-        _tensor(to, weights.embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16))
+        _matrix(to, weights.table.to(torch.float32 if precision == "fp32" else torch.bfloat16))
         _numbers(to, len(config.ropes))
         for rope in config.ropes:
             frequencies = inverse_frequencies(rope, weights.rope_factors)
@@ -146,11 +147,16 @@ def _tensor(to: BinaryIO, tensor: Tensor | None) -> None:
         _array(to, (bits.view(torch.int16) if bits.dtype is torch.bfloat16 else bits.float()).numpy())
 
 
+def _matrix(to: BinaryIO, matrix: Tensor) -> None:
+    _numbers(to, len(matrix))
+    _tensor(to, matrix)
+
+
 def _norm(to: BinaryIO, norm: NormWeights | None, offset: float) -> None:
     _tensor(to, None if norm is None else norm.weight.float() + offset)
     _tensor(to, None if norm is None else norm.bias)
 
 
 def _linear(to: BinaryIO, linear: LinearWeights) -> None:
-    _tensor(to, linear.weight.float())
+    _matrix(to, linear.weight.float())
     _tensor(to, linear.bias)

@@ -11,8 +11,8 @@ import pytest
 
 from headstart import runner
 from headstart.backends.native import heads, library, packing, storage
-from headstart.backends.native.backend import PRECISIONS
 from headstart.backends.native.loader import SOURCES
+from headstart.backends.native.precision import PRECISIONS
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, merged
 from headstart.models.config import Activation, NormKind
@@ -154,8 +154,9 @@ def snake(name: str) -> str:
 
 
 def test_enumerations_are_in_the_same_order() -> None:
-    # "blocks" is int4 to the library.
-    assert enumerators("linear.h", "Precision") == [each.replace("-", "_") for each in PRECISIONS if each != "blocks"]
+    # "blocks" and "nearest" are int4 to the library, and "fine" is a form of single matrices.
+    named = [each.replace("-", "_") for each in PRECISIONS if each not in ("blocks", "nearest")]
+    assert enumerators("linear.h", "Precision") == [*named, "fine"]
     assert enumerators("rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("vector_math.h", "Activation") == list(get_args(Activation))
     assert [snake(each) for each in enumerators("decoder.h", "LinearIndex")] == [*packing.LINEARS, "linears"]

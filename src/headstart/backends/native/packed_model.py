@@ -182,9 +182,11 @@ def _transfer(function: Callable[[int, int, int], bytes | None], handle: int, fi
 def _sources() -> str:
     """Of what puts weights in order before the library packs them."""
     here = Path(__file__).parent
-    rooms = (here, here.parent / "models", here.parent / "models" / "families")
+    models = here.parents[1] / "models"
     digest = hashlib.sha256()
-    for path in sorted(path for room in rooms for path in room.glob("*.py")):
+    for path in sorted(path for room in (here, models, models / "families") for path in room.iterdir()):
+        if path.suffix != ".py":
+            continue
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

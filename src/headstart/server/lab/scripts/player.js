@@ -182,12 +182,14 @@ export class Player {
     const racing = this.view === "race";
     const still = calm() && !racing ? 1 : this.progress;
     const over = this.step === "accept" && still >= WALK;
-    const seconds = this.live ? Infinity : racing ? this.clock : this.#seconds(still);
+    // Behind the last round both answers are whole, whichever was the faster.
+    const whenever = this.live || (!racing && this.atEnd);
+    const seconds = whenever ? Infinity : racing ? this.clock : this.#seconds(still);
     const whole = this.live ? this.pair.maxTokens : Math.max(...this.lanes.map((lane) => lane.run.tokens));
     const byRound = this.place + (over ? 1 : 0);
     this.lanes.forEach((lane) => {
       const rounds = racing || this.live || lane.run !== run ? lane.run.roundsBy(seconds) : byRound;
-      lane.reveal(rounds, whole, this.live ? undefined : seconds);
+      lane.reveal(rounds, whole, whenever ? undefined : seconds);
       lane.mark(lane.run === run && !racing && over ? this.place : -1);
     });
     if (racing) {
