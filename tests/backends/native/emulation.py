@@ -102,7 +102,7 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
         _linear(to, weights.head)
         assert weights.positions is None
         _numbers(to, precision != "fp32")
-        _matrix(to, weights.table.to(torch.float32 if precision == "fp32" else torch.bfloat16))
+        _matrix(to, weights.embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16))
         _numbers(to, len(config.ropes))
         for rope in config.ropes:
             frequencies = inverse_frequencies(rope, weights.rope_factors)
