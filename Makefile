@@ -25,7 +25,7 @@ test-sanitized: $(VENV)/.dev  ## the native tests under the address and undefine
 	OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	CXX='env LD_PRELOAD= g++ -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
-	$(BIN)/pytest tests/native $(TESTS)
+	$(BIN)/pytest tests/backends/native $(TESTS)
 
 emulator:
 	@if ! command -v qemu-aarch64 >/dev/null || ! command -v aarch64-linux-gnu-g++ >/dev/null; then \

@@ -1,6 +1,6 @@
 // The table of token embeddings: borrowed, or kept as a file has it, of which a pass reads a row or two.
 #pragma once
-#include <omp.h>
+#include "openmp.h"
 
 #include "platform.h"
 #include "stored_rows.h"
