@@ -124,8 +124,11 @@ class LLM:
         options = checked_options(drafter, draft_model, draft_tokens, drafter_options)
         for name in more_drafters:
             checked_options(name)
-        with phase(f"Loading {model.name if isinstance(model, Model) else model}"):
-            target = model if isinstance(model, Model) else load_model(model, precision, revision, device)
+        if isinstance(model, Model):
+            target = model
+        else:
+            with phase(f"Loading {model}"):
+                target = load_model(model, precision, revision, device)
         require_numerics(target, numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""

@@ -76,18 +76,35 @@ def load_model(
         CheckpointError: the model is missing, damaged, or of an unknown family.
         ConfigError: the precision or the device is unknown, or cannot be had for this model on this machine.
     """
-    wanted, place = parse_precision(precision), parse_device(str(device))
+    parse_precision(precision), parse_device(str(device))  # refused before anything is opened
     checkpoint = open_checkpoint(name, revision)
+    tokenizer, template = Tokenizer.from_checkpoint(checkpoint), ChatTemplate.from_checkpoint(checkpoint)
+    return load_opened(checkpoint, tokenizer, template, precision, device)
+
+
+def load_opened(
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+    chat_template: ChatTemplate,
+    precision: Precision | str = Precision.AUTO,
+    device: str | torch.device = "cpu",
+) -> Model:
+    """The same where everything but the weights has been read.
+
+    Raises:
+        CheckpointError, ConfigError: as ``load_model``.
+    """
+    wanted, place = parse_precision(precision), parse_device(str(device))
     config, weights = load_decoder(checkpoint, weights_dtype(wanted))
     return Model(
-        name=str(name),
+        name=checkpoint.name,
         checkpoint=checkpoint,
         config=config,
         precision=wanted,
         device=place,
         backend=create_backend(config, weights, wanted, place),
-        tokenizer=Tokenizer.from_checkpoint(checkpoint),
-        chat_template=ChatTemplate.from_checkpoint(checkpoint),
+        tokenizer=tokenizer,
+        chat_template=chat_template,
     )
 
 

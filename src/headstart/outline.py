@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from headstart.enumerations import Precision
 from headstart.errors import ConfigError
+from headstart.loading import Model, load_opened
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.generation_config import AUTO, sampling_defaults
@@ -58,6 +60,14 @@ class Outline:
             ChatTemplate.from_checkpoint(checkpoint),
             sampling_defaults(checkpoint, generation_config),
         )
+
+    def load(self, precision: Precision | str = Precision.AUTO, device: str = "cpu") -> Model:
+        """The whole model; what has been read is not read again.
+
+        Raises:
+            CheckpointError, ConfigError: as ``load_model``.
+        """
+        return load_opened(self.checkpoint, self.tokenizer, self.chat_template, precision, device)
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """As ``LLM.encode``."""

@@ -388,11 +388,11 @@ class TestOptions:
         assert seen["speculation"] == SpeculationParams(
             draft_tokens=3, tree_nodes=6, verify=VerifyRule.REJECTION, lenience=0.5
         )
-        assert (seen["model"], seen["drafter"]) == (str(tiny_model_dir), "multi-draft")
-        assert (seen["precision"], seen["draft_precision"]) == ("fp32", "bf16")
+        assert (seen["model"].name, seen["drafter"]) == (str(tiny_model_dir), "multi-draft")
+        assert (seen["model"].precision, seen["draft_precision"]) == ("fp32", "bf16")
         assert (seen["draft_model"], seen["draft_tokens"]) == (str(tiny_model_dir), 3)
         assert seen["drafter_options"] == {"branching": [2, 1], "replacement": False}
-        assert (seen["max_batch_size"], seen["max_context"], seen["revision"]) == (3, 99, None)
+        assert (seen["max_batch_size"], seen["max_context"]) == (3, 99)
 
     def test_defaults_are_the_models(self, seen: dict[str, Any], tmp_path: Path) -> None:
         model = write_tiny_model(tmp_path)
@@ -466,13 +466,13 @@ class TestRefusals:
     def test_what_shows_without_the_weights_is_refused_before_they_are_read(
         self, generate: Generate, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
     ) -> None:
-        monkeypatch.setattr(llm_module, "load_model", never)
+        monkeypatch.setattr("headstart.outline.load_opened", never)
         assert named in refusal(generate(*arguments))
 
     def test_lines_that_cannot_be_answered_are_named_before_anything_is_loaded(
         self, generate: Generate, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(llm_module, "load_model", never)
+        monkeypatch.setattr("headstart.outline.load_opened", never)
         bad = ("no JSON", json.dumps({"prompt": "x" * 600}), json.dumps({"messages": [{"role": "user"}]}))
         sentence = refusal(generate("--prompts", "-", stdin="\n".join(bad)))
         assert "3 of 3 lines cannot be answered; the first: line 1 is not JSON" in sentence

@@ -84,12 +84,14 @@ class Asked:
     revision: str | None = None
     generation_config: str = "auto"
     max_context: int | None = None
+    device: str = "cpu"
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else ``LLM`` takes."""
 
-    def checked(self, conversations: Sequence[Conversation] = ()) -> tuple[SamplingParams, SpeculationParams]:
-        """What the options come to. Everything that can be refused without the model's weights is refused here; a
-        conversation that cannot be answered gets its ``error``, unless it is the command line's own.
+    def checked(self, conversations: Sequence[Conversation] = ()) -> tuple[SamplingParams, SpeculationParams, Outline]:
+        """What the options come to, and what was read of the model for it. Everything that can be refused without the
+        model's weights is refused here; a conversation that cannot be answered gets its ``error``, unless it is the
+        command line's own.
 
         Raises:
             ConfigError, RequestError, CheckpointError: naming it.
@@ -110,32 +112,33 @@ class Asked:
         context = context_length(outline.config, self.max_context)
         for conversation in conversations:
             _check_prompt(conversation, outline, params, context)
-        return params, speculation
+        return params, speculation, outline
 
-    def load(self, activity: Activity, speculation: SpeculationParams) -> LLM:
+    def load(self, activity: Activity, outline: Outline, speculation: SpeculationParams) -> LLM:
         """The model with its drafter; ``activity`` shows what is being done."""
         from headstart import phases
         from headstart.llm import LLM
 
         drafter, drafter_options = self.guessing.chosen()
         with phases.heard(activity.phase):
+            with phases.phase(f"Loading {self.model}"):
+                model = outline.load(self.precision, self.device)
             llm = LLM(
-                self.model,
+                model,
                 drafter,
                 draft_model=self.guessing.draft_model,
                 draft_tokens=self.guessing.draft_tokens or None,
                 drafter_options=drafter_options,
                 speculation=speculation,
-                precision=self.precision,
                 draft_precision=self.guessing.draft_precision,
                 numerics=self.numerics,
                 max_context=self.max_context,
-                revision=self.revision,
                 generation_config=self.generation_config,
                 **self.settings,
             )
         activity.stop()
-        activity.say(llm.memory.sentence())
+        for sentence in (*llm.notices, llm.memory.sentence()):
+            activity.say(sentence)
         return llm
 
 

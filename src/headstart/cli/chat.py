@@ -114,7 +114,8 @@ def chat(
         revision,
         generation_config,
         max_context,
-        {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS, "device": device},
+        device,
+        {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
     )
     interactive = sys.stdin is not None and sys.stdin.isatty()
 
@@ -123,10 +124,10 @@ def chat(
 
     with Activity(shown=not quiet) as activity:
         activity.show(f"Looking at {model}")
-        params, speculation = asked.checked([one_prompt("Hello", True, system)])
+        params, speculation, outline = asked.checked([one_prompt("Hello", True, system)])
         activity.stop()
         warn_of_losses(speculation, params)
-        llm = asked.load(activity, speculation)
+        llm = asked.load(activity, outline, speculation)
     from headstart.cli.conversing import Conversation
 
     colours = not plain_text and sys.stdout.isatty()

@@ -174,7 +174,8 @@ def generate(
         revision,
         generation_config,
         max_context,
-        {"max_batch_size": batch_size, "device": device},
+        device,
+        {"max_batch_size": batch_size},
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
 
@@ -182,13 +183,13 @@ def generate(
 
     with Activity(shown=not quiet) as activity:
         activity.show(f"Looking at {model}")
-        params, speculation = asked.checked(conversations)
+        params, speculation, outline = asked.checked(conversations)
         activity.stop()
         refuse_if_none(conversations, quiet)
         warn_of_losses(speculation, params)
         if not quiet:
             _remark(params, sampling)
-        llm = asked.load(activity, speculation)
+        llm = asked.load(activity, outline, speculation)
         from headstart.cli.answering import Clock, answer_all
         from headstart.cli.reports import JsonReport, Report, TextReport
         from headstart.sampling.noise import fresh_seed
