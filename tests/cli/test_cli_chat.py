@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,16 @@ class Terminal:
         shown, _, self.seen = self.seen.partition(wanted)
         return shown
 
+    def interrupt(self, wanted: str) -> None:
+        """Press Ctrl-C until it shows: the interpreter's readline does not hear a signal that comes right before it
+        waits for a key, and hears the next one."""
+        for _ in range(10):
+            self.process.send_signal(signal.SIGINT)
+            with suppress(AssertionError):
+                self.until(wanted, seconds=6)
+                return
+        pytest.fail(f"{wanted!r} did not come after Ctrl-C")
+
     def end(self) -> int:
         """Its exit status, once it has ended."""
         while True:
@@ -292,8 +303,7 @@ class TestTerminal:
         shown.until(">>> ")
         shown.type("never sent")
         shown.until("never sent")
-        shown.process.send_signal(signal.SIGINT)
-        shown.until(">>> ")
+        shown.interrupt(">>> ")
         shown.type("/temperature hot\r")
         shown.until("temperature is 'hot'")
         shown.until(">>> ")
