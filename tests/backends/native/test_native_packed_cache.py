@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from native_cases import Rows, make_pass, random_tokens
 from torch import Tensor
 
 from gguf_blocks import VOCAB, write_llama
+from headstart.backends.native import packed_model
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.loader import load_library
-from headstart.backends.native.packed_cache import VARIABLE, PackedCache, packed_cache
+from headstart.backends.native.packed_cache import VARIABLE, PackedCache, Transfer, packed_cache
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.errors import ConfigError
@@ -224,3 +226,29 @@ def test_the_environment_bounds_it_or_switches_it_off(
     path = write_llama(tmp_path / "model.gguf", MIX)
     load(path)
     assert list(folder.iterdir()) == []
+
+
+def test_large_models_are_written_while_they_are_in_use(
+    tmp_path: Path, folder: Path, packed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that goes away meanwhile goes when all of it is written, and the next start takes it from there."""
+    path = write_llama(tmp_path / "model.gguf", MIX)
+    may_write, store = Event(), PackedCache.store
+
+    def wait_and_store(cache: PackedCache, key: str, size: int, save: Transfer) -> None:
+        assert may_write.wait(60)
+        store(cache, key, size, save)
+
+    monkeypatch.setattr(packed_model, "_BEHIND", 0)
+    monkeypatch.setattr(PackedCache, "store", wait_and_store)
+    models = [load(path)]
+    said = logits_of(models[0])
+    assert not list(folder.iterdir())
+    leaving = Thread(target=models.clear)
+    leaving.start()
+    may_write.set()
+    leaving.join()
+    (entry,) = folder.iterdir()
+    assert entry.suffix == ".packed"
+    assert torch.equal(logits_of(load(path)), said)
+    assert len(packed) == 9

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Thread
 from typing import get_args
 
 import numpy as np
@@ -27,6 +28,8 @@ from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
 from headstart.models.weights import DecoderWeights
 
+_BEHIND = 1 << 30
+"""Bytes of packed weights from which on they are written while the model is in use already."""
 _WHILE_PACKING = 64 << 20
 """Bytes for what packing needs beside the weights: rows in floats, the process's own growth."""
 
@@ -62,6 +65,8 @@ class PackedModel:
     ) -> None:
         self._library = library
         self._config = config
+        self._saving: Thread | None = None
+        """Writes the weights to disk, and reads them from the model until it is done."""
         if precision == "nearest":
             self._bits = nearest_bits(weights, library.multiplies_bytes)
             precision = "bf16" if (self._bits == BF16).all() else precision
@@ -75,9 +80,9 @@ class PackedModel:
             # Nothing that a quantiser writes comes to this; the law holds for what none would, too.
             self._bits[worse] = BF16
             self.name = self._name(weights, precision)
-            library.destroy(self.handle)
+            _destroy(library, self.handle, self._saving)
             self.handle = self._filled(weights)
-        weakref.finalize(owner, library.destroy, self.handle)
+        weakref.finalize(owner, _destroy, library, self.handle, self._saving)
         self.rounding = self._rounding()
 
     def _name(self, weights: DecoderWeights, precision: Precision) -> str:
@@ -118,7 +123,13 @@ class PackedModel:
             return found
         handle = self._new(partial(self._pack, weights=weights))
         if identity.holds():
-            kept.store(key, int(library.bytes(handle)), partial(_transfer, library.save, handle))
+            size = int(library.bytes(handle))
+            store = partial(kept.store, key, size, partial(_transfer, library.save, handle))
+            if size < _BEHIND:
+                store()
+            else:  # the first answer need not wait for the disk; a process that ends does
+                self._saving = Thread(target=store, name="headstart-packed-weights")
+                self._saving.start()
         return handle
 
     def _new(self, fill: Callable[[int], bool]) -> int:
@@ -171,6 +182,12 @@ class PackedModel:
             key.update(part.encode() + b"\0")
         key.update(bytes(self._shape) + self._bits.tobytes())
         return key.hexdigest()
+
+
+def _destroy(library: Library, handle: int, saving: Thread | None) -> None:
+    if saving is not None:
+        saving.join()
+    library.destroy(handle)
 
 
 def _transfer(function: Callable[[int, int, int], bytes | None], handle: int, file: int, start: int) -> str | None:
