@@ -61,7 +61,7 @@ _GNU_FLAGS = ("-fno-gnu-unique",)  # so that a library can be unloaded; no other
 def load_library(name: str | None = None) -> Library | None:
     """The library for the fastest instruction set that works here, compiled if need be; None if there is none.
 
-    ``name`` (or else the environment variable HEADSTART_NATIVE) names one of ``isa`` instead; \"0\" means none.
+    ``name`` (or else the environment variable HEADSTART_NATIVE) names one of ``isa`` instead; "0" means none.
     """
     usable = usable_sets(name)
     for isa in usable:
