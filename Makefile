@@ -36,6 +36,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $$(git ls-files '*.h' '*.cpp')
 
 bench: $(VENV)/.run  ## two minutes of the drafters that pay, against plain decoding
 	$(BIN)/headstart bench

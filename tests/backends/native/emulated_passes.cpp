@@ -1,5 +1,6 @@
-// Runs passes of one model on the library that it is compiled with, as `emulation.py` has written them down, on whatever
-// processor it is compiled for. Reads numbers in this machine's order; arrays come with their size in bytes before them.
+// Runs passes of one model on the library that it is compiled with, as `emulation.py` has written them down, on
+// whatever processor it is compiled for. Reads numbers in this machine's order; arrays come with their size in bytes
+// before them.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -138,8 +139,7 @@ class Sequence {
     pass.row_starts = starts, pass.cached_lengths = lengths, pass.block_tables = pages_.data();
     pass.logit_rows = logit_rows.data(), pass.best_rows = best_rows.data();
     pass.logits = logits, pass.best_ids = best;
-    if (const char *error = headstart_forward(model_, cache_, &pass))
-      Reader::fail(error);
+    if (const char *error = headstart_forward(model_, cache_, &pass)) Reader::fail(error);
   }
 
   void *model_;
@@ -148,7 +148,8 @@ class Sequence {
   std::vector<int32_t> pages_;
 };
 
-template <class T> void write(std::ofstream &to, const std::vector<T> &values) {
+template <class T>
+void write(std::ofstream &to, const std::vector<T> &values) {
   to.write(reinterpret_cast<const char *>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
 }
 

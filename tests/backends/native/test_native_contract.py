@@ -118,7 +118,7 @@ def test_functions_have_the_same_arguments() -> None:
 
 def constant(name: str) -> float:
     """Of any header; all of them agree."""
-    texts = [source(path.name) for path in SOURCES.iterdir()]
+    texts = [source(path.relative_to(SOURCES).as_posix()) for path in SOURCES.rglob("*.h")]
     found = {value for text in texts for value in re.findall(rf"\b{name} = ([-\w.]+)[,;]", text)}
     assert len(found) == 1, f"{name}: {found}"
     return float(found.pop())
@@ -156,18 +156,18 @@ def snake(name: str) -> str:
 def test_enumerations_are_in_the_same_order() -> None:
     # "blocks" and "nearest" are int4 to the library, and "fine" is a form of single matrices.
     named = [each.replace("-", "_") for each in PRECISIONS if each not in ("blocks", "nearest")]
-    assert enumerators("linear.h", "Precision") == [*named, "fine"]
-    assert enumerators("rowwise.h", "NormKind") == list(get_args(NormKind))
-    assert enumerators("vector_math.h", "Activation") == list(get_args(Activation))
-    assert [snake(each) for each in enumerators("decoder.h", "LinearIndex")] == [*packing.LINEARS, "linears"]
-    assert [snake(each) for each in enumerators("decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
-    own = {name: index for index, name in enumerate(enumerators("decoder.h", "OwnNormIndex"))}
+    assert enumerators("kernels/linear.h", "Precision") == [*named, "fine"]
+    assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
+    assert enumerators("kernels/vector_math.h", "Activation") == list(get_args(Activation))
+    assert [snake(each) for each in enumerators("pass/decoder.h", "LinearIndex")] == [*packing.LINEARS, "linears"]
+    assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
+    own = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "OwnNormIndex"))}
     assert own == {
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,
         "kPartNorms": packing.PART_NORMS,
     }
-    entries = {name: index for index, name in enumerate(enumerators("decoder.h", "Entry"))}
+    entries = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "Entry"))}
     assert entries == {
         "token": 0,
         "fused": heads._FUSED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -251,10 +252,7 @@ def test_sets_of_other_architectures_are_not_taken(monkeypatch: pytest.MonkeyPat
 
 @needs_compiler
 def test_other_sources_or_flags_are_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = tmp_path / "src"
-    sources.mkdir()
-    for source in loader.SOURCES.iterdir():
-        (sources / source.name).write_bytes(source.read_bytes())
+    sources = Path(shutil.copytree(loader.SOURCES, tmp_path / "src"))
     monkeypatch.setattr(loader, "SOURCES", sources)
     # An empty file is no library, but it is built, and built again only where something changed.
     monkeypatch.setenv("CXX", compiler(tmp_path, ': > "$last"'))

@@ -18,9 +18,44 @@ from headstart.backends.native.loader import SOURCES
 from headstart.processor import architecture
 
 OF_PROCESSORS = r"(traits|vector|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
-GENERAL = [path for path in sorted(SOURCES.iterdir()) if not re.fullmatch(OF_PROCESSORS, path.stem)]
-GENERAL += [SOURCES / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic")]
-GENERAL += [SOURCES / f"{name}.h" for name in ("dot_bytes_quads", "dot_bytes_generic", "traits_generic", "blocks_vnni")]
+KERNELS = SOURCES / "kernels"
+FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))
+GENERAL = [path for path in FILES if path.parent != KERNELS or not re.fullmatch(OF_PROCESSORS, path.stem)]
+GENERAL += [KERNELS / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic")]
+GENERAL += [KERNELS / f"{name}.h" for name in ("dot_bytes_quads", "dot_bytes_generic", "traits_generic", "blocks_vnni")]
+
+STOREYS = ("kernels", "pass", "rounds")
+"""Each may use its own headers and those of the storeys before it; ``api.h`` is below all, ``api.cpp`` above."""
+
+
+def included(path: Path) -> set[Path]:
+    """Headers of ours that a source includes in so many words."""
+    names = re.findall(r'^\s*#\s*include\s+"(.*?)"', path.read_text(), flags=re.MULTILINE)
+    return {(path.parent / name).resolve() for name in names}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCES).as_posix())
+def test_a_storey_stands_on_those_below_it(path: Path) -> None:
+    others = included(path)
+    assert [other for other in others if not other.exists()] == []
+    if path.parent == SOURCES:
+        assert path.name == "api.cpp" or not others
+    else:
+        below = STOREYS[: STOREYS.index(path.parent.name) + 1]
+        assert {other for other in others if other != SOURCES / "api.h" and other.parent.name not in below} == set()
+
+
+def test_every_header_is_part_of_some_library() -> None:
+    """By way of ``api.cpp``, or as what some traits name."""
+    traits = set(KERNELS.glob("traits_*.h"))
+    named = {KERNELS / name for path in traits for name in re.findall(r'"(\w+\.h)"', path.read_text())}
+    reached: set[Path] = set()
+    left = {SOURCES / "api.cpp", *traits, *named}
+    while left:
+        path = left.pop()
+        reached.add(path)
+        left |= included(path) - reached
+    assert set(FILES) == reached
 
 
 @pytest.mark.parametrize("path", GENERAL, ids=lambda path: path.name)
@@ -33,7 +68,7 @@ def test_general_headers_name_no_processor(path: Path) -> None:
 @pytest.mark.parametrize("isa", [*INSTRUCTION_SETS, AMX_EMULATED], ids=lambda isa: isa.name)
 def test_each_instruction_set_has_its_traits(isa: InstructionSet) -> None:
     (traits,) = re.findall(r'HEADSTART_TRAITS="(.*?)"', " ".join(isa.compiler_flags()))
-    assert (SOURCES / traits).exists()
+    assert (KERNELS / traits).exists()
 
 
 HERE = [isa for isa in (*INSTRUCTION_SETS, AMX_EMULATED) if isa.architecture in (None, architecture())]
@@ -66,7 +101,7 @@ def test_half_precision_without_a_processors_help(tmp_path: Path) -> None:
         "void widen_lanes(const uint16_t *x, float *y, size_t n) {\n"
         "  for (size_t i = 0; i < n; i += 16) store(y + i, load_half(x + i));\n}\n}\n"
     )
-    flags = (*loader.CODE_FLAGS, '-DHEADSTART_TRAITS="traits_generic.h"', f"-I{SOURCES}", "-shared", "-fPIC")
+    flags = (*loader.CODE_FLAGS, '-DHEADSTART_TRAITS="traits_generic.h"', f"-I{KERNELS}", "-shared", "-fPIC")
     subprocess.run(["g++", *flags, str(source), "-o", str(tmp_path / "halves.so")], check=True)
     library = ctypes.CDLL(str(tmp_path / "halves.so"))
 

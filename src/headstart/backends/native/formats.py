@@ -38,7 +38,7 @@ KINDS = {
     "TQ2_0": 35,
     "MXFP4": 39,
 }
-"""What the library reads as files have it (``src/stored_rows.h``); of other types it is given floats."""
+"""What the library reads as files have it (``src/kernels/stored_rows.h``); of other types it is given floats."""
 
 _HELD_BY = {
     "Q4_0": {FOUR, EIGHT, FINE},

@@ -1,4 +1,4 @@
-"""Whole drafts of an EAGLE head in one native call (``src/draft.h``)."""
+"""Whole drafts of an EAGLE head in one native call (``src/rounds/draft.h``)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from headstart.models.weights import LinearWeights, NormWeights
 from headstart.passes import IntArray
 
 _FUSED, _BESIDE, _BESIDE_NORMED = 1, 2, 3
-"""``Entry`` of ``src/decoder.h``."""
+"""``Entry`` of ``src/pass/decoder.h``."""
 
 
 def supports_head(config: EagleConfig) -> str | None:

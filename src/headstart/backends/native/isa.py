@@ -33,8 +33,10 @@ class InstructionSet:
     """Whether a row against weights in 4-bit blocks takes less time than against the same ones in bf16."""
 
     def compiler_flags(self, target: str | None = None) -> tuple[str, ...]:
-        """The header of its traits (``src/traits.h``), and what the compiler may use, no more; of an instruction set
-        of any architecture, for ``target``, None for this machine's."""
+        """The header of its traits (``src/kernels/traits.h``), and what the compiler may use, no more.
+
+        Of an instruction set of any architecture, for ``target``; None: for this machine's.
+        """
         baseline = _BASELINES.get(self.architecture or target or architecture())
         traits = f'-DHEADSTART_TRAITS="traits_{self.name.replace("-", "_")}.h"'
         return (traits, *([baseline] if baseline else []), *self.extensions)

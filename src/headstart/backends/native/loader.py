@@ -222,8 +222,8 @@ def _file_name(isa: InstructionSet, version: str) -> str:
     key = hashlib.sha256()
     for part in (*options, *CODE_FLAGS, *_LIBRARY_FLAGS, *isa.compiler_flags(), sys.platform, architecture()):
         key.update(part.encode() + b"\0")
-    for source in sorted(SOURCES.iterdir()):
-        key.update(source.name.encode() + b"\0" + source.read_bytes())
+    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        key.update(source.relative_to(SOURCES).as_posix().encode() + b"\0" + source.read_bytes())
     return f"native-{isa.name}-{key.hexdigest()[:24]}-{version}.so"
 
 

@@ -39,7 +39,7 @@ class NativeStorage:
 
     @property
     def memory(self) -> NDArray[np.uint8]:
-        """The raw bytes, in the order of ``src/kv_cache.h``; valid while the storage lives."""
+        """The raw bytes, in the order of ``src/pass/kv_cache.h``; valid while the storage lives."""
         pointer = ctypes.cast(self._library.cache_data(self.handle), ctypes.POINTER(ctypes.c_uint8))
         return np.ctypeslib.as_array(pointer, (self.nbytes,))
 

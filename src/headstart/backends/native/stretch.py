@@ -1,4 +1,4 @@
-"""Rounds of some sequences in one native call (``src/stretch.h``)."""
+"""Rounds of some sequences in one native call (``src/rounds/stretch.h``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sequence's suffix automaton in the native library (``src/suffix_text.h``)."""
+"""A sequence's suffix automaton in the native library (``src/rounds/suffix_text.h``)."""
 
 from __future__ import annotations
 

@@ -5,14 +5,14 @@
 #include <chrono>
 #include <new>
 
-#include "best.h"
-#include "context_tokens.h"
-#include "draft.h"
-#include "packed_file.h"
-#include "pass.h"
-#include "sampling.h"
-#include "single_linear.h"
-#include "stretch.h"
+#include "kernels/best.h"
+#include "kernels/single_linear.h"
+#include "pass/packed_file.h"
+#include "pass/pass.h"
+#include "rounds/context_tokens.h"
+#include "rounds/draft.h"
+#include "rounds/sampling.h"
+#include "rounds/stretch.h"
 
 namespace {
 
@@ -167,8 +167,8 @@ HEADSTART_API const char *headstart_stretch(void *model, const void *cache, Head
   }
 }
 
-HEADSTART_API void *headstart_text_create(int max_length, const double *matches, int match_bounds,
-                                          const double *ratios, int ratio_bounds) {
+HEADSTART_API void *headstart_text_create(int max_length, const double *matches, int match_bounds, const double *ratios,
+                                          int ratio_bounds) {
   try {
     return new SuffixText(max_length, {matches, match_bounds}, {ratios, ratio_bounds});
   } catch (const std::bad_alloc &) {

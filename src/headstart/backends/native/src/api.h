@@ -23,23 +23,23 @@ struct HeadstartPass {
   const int32_t *positions;  // null: as `parents` say; needed where there are `paths`
   const int32_t *parents, *row_starts, *cached_lengths, *block_tables;
   const int32_t *logit_rows, *best_rows;  // [wanted], [best]: ascending, no row in both
-  const int32_t *tap_layers;  // [taps], -1: after the final norm
-  const float *inputs;        // [rows][hidden] in place of token embeddings, or null
-  int32_t true_features;      // draft heads: inputs are the target's, [rows][features]
+  const int32_t *tap_layers;              // [taps], -1: after the final norm
+  const float *inputs;                    // [rows][hidden] in place of token embeddings, or null
+  int32_t true_features;                  // draft heads: inputs are the target's, [rows][features]
   int32_t path_length;
   // A draft that grows pass by pass: [rows][path_length] logical slots behind the cached ones that a row sees, from
   // the first to its own. Its rows stand behind those of the draft's earlier passes. Null: as `parents` say.
   const int32_t *paths;
-  float *logits;              // [wanted][vocab]
-  int32_t *best_ids;  // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
-  float *const *tap_rows;     // [taps] pointers to [rows][hidden]
-  int32_t logit_stride;       // floats from one row of `logits` to the next; 0: vocab
+  float *logits;           // [wanted][vocab]
+  int32_t *best_ids;       // [best] highest logit, the first of equals; -1 where it is not finite or one is no number
+  float *const *tap_rows;  // [taps] pointers to [rows][hidden]
+  int32_t logit_stride;    // floats from one row of `logits` to the next; 0: vocab
   // Taps behind the last layer are wanted of logit_rows and best_rows alone, those of other rows are not written.
   int32_t lean;
 };
 
-// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, of those that src/stored_rows.h
-// names. Output i reads row order[i]; null: row i.
+// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, of those that
+// src/kernels/stored_rows.h names. Output i reads row order[i]; null: row i.
 struct HeadstartRows {
   const void *data;
   const int32_t *order;
@@ -56,42 +56,42 @@ struct HeadstartNoise {
 // exp(logit / temperature) where neither min-p nor top-k, nor top-p of what these leave, takes the token out.
 struct HeadstartSampling {
   double temperature;
-  double depth;               // how far below the highest logit min-p reaches; infinite: it is not asked for
-  double top_p;               // 1: it is not asked for
-  int32_t top_k;              // 0: it is not asked for
-  HeadstartNoise noise;       // of position 0
+  double depth;          // how far below the highest logit min-p reaches; infinite: it is not asked for
+  double top_p;          // 1: it is not asked for
+  int32_t top_k;         // 0: it is not asked for
+  HeadstartNoise noise;  // of position 0
 };
 
 // How a head's output rows are made for tokens that its vocabulary lacks: `map` times the target's own row.
 struct HeadstartVocabulary {
-  int32_t inputs;             // elements of the target's rows
-  float bias;                 // of the logits
-  const uint8_t *lacks;       // [target's vocab] whether the head lacks a token
-  const void *table;          // [target's vocab][inputs] bf16
-  const float *map;           // [hidden][inputs]; where states that are fed back were not normed, with the weight of the
-                              // last norm in it
+  int32_t inputs;        // elements of the target's rows
+  float bias;            // of the logits
+  const uint8_t *lacks;  // [target's vocab] whether the head lacks a token
+  const void *table;     // [target's vocab][inputs] bf16
+  const float *map;      // [hidden][inputs]; where states that are fed back were not normed, with the weight of the
+                         // last norm in it
 };
 
 // Tokens of a sequence's text that a head may say beyond its vocabulary. Those that a stretch says come behind them.
 struct HeadstartContext {
   const HeadstartVocabulary *vocabulary;
-  int32_t count, room;        // the room for as many
-  int32_t *tokens;            // [room] target ids
-  void *rows;                 // [room][hidden] bf16 output rows
+  int32_t count, room;  // the room for as many
+  int32_t *tokens;      // [room] target ids
+  void *rows;           // [room][hidden] bf16 output rows
 };
 
 // One sequence of a draft that grows.
 struct HeadstartDrafted {
-  int32_t cached, unread;     // true rows in the cache, and behind them those to be read first, at least one
-  int32_t depth, nodes;       // at most
-  int32_t pages;              // in page_table: room for all true rows, and for the width of every level but the last
-  int32_t found, beams;       // out: nodes written; rows of `logits` that the next level grows from
-  int32_t root;               // position of the last committed token, where there is `sampling`
+  int32_t cached, unread;  // true rows in the cache, and behind them those to be read first, at least one
+  int32_t depth, nodes;    // at most
+  int32_t pages;           // in page_table: room for all true rows, and for the width of every level but the last
+  int32_t found, beams;    // out: nodes written; rows of `logits` that the next level grows from
+  int32_t root;            // position of the last committed token, where there is `sampling`
   const HeadstartSampling *sampling;  // ranks tokens by the noise that they will be drawn with; null: it does not
   const HeadstartContext *context;    // null: its text brings no tokens
   const int32_t *page_table;
-  const int32_t *tokens;      // [unread]
-  const float *features;      // [unread][features]
+  const int32_t *tokens;                // [unread]
+  const float *features;                // [unread][features]
   int32_t *node_tokens, *node_parents;  // out, [nodes]: target ids; earlier nodes, -1 for the root
   float *node_scores;                   // out, [nodes]: log-probabilities of their paths
 };
@@ -115,17 +115,18 @@ struct HeadstartSuffix {
   void *text;
   double factor, offset, min_probability;
   int32_t nodes, max_depth;
-  int32_t learnt;             // out: tokens of the stretch that the text holds
+  int32_t learnt;  // out: tokens of the stretch that the text holds
 };
 
-// A head that reads along with one sequence, and guesses. Those of a stretch's sequences have one model and draft alike.
+// A head that reads along with one sequence, and guesses. Those of a stretch's sequences have one model and draft
+// alike.
 struct HeadstartHead {
   void *model;
   const void *cache;
   const HeadstartDraft *draft;  // with scratch for all sequences of the stretch; `drafted` is not read
-  int32_t asked;              // 0: it reads along only
-  int32_t depth, nodes;       // of a draft at most
-  int32_t cached, unread;     // as in HeadstartDrafted, but at least none; out: where it stands at the end
+  int32_t asked;                // 0: it reads along only
+  int32_t depth, nodes;         // of a draft at most
+  int32_t cached, unread;       // as in HeadstartDrafted, but at least none; out: where it stands at the end
   int32_t pages;
   const int32_t *page_table;
   HeadstartContext *context;  // as in HeadstartDrafted
@@ -134,29 +135,29 @@ struct HeadstartHead {
   float *features;            // [room][features], in and out
   const int32_t *tokens;      // [unread]
   int32_t bounds;
-  const double *bound;        // [bounds] log-probabilities that part the grades of guesses, ascending
+  const double *bound;  // [bounds] log-probabilities that part the grades of guesses, ascending
 };
 
 // One of several drafters: a text or a head, or neither.
 struct HeadstartGuesser {
   HeadstartSuffix *suffix;
   HeadstartHead *head;
-  const double *rates;        // [grade, with what the other says in its place] how often its guesses hold
-  int32_t judged, room;       // out: guesses that were judged; how many fit
-  int32_t *judgements;        // out, [room]: 2 * grade, and 1 where the guess held; under a plan grades as in `rates`
+  const double *rates;   // [grade, with what the other says in its place] how often its guesses hold
+  int32_t judged, room;  // out: guesses that were judged; how many fit
+  int32_t *judgements;   // out, [room]: 2 * grade, and 1 where the guess held; under a plan grades as in `rates`
 };
 
 // What decides how many guesses are verified.
 struct HeadstartPlan {
-  const int32_t *merits;      // [bits of guessers] which of them is credited with a guess that they share
+  const int32_t *merits;  // [bits of guessers] which of them is credited with a guess that they share
   int32_t passes;
-  const double *pass_seconds; // [passes] of a pass that verifies 0, 1, ... guesses
-  double other_seconds;       // of the rest of a round
+  const double *pass_seconds;  // [passes] of a pass that verifies 0, 1, ... guesses
+  double other_seconds;        // of the rest of a round
 };
 
 // Times of a round, in seconds, and what its trees were chosen for, all sequences together.
 struct HeadstartRound {
-  double draft_seconds[2];    // of each guesser; 0 where nobody was asked
+  double draft_seconds[2];                           // of each guesser; 0 where nobody was asked
   double pass_seconds, walk_seconds, other_seconds;  // walk: what the target says after its rows; not in other_seconds
   double expected_tokens, expected_seconds, row_seconds;
 };
@@ -172,9 +173,9 @@ struct HeadstartSpan {
 
 // One sequence of a stretch. The stretch ends when it has said one of these tokens, or so many.
 struct HeadstartStretched {
-  int32_t cached, root;       // tokens in the cache, and the one after them
-  int32_t room;               // tokens that the context holds behind the root
-  int32_t nodes, depth;       // of a tree at most
+  int32_t cached, root;  // tokens in the cache, and the one after them
+  int32_t room;          // tokens that the context holds behind the root
+  int32_t nodes, depth;  // of a tree at most
   int32_t most_tokens, ends;
   const int32_t *end_tokens;
   const HeadstartSampling *sampling;  // null: the best token is said
@@ -187,9 +188,9 @@ struct HeadstartStretch {
   HeadstartStretched *stretched;  // [sequences]
   int32_t blocks, pages_per_block;
   const int32_t *block_tables;  // [sequences][blocks], room for all rounds
-  int32_t most_rounds;        // it ends after so many, or after so many seconds
+  int32_t most_rounds;          // it ends after so many, or after so many seconds
   double most_seconds;
-  int32_t taps;               // as in HeadstartPass
+  int32_t taps;  // as in HeadstartPass
   const int32_t *tap_layers;
   const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified
   int32_t rounds;             // out: how many were finished

@@ -1,0 +1,20 @@
+// The kernels of the instruction set this library is built for.
+#pragma once
+#include "traits.h"
+#include HEADSTART_KERNEL
+#include "blocks_fine.h"
+
+static inline LinearKernel linear_kernel(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return {ElementKind::fp32, store_row_float, multiply_linear_fma<float>};
+    case Precision::int4:
+      return block_kernel<2>();
+    case Precision::int4_fast:
+      return block_kernel<1>();
+    case Precision::fine:
+      return {ElementKind::int8, store_row_fine, multiply_linear_fine};
+    default:
+      return own_linear_kernel(precision);
+  }
+}

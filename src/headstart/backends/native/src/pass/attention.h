@@ -1,0 +1,367 @@
+// Attention over the paged cache, reduced by logical position and never by slot.
+//
+// A row's result is the same bits in every pass: its scores are one chain over dimensions each, its softmax runs in
+// chunks of 512 positions counted from 0, and its values are summed in order of position. Rows of a tree share the
+// pages below the sequence's cached length; from the page that holds this length on, scores are computed by slot and
+// put in path order, and values are collected in path order before they are multiplied. Keys that a row must not see
+// get weight zero and finite values, and adding zero changes no bit.
+#pragma once
+#include <algorithm>
+#include <cmath>
+
+#include "../kernels/kernel.h"
+#include "kv_cache.h"
+#include "plan.h"
+#include "rotation.h"
+
+static inline void store_query(float *p, Lanes a) { store(p, a); }
+static inline void store_query(Bf16 *p, Lanes a) { store_bf16(p, a); }
+
+template <class Cell>
+class AttentionScratch {
+ public:
+  using Query = typename QueryElement<Cell>::type;
+  static constexpr int kScoreStride = kChunkKeys + 16;  // no power of two: rows must not share cache sets
+
+  // Room for tiles of `head_dim` and for trees of `tree_span` slots.
+  void reserve(int head_dim, int tree_span) {
+    if (head_dim == head_dim_ && tree_span <= tree_span_) return;
+    head_dim_ = head_dim;
+    tree_span_ = std::max(tree_span, tree_span_);
+    const size_t page_cells = static_cast<size_t>(kPageKeys) * head_dim;
+    size_t bytes = 0;
+    const auto take = [&](size_t n) {
+      const size_t at = bytes;
+      bytes += (n + 127) / 64 * 64;
+      return at;
+    };
+    const size_t query_at = take(kTileEntries * head_dim * sizeof(Query));
+    const size_t scores_at = take(kTileEntries * kScoreStride * sizeof(float));
+    const size_t slots_at = take(static_cast<size_t>(kTileEntries) * slot_stride() * sizeof(float));
+    const size_t weights_at = take(2 * kTileEntries * kScoreStride * sizeof(Query));
+    const size_t partial_at = take(2 * kTileEntries * head_dim * sizeof(float));
+    const size_t sum_at = take(kTileEntries * head_dim * sizeof(float));
+    const size_t pages_at = take((kChunkPages + 1) * page_cells * sizeof(Cell));
+    memory_ = AlignedBuffer(bytes);
+    char *base = memory_.data();
+    query = reinterpret_cast<Query *>(base + query_at);
+    scores = reinterpret_cast<float *>(base + scores_at);
+    slot_scores = reinterpret_cast<float *>(base + slots_at);
+    weights = reinterpret_cast<Query *>(base + weights_at);
+    partial = reinterpret_cast<float *>(base + partial_at);
+    sum = reinterpret_cast<float *>(base + sum_at);
+    for (int i = 0; i <= kChunkPages; ++i) gathered[i] = reinterpret_cast<Cell *>(base + pages_at) + i * page_cells;
+  }
+  int slot_stride() const { return tree_span_ + 16; }
+
+  Query *query = nullptr;        // [entry][head_dim], scaled
+  float *scores = nullptr;       // [entry][kScoreStride], one chunk by logical position
+  float *slot_scores = nullptr;  // [entry][slot_stride], a tree's tail by slot
+  Query *weights = nullptr;      // [entry][kScoreStride], exp of the scores
+  float *partial = nullptr;      // [entry][head_dim], one chunk's values
+  float *sum = nullptr;          // [entry][head_dim]
+  Cell *gathered[kChunkPages + 1] = {};
+  float maximum[kTileEntries] = {}, total[kTileEntries] = {}, chunk_maximum[kTileEntries] = {},
+        chunk_total[kTileEntries] = {};
+
+ private:
+  AlignedBuffer memory_;
+  int head_dim_ = 0, tree_span_ = 0;
+};
+
+// Cache lines of weights asked of memory for each page that is scored and each row of scores: more make attention wait.
+constexpr int kLinesAPage = 16, kLinesAnEntry = 16;
+
+struct AttentionLayer {
+  const KvCache &cache;
+  const Plan &plan;
+  const int32_t *positions;  // [pass row]
+  int layer, window, head_dim;
+  float scale, softcap;
+  HeadRotation rotation;  // of queries
+  const float *queries;   // as the product left them; row r of the pass at (r - first_row) * query_stride
+  size_t query_stride;
+  int first_row;
+  Activations out;        // column head * head_dim
+  const int32_t *places;  // [row r of the pass - first_row] its row of `out`
+  ElementKind out_kind;
+  ReadAhead &ahead;
+};
+
+template <class Cell>
+class AttentionTile {
+ public:
+  // `ask`: as in AttentionPart.
+  AttentionTile(const AttentionLayer &layer, const AttentionItem &item, int ask, AttentionScratch<Cell> &scratch)
+      : layer_(layer),
+        item_(item),
+        ask_(ask),
+        s_(scratch),
+        sequence_(layer.plan.sequences()[item.sequence]),
+        entries_((item.end_row - item.first_row) * item.heads),
+        first_(layer.positions[item.first_row]) {
+    for (int row = item_.first_row; row < item_.end_row; ++row) {
+      last_ = std::max(last_, layer_.positions[row]);
+      first_ = std::min(first_, first_visible(row));
+    }
+    // Pages before `shared_` are read in place by every row, with the slot equal to the position.
+    shared_ = sequence_.straight ? last_ / kPageKeys + 1 : sequence_.cached / kPageKeys;
+  }
+
+  void run() {
+    load_queries();
+    if (needs_slots(last_ / kChunkKeys)) score_slots();
+    begin_merge();
+    for (int chunk = first_ / kChunkKeys; chunk <= last_ / kChunkKeys; ++chunk) {
+      run_chunk(chunk);
+      for (int entry = 0; entry < entries_; ++entry)
+        merge(entry, s_.chunk_maximum[entry], s_.chunk_total[entry], s_.partial + entry * layer_.head_dim);
+    }
+    finish();
+  }
+
+  // One chunk alone, left at `part`: [entry][part_stride], a maximum, a total, and the sum of values from 16 on.
+  void run_part(int chunk, float *part) {
+    const bool visible = chunk >= first_ / kChunkKeys;
+    if (visible) {
+      load_queries();
+      if (needs_slots(chunk)) score_slots();
+      run_chunk(chunk);
+    }
+    for (int entry = 0; entry < entries_; ++entry, part += part_stride(layer_.head_dim)) {
+      part[0] = visible ? s_.chunk_maximum[entry] : -INFINITY, part[1] = s_.chunk_total[entry];
+      std::memcpy(part + 16, s_.partial + entry * layer_.head_dim, layer_.head_dim * sizeof(float));
+    }
+  }
+
+  // Puts together what `run_part` left for chunks 0, 1, ...; the same operations as in `run`.
+  void merge_parts(const float *parts, int count) {
+    begin_merge();
+    for (int chunk = 0; chunk < count; ++chunk, parts += kTileEntries * part_stride(layer_.head_dim))
+      for (int entry = 0; entry < entries_; ++entry) {
+        const float *part = parts + entry * part_stride(layer_.head_dim);
+        merge(entry, part[0], part[1], part + 16);
+      }
+    finish();
+  }
+
+  static int part_stride(int head_dim) { return head_dim + 16; }
+
+ private:
+  static constexpr int kStride = AttentionScratch<Cell>::kScoreStride;
+
+  int row_of(int entry) const { return item_.first_row + entry / item_.heads; }
+  int first_visible(int row) const {
+    return layer_.window ? std::max(0, layer_.positions[row] - layer_.window + 1) : 0;
+  }
+  const Cell *key_page(int logical, int kv_head) const {
+    return layer_.cache.template keys<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), kv_head);
+  }
+  const Cell *value_page(int logical, int kv_head) const {
+    return layer_.cache.template values<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), kv_head);
+  }
+  const Cell *value_page(int logical) const { return value_page(logical, item_.kv_head); }
+
+  void load_queries() {
+    const int d = layer_.head_dim;
+    alignas(64) float head[HeadRotation::kMostDimensions];
+    for (int entry = 0; entry < entries_; ++entry) {
+      const int row = row_of(entry);
+      const float *q = layer_.queries + (row - layer_.first_row) * layer_.query_stride +
+                       (item_.first_head + entry % item_.heads) * d;
+      layer_.rotation.apply(q, layer_.positions[row], head);
+      for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(head + k) * splat(layer_.scale));
+    }
+  }
+
+  void run_chunk(int chunk) {
+    const int page = std::max(first_ / kPageKeys, chunk * kChunkPages);
+    const int end = std::min(last_ / kPageKeys + 1, (chunk + 1) * kChunkPages);
+    score(chunk, page, std::min(end, shared_));
+    for (int entry = 0; entry < entries_; ++entry) weigh(entry, chunk, end * kPageKeys - chunk * kChunkKeys);
+    sum_values(chunk, page, std::min(end, shared_), last_);
+  }
+
+  // Whether a chunk reaches into a tree's own rows.
+  bool needs_slots(int chunk) const { return !sequence_.straight && (chunk + 1) * kChunkPages > shared_; }
+
+  void score_page(int logical, float *scores, int stride, PagesAhead ahead = {}) {
+    multiply_tiles<Cell>(entries_, s_.query, layer_.head_dim, Stream<Cell>{key_page(logical, item_.kv_head)},
+                         layer_.head_dim / 32, scores, stride, false, ahead);
+  }
+
+  // What is read after the keys of page `page`, of those before `end`; all of the page where it is the next kv head's.
+  PagesAhead pages_ahead(int page, int end) const {
+    if (ask_ < 0) return {};
+    const int keys = ask_ == item_.kv_head ? page + 1 : page;
+    const int bytes = kPageKeys * layer_.head_dim * static_cast<int>(sizeof(Cell));
+    return {keys < end ? key_page(keys, ask_) : nullptr, value_page(page, ask_), bytes};
+  }
+
+  // A tree's scores by slot: a score does not depend on where its key stands, so all rows share these tiles.
+  void score_slots() {
+    const int slots = sequence_.slot(item_.end_row);
+    for (int page = shared_; page * kPageKeys < slots; ++page)
+      score_page(page, s_.slot_scores + (page - shared_) * kPageKeys, s_.slot_stride());
+  }
+
+  void score(int chunk, int page, int shared_end) {
+    for (; page < shared_end; ++page) {
+      layer_.ahead.ask(kLinesAPage);
+      score_page(page, s_.scores + page * kPageKeys - chunk * kChunkKeys, kStride, pages_ahead(page, shared_end));
+    }
+    if (sequence_.straight) return;
+    const int tail = shared_ * kPageKeys, start = chunk * kChunkKeys;
+    for (int entry = 0; entry < entries_; ++entry) {
+      const int32_t *path = layer_.plan.path(row_of(entry));
+      const int end = std::min(layer_.positions[row_of(entry)] + 1, start + kChunkKeys);
+      const float *from = s_.slot_scores + static_cast<size_t>(entry) * s_.slot_stride() - tail;
+      float *to = s_.scores + entry * kStride - start;
+      int position = std::max(start, tail);
+      for (; position < std::min(end, sequence_.cached); ++position) to[position] = from[position];
+      for (; position < end; ++position) to[position] = from[path[position - sequence_.cached]];
+    }
+  }
+
+  // Scores to weights exp(score - maximum) of one chunk, zero where the row must not look.
+  void weigh(int entry, int chunk, int width) {
+    const int row = row_of(entry);
+    const int begin = std::max(first_visible(row) - chunk * kChunkKeys, 0);
+    const int end = std::min(layer_.positions[row] + 1 - chunk * kChunkKeys, width);
+    float *score = s_.scores + entry * kStride;
+    layer_.ahead.ask(kLinesAnEntry);
+    auto *weight = s_.weights + entry * kStride;
+    const int from = begin < end ? begin & ~15 : 0, to = begin < end ? round_up(end, 16) : 0;
+    // Runs over the lanes that the row sees; `edge` says that some of a vector's lanes are not.
+    const auto each = [&](auto &&work) {
+      for (int k = from; k < to; k += 16) work(k, k < begin || k + 16 > end);
+    };
+    const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
+    Lanes largest = splat(-INFINITY);
+    if (layer_.softcap != 0.f)
+      each([&](int k, bool) {
+        store(score + k, splat(layer_.softcap) * tanh(load(score + k) / splat(layer_.softcap)));
+      });
+    each([&](int k, bool edge) {
+      if (edge) store(score + k, inside(load(score + k), k, -INFINITY));
+      largest = max(largest, load(score + k));
+    });
+    const float maximum = reduce_max(largest);
+    Lanes total = splat(0.f);
+    each([&](int k, bool edge) {
+      Lanes v = exp(load(score + k) - splat(maximum));
+      if (edge) v = inside(v, k, 0.f);
+      total = total + v;
+      store_query(weight + k, v);
+    });
+    for (int k = 0; k < from; k += 16) store_query(weight + k, splat(0.f));
+    for (int k = to; k < width; k += 16) store_query(weight + k, splat(0.f));
+    s_.chunk_maximum[entry] = maximum, s_.chunk_total[entry] = reduce_add(total);
+  }
+
+  void sum_values(int chunk, int page, int shared_end, int last) {
+    const int d = layer_.head_dim, start = chunk * kChunkKeys;
+    const Cell *pages[kChunkPages];
+    const int shared = std::max(shared_end - page, 0);
+    for (int i = 0; i < shared; ++i) pages[i] = value_page(page + i);
+    // The page that holds the last row may hold slots nobody has written.
+    if (shared > 0 && (page + shared) * kPageKeys > last + 1)
+      pages[shared - 1] = gather(page + shared - 1, last, nullptr);
+    multiply_pages(entries_, s_.weights + page * kPageKeys - start, pages, shared, s_.partial, false);
+    if (sequence_.straight) return;
+    gathered_ = 0;
+    for (int row = item_.first_row; row < item_.end_row; ++row) {
+      const int position = layer_.positions[row], entry = (row - item_.first_row) * item_.heads;
+      const int first = std::max(page, shared_), end = std::min(position / kPageKeys + 1, (chunk + 1) * kChunkPages);
+      if (first >= end) continue;
+      for (int i = first; i < end; ++i) pages[i - first] = gather_path(i, row, i - first);
+      multiply_pages(item_.heads, s_.weights + entry * kStride + first * kPageKeys - start, pages, end - first,
+                     s_.partial + entry * d, true);
+    }
+  }
+
+  template <class Weight>
+  void multiply_pages(int rows, const Weight *weights, const Cell *const *pages, int count, float *out,
+                      bool accumulate) {
+    const int d = layer_.head_dim;
+    for (int column = 0; column < d; column += kColumns)
+      multiply_tiles<Cell>(rows, weights, kStride,
+                           Paged<Cell>{pages, (column / kColumns) * TileOrder<Cell>::kPairCells}, count, out + column,
+                           d, accumulate);
+  }
+
+  // The values of logical page `logical` in order of position, up to `last`; without a path slots are positions.
+  const Cell *gather(int logical, int last, const int32_t *path, int into = kChunkPages) {
+    const Cell *cells[kPageKeys];
+    int keys[kPageKeys];
+    const int count = std::min(last + 1 - logical * kPageKeys, kPageKeys);
+    for (int i = 0; i < count; ++i) {
+      const int position = logical * kPageKeys + i;
+      const int slot = path && position >= sequence_.cached ? path[position - sequence_.cached] : position;
+      cells[i] = value_page(slot / kPageKeys);
+      keys[i] = slot % kPageKeys;
+    }
+    gather_values(s_.gathered[into], cells, keys, count, layer_.head_dim);
+    return s_.gathered[into];
+  }
+
+  // The same along a row's path. A page that a row before has left here differs in the tree's own keys alone; those
+  // that follow the row's own get weight zero.
+  const Cell *gather_path(int logical, int row, int into) {
+    const int32_t *path = layer_.plan.path(row);
+    const int last = layer_.positions[row];
+    if (into >= gathered_) {
+      gathered_ = into + 1;
+      return gather(logical, last, path, into);
+    }
+    const int end = std::min(last + 1, (logical + 1) * kPageKeys);
+    for (int position = std::max(sequence_.cached, logical * kPageKeys); position < end; ++position) {
+      const int slot = path[position - sequence_.cached];
+      copy_value(s_.gathered[into], position % kPageKeys, value_page(slot / kPageKeys), slot % kPageKeys,
+                 layer_.head_dim);
+    }
+    return s_.gathered[into];
+  }
+
+  void begin_merge() {
+    std::fill_n(s_.maximum, entries_, -INFINITY), std::fill_n(s_.total, entries_, 0.f);
+    std::fill_n(s_.sum, entries_ * layer_.head_dim, 0.f);
+  }
+
+  void merge(int entry, float chunk_maximum, float chunk_total, const float *partial) {
+    if (chunk_maximum == -INFINITY) return;  // this row sees nothing of the chunk
+    float *sum = s_.sum + entry * layer_.head_dim;
+    if (s_.maximum[entry] == -INFINITY) {  // the first chunk it sees
+      s_.maximum[entry] = chunk_maximum, s_.total[entry] = chunk_total;
+      std::memcpy(sum, partial, layer_.head_dim * sizeof(float));
+      return;
+    }
+    const float maximum = std::max(s_.maximum[entry], chunk_maximum);
+    const Lanes old_factor = exp(splat(s_.maximum[entry] - maximum));
+    const Lanes new_factor = exp(splat(chunk_maximum - maximum));
+    alignas(64) float total[16];
+    store(total, fma(splat(s_.total[entry]), old_factor, splat(chunk_total) * new_factor));
+    s_.total[entry] = total[0], s_.maximum[entry] = maximum;
+    for (int k = 0; k < layer_.head_dim; k += 16)
+      store(sum + k, fma(load(sum + k), old_factor, load(partial + k) * new_factor));
+  }
+
+  void finish() {
+    const int d = layer_.head_dim;
+    for (int entry = 0; entry < entries_; ++entry) {
+      const Lanes share = splat(1.f / s_.total[entry]);
+      const int row = layer_.places[row_of(entry) - layer_.first_row];
+      const int column = (item_.first_head + entry % item_.heads) * d;
+      for (int k = 0; k < d; k += 16)
+        store_activation(layer_.out_kind, layer_.out, row, column + k, load(s_.sum + entry * d + k) * share);
+    }
+  }
+
+  const AttentionLayer &layer_;
+  const AttentionItem &item_;
+  const int ask_;
+  AttentionScratch<Cell> &s_;
+  const SequencePlan &sequence_;
+  int entries_, first_, last_ = 0, shared_ = 0;  // shared_ counts pages, first_ and last_ are positions
+  int gathered_ = 0;                             // pages of the tree, for the chunk at hand
+};

@@ -1,0 +1,196 @@
+// A decoder's packed weights.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "../api.h"
+#include "../kernels/kernel.h"
+#include "../kernels/openmp.h"
+#include "../kernels/screen.h"
+#include "embedding_table.h"
+#include "rotation.h"
+
+enum LinearIndex { kQkv, kOutput, kUp, kDown, kLinears };
+enum OwnNormIndex { kFinalNorm, kFeatureNorm, kPartNorms };  // of no layer
+enum NormIndex { kAttentionNorm, kMlpNorm, kQueryNorm, kKeyNorm, kAttentionPostNorm, kMlpPostNorm, kNorms };
+
+// What the first layer reads of a row; further ones read the residual stream.
+enum class Entry {
+  token,   // the token's embedding
+  fused,   // a linear layer over embedding and feature, side by side (EAGLE-1); its output is the residual stream
+  beside,  // attention reads both side by side, each normed; the feature is the residual stream (EAGLE-3)
+  beside_normed,  // the same, and the normed feature is the residual stream
+};
+
+struct DecoderLayer {
+  Norm norms[kNorms];
+  PackedLinear linears[kLinears];
+  int window = 0, rope = 0;
+};
+
+class Decoder {
+ public:
+  // `bits`: see headstart_create.
+  Decoder(const HeadstartShape &s, const uint8_t *bits)
+      : shape(s),
+        precision(static_cast<Precision>(s.precision)),
+        head_precision(precision_of(
+            bits[s.layers * kLinears],
+            is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4 : precision)),
+        norm_kind(static_cast<NormKind>(s.norm)),
+        activation(static_cast<Activation>(s.activation)),
+        entry(static_cast<Entry>(s.entry)),
+        kernel(linear_kernel(precision)),
+        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine)},
+        head_kernel(linear_kernel(head_precision)),
+        hidden(round_up(s.hidden, kPadding)),
+        attention(round_up(s.heads * s.head_dim, kPadding)),
+        mlp(round_up(s.mlp, kPadding)),
+        qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
+        layers(s.layers) {
+    for (DecoderLayer &layer : layers) {
+      const uint8_t *const own = bits + (&layer - layers.data()) * kLinears;
+      const bool reads_both = is_beside() && &layer == &layers[0];
+      const int inputs = reads_both ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
+      layer.linears[kQkv] = plan(own[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
+      layer.linears[kOutput] =
+          plan(own[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
+      layer.linears[kUp] = plan(own[kUp], ups, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
+      layer.linears[kDown] = plan(own[kDown], s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
+    }
+    if (is_head()) {
+      const int inputs = is_beside() ? s.features : 2 * s.hidden;
+      fuse = plan(4, s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
+    }
+    head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
+                       bits[s.layers * kLinears]);
+    // Soft caps round, so that they need not keep the order of logits.
+    if (!is_head() && !is_quantised(head_precision) && s.logit_softcap == 0.f)
+      screen.linear = plan_linear(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
+  }
+
+  // Room for what the plan holds; nothing can be set before.
+  void allocate() {
+    for (int t = 0; t < shape.threads; ++t) streams.push_back(allocate_stream(linears(), t));
+    if (!screen.present()) return;
+    for (int t = 0; t < shape.threads; ++t) screen_streams.push_back(allocate_stream({&screen.linear}, t));
+  }
+
+  void set_linear(int layer, int which, const StoredMatrix &weight, const float *bias) {
+    PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
+    const bool gated = layer >= 0 && which == kUp && shape.gated;
+    pack_linear(linear, weight, bias, [&](int column) { return output_of(linear, gated, column); });
+    if (&linear == &head && screen.present()) pack_screen(screen, head_precision, weight, bias);
+  }
+
+  void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
+    if (layer < 0 && which >= kPartNorms)
+      part_norms.resize(std::max<size_t>(part_norms.size(), which - kPartNorms + 1));
+    Norm &norm = layer >= 0              ? layers[layer].norms[which]
+                 : which >= kPartNorms   ? part_norms[which - kPartNorms]
+                 : which == kFeatureNorm ? feature_norm
+                                         : final_norm;
+    norm.weight.assign(round_up(size, kPadding), 0.f);
+    std::copy_n(weight, size, norm.weight.begin());
+    if (!bias) return;
+    norm.bias.assign(norm.weight.size(), 0.f);
+    std::copy_n(bias, size, norm.bias.begin());
+  }
+
+  // Positions that every layer has a rope row (or a learned embedding) for.
+  int positions() const {
+    int most = learned.empty() ? INT32_MAX : static_cast<int>(learned.size() / shape.hidden);
+    for (const DecoderLayer &layer : layers)
+      if (layer.rope >= 0) most = std::min(most, ropes[layer.rope].positions);
+    return most;
+  }
+
+  bool is_head() const { return entry != Entry::token; }
+  bool is_beside() const { return entry == Entry::beside || entry == Entry::beside_normed; }
+
+  // In a model in blocks, some matrices may be kept in other forms, each with rows and a kernel of its own.
+  int form_of(const PackedLinear &linear) const {
+    return linear.precision == precision ? 0 : linear.precision == Precision::bf16 ? 1 : 2;
+  }
+  Precision precision_of_form(int form) const {
+    return form == 0 ? precision : form == 1 ? Precision::bf16 : Precision::fine;
+  }
+  bool has_form(int form) const {
+    const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
+    return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
+             return std::any_of(layer.linears, layer.linears + kLinears, is);
+           });
+  }
+
+  // In the order of use.
+  std::vector<PackedLinear *> linears() {
+    std::vector<PackedLinear *> in_order;
+    if (fuse.outputs) in_order.push_back(&fuse);
+    for (DecoderLayer &layer : layers)
+      for (PackedLinear &linear : layer.linears) in_order.push_back(&linear);
+    in_order.push_back(&head);
+    return in_order;
+  }
+
+  // What attention and the MLP leave their rows in: elements that the next layer reads, or floats to quantise.
+  ElementKind middle_kind() const { return kernel.element == ElementKind::int8 ? ElementKind::fp32 : kernel.element; }
+
+  // Most padded inputs of a linear layer.
+  size_t widest() const {
+    return std::max({hidden, attention, mlp, fuse.padded_inputs, layers[0].linears[kQkv].padded_inputs});
+  }
+
+  int64_t bytes() const {
+    const auto planned = planned_bytes();
+    return planned[0] + planned[1] + planned[2] + embedding.bytes() +
+           static_cast<int64_t>(learned.size() * sizeof(float));
+  }
+
+  // Of what the plan holds, allocated or not: layers (with what fuses features), output head, its screen.
+  std::array<int64_t, 3> planned_bytes() const {
+    const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.pairs * linear.pair_bytes); };
+    int64_t total = of(fuse);
+    for (const DecoderLayer &layer : layers)
+      for (const PackedLinear &linear : layer.linears) total += of(linear);
+    return {total, of(head), screen.present() ? of(screen.linear) : 0};
+  }
+
+  static constexpr int kForms = 3;
+  static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
+
+  const HeadstartShape shape;
+  // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
+  const Precision precision, head_precision;
+  const NormKind norm_kind;
+  const Activation activation;
+  const Entry entry;
+  const LinearKernel kernel;
+  const std::array<LinearKernel, kForms> kernels;  // [form]
+  const LinearKernel head_kernel;
+  const int hidden, attention, mlp;  // padded
+  const int qkv;
+  std::vector<DecoderLayer> layers;
+  PackedLinear head, fuse;
+  HeadScreen screen;  // of the head; absent where it would not help
+  Norm final_norm, feature_norm;
+  std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
+  std::vector<RopeTable> ropes;
+  EmbeddingTable embedding;
+  std::vector<float> learned;              // [position][hidden], or empty
+  std::vector<HugeBuffer> streams;         // [thread], weights in order of use
+  std::vector<HugeBuffer> screen_streams;  // [thread]
+
+ private:
+  PackedLinear plan(int bits, int outputs, int inputs, int padded_inputs, int pairs) const {
+    return plan_linear(precision_of(bits, precision), outputs, inputs, padded_inputs, pairs, shape.threads, bits);
+  }
+
+  // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
+  // thread has both.
+  int output_of(const PackedLinear &linear, bool gated, int column) const {
+    if (!gated) return column < linear.outputs ? column : -1;
+    const int unit = (column / kColumns) * 16 + (column & 15);
+    return unit < shape.mlp ? unit + (column & 16 ? shape.mlp : 0) : -1;
+  }
+};

@@ -1,0 +1,143 @@
+// The paged cache: keys and values in tile order, so that attention reads pages without repacking.
+//
+// Order of cells: [layer][page][key page, value page][kv head][kPageKeys * head_dim].
+#pragma once
+#include "../kernels/platform.h"
+#include "../kernels/vector.h"
+
+class KvCache {
+ public:
+  KvCache(int layers, int pages, int kv_heads, int head_dim, size_t cell_bytes)
+      : pages_(pages),
+        layers_(layers),
+        kv_heads_(kv_heads),
+        head_dim_(head_dim),
+        cell_bytes_(cell_bytes),
+        head_bytes_(static_cast<size_t>(kPageKeys) * head_dim * cell_bytes),
+        page_bytes_(2 * kv_heads * head_bytes_),
+        memory_(page_bytes_ * layers * pages) {}
+
+  int pages() const { return pages_; }
+  char *data() const { return memory_.data(); }
+  size_t bytes() const { return memory_.size(); }
+
+  template <class Cell>
+  Cell *keys(int layer, int page, int head) const {
+    return reinterpret_cast<Cell *>(page_at(layer, page) + head * head_bytes_);
+  }
+  template <class Cell>
+  Cell *values(int layer, int page, int head) const {
+    return reinterpret_cast<Cell *>(page_at(layer, page) + (kv_heads_ + head) * head_bytes_);
+  }
+
+  void copy_page(int from, int to) const {
+    for (int layer = 0; layer < layers_; ++layer) std::memmove(page_at(layer, to), page_at(layer, from), page_bytes_);
+  }
+
+  // Slots count keys: page * kPageKeys + key.
+  void move_slot(int from, int to) const {
+    if (cell_bytes_ == sizeof(Bf16))
+      move_cells<Bf16>(from, to);
+    else
+      move_cells<float>(from, to);
+  }
+
+ private:
+  char *page_at(int layer, int page) const {
+    return memory_.data() + (static_cast<size_t>(layer) * pages_ + page) * page_bytes_;
+  }
+
+  template <class Cell>
+  void move_cells(int from, int to) const {
+    const int source = from % kPageKeys, target = to % kPageKeys;
+    for (int layer = 0; layer < layers_; ++layer)
+      for (int head = 0; head < kv_heads_; ++head) {
+        const Cell *key_from = keys<Cell>(layer, from / kPageKeys, head);
+        Cell *key_to = keys<Cell>(layer, to / kPageKeys, head);
+        const Cell *value_from = values<Cell>(layer, from / kPageKeys, head);
+        Cell *value_to = values<Cell>(layer, to / kPageKeys, head);
+        for (int d = 0; d < head_dim_; ++d) {
+          key_to[key_index<Cell>(target, d)] = key_from[key_index<Cell>(source, d)];
+          value_to[value_index<Cell>(target, d)] = value_from[value_index<Cell>(source, d)];
+        }
+      }
+  }
+
+  int pages_, layers_, kv_heads_, head_dim_;
+  size_t cell_bytes_, head_bytes_, page_bytes_;
+  HugeBuffer memory_;
+};
+
+// Writes one head's key into its place. `x` holds head_dim floats, a multiple of 16.
+static inline void write_key(float *page, int key, const float *x, int head_dim) {
+  for (int d = 0; d < head_dim; ++d) page[key_index<float>(key, d)] = x[d];
+}
+static inline void write_key(Bf16 *page, int key, const float *x, int head_dim) {
+  Bf16 halves[16];
+  for (int d = 0; d < head_dim; d += 16) {
+    store_bf16(halves, load(x + d));
+    for (int i = 0; i < 16; i += 2) std::memcpy(page + key_index<Bf16>(key, d + i), halves + i, 2 * sizeof(Bf16));
+  }
+}
+
+// Where sixteen dimensions of a key's value stand: words that it shares with the key beside it.
+static inline uint32_t *value_words(Bf16 *page, int key, int d) {
+  return reinterpret_cast<uint32_t *>(page + value_index<Bf16>(key & ~1, d));
+}
+static inline const uint32_t *value_words(const Bf16 *page, int key, int d) {
+  return value_words(const_cast<Bf16 *>(page), key, d);
+}
+// Sixteen dimensions of a key's value, from the upper or the lower halves of `from`.
+static inline void put_halves(Bf16 *page, int key, int d, const uint32_t *from, bool upper) {
+  uint32_t *to = value_words(page, key, d);
+  if (key & 1)
+    gather_halves(to, to, false, from, upper);
+  else
+    gather_halves(to, from, upper, to, true);
+}
+
+// Copies one key's value from a page to a page.
+static inline void copy_value(Bf16 *page, int key, const Bf16 *from, int from_key, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16) put_halves(page, key, d, value_words(from, from_key, d), from_key & 1);
+}
+static inline void copy_value(float *page, int key, const float *from, int from_key, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16)
+    store(page + value_index<float>(key, d), load(from + value_index<float>(from_key, d)));
+}
+
+// Writes one head's value. Only finite numbers are kept: a row that masks this key multiplies it by zero, and zero
+// times an infinity would not be zero. A row that does see the key still meets the NaN through the key itself.
+static inline void write_value(float *page, int key, const float *x, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16) store(page + value_index<float>(key, d), finite_or_zero(load(x + d)));
+}
+static inline void write_value(Bf16 *page, int key, const float *x, int head_dim) {
+  Bf16 halves[16];
+  uint32_t words[16];
+  for (int d = 0; d < head_dim; d += 16) {
+    store_bf16(halves, finite_or_zero(load(x + d)));
+    for (int i = 0; i < 16; ++i) words[i] = halves[i].bits;
+    put_halves(page, key, d, words, false);
+  }
+}
+
+// Collects values of keys that stand anywhere into a page in logical order. `cells[i]` is the value page that holds
+// logical key i and `keys[i]` its place there; keys from `count` on become zero.
+template <class Cell>
+static inline void gather_values(Cell *page, const Cell *const *cells, const int *keys, int count, int head_dim) {
+  for (int d = 0; d < head_dim; d += 16) {
+    Cell *out = page + value_index<Cell>(0, d);
+    if constexpr (sizeof(Cell) == 2) {
+      for (int key = 0; key < kPageKeys; key += 2) {
+        const auto source = [&](int i) -> const uint32_t * {
+          if (i >= count) return nullptr;
+          return value_words(cells[i], keys[i], d);
+        };
+        gather_halves(reinterpret_cast<uint32_t *>(out + key * 32), source(key), key < count && (keys[key] & 1),
+                      source(key + 1), key + 1 < count && (keys[key + 1] & 1));
+      }
+    } else {
+      for (int key = 0; key < kPageKeys; ++key)
+        store(out + key * 32, key < count ? load(cells[key] + value_index<Cell>(keys[key], d)) : splat(0.f));
+    }
+  }
+}

@@ -1,0 +1,152 @@
+// One pass of the decoder over the rows of many sequences.
+//
+// The team runs the same sequence of phases; every phase is cut by columns, rows or heads, and a barrier ends it where
+// the next one reads what other threads wrote. How the work is cut never changes the arithmetic of a row.
+#pragma once
+#include <array>
+#include <numeric>
+
+#include "attention.h"
+#include "decoder.h"
+#include "finished_rows.h"
+#include "output_head.h"
+
+class PassRunner {
+ public:
+  explicit PassRunner(Decoder &model)
+      : m_(model), scratch_bf16_(model.shape.threads), scratch_fp32_(model.shape.threads) {
+    x_ = floats(m_.hidden, x_stride_);
+    qkv_ = floats(round_up(m_.qkv, kColumns), qkv_stride_);
+    input_ = packed(kPanelRows);
+    mlp_input_ = m_.shape.parallel_residual ? packed(kPanelRows) : input_;
+    attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
+    middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
+    branch_ = floats(m_.hidden, branch_stride_);
+    for (int t = 0; t < m_.shape.threads; ++t) {
+      private_input_.push_back(packed(kRowBlock));
+      private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
+      row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
+    }
+    head_ = std::make_unique<OutputHead>(m_);
+    std::iota(all_rows_.begin(), all_rows_.end(), 0);
+  }
+
+  // Null on success, else what is wrong with the pass; then nothing has been written.
+  const char *run(const KvCache &cache, const HeadstartPass &pass);
+
+ private:
+  class Worker;
+
+  float *floats(int columns, size_t &stride) {
+    stride = columns + 16;
+    return memory_.emplace_back(kPanelRows * stride * sizeof(float)).as<float>();
+  }
+  // Rows as linear layers read them, by the form of the layer's weights.
+  using PackedRows = std::array<Activations, Decoder::kForms>;
+  PackedRows packed(int rows) {
+    PackedRows all;
+    for (int form = 0; form < Decoder::kForms; ++form)
+      if (m_.has_form(form))
+        all[form] = packed_rows(m_.precision_of_form(form), m_.kernels[form].element, memory_, rows, m_.widest());
+    return all;
+  }
+
+  // What attention computes for some rows of the panel, dealt to the threads.
+  struct AttentionWork {
+    std::vector<AttentionItem> items;
+    std::vector<AttentionPart> parts;
+
+    bool are_chunks() const { return parts.front().chunk >= 0; }
+  };
+
+  // The work of the panel's rows [from, to) for each of the runs of rows that `each` calls its argument with.
+  template <class Each>
+  void share_out(AttentionWork &work, Each &&each) {
+    work.items.clear();
+    each([&](int from, int to) {
+      plan_.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
+    });
+    Plan::deal(work.items, plan_.positions(), m_.shape.threads, work.parts);
+    if (work.are_chunks() && work.parts.size() > part_capacity_) {
+      part_capacity_ = work.parts.size();
+      part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
+    }
+  }
+
+  size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
+
+  template <class Cell>
+  AttentionScratch<Cell> &scratch(int thread) {
+    if constexpr (sizeof(Cell) == 2)
+      return scratch_bf16_[thread];
+    else
+      return scratch_fp32_[thread];
+  }
+
+  Decoder &m_;
+  Plan plan_;
+  const KvCache *cache_ = nullptr;
+  const HeadstartPass *pass_ = nullptr;
+  int first_ = 0, rows_ = 0;        // of the panel
+  AttentionWork work_, last_work_;  // of all rows; of those that the last layer finishes, where these are others
+  FinishedRows finished_;
+  std::array<int32_t, kPanelRows> all_rows_;  // 0, 1, ...
+  AlignedBuffer part_memory_;                 // [part][part_size] floats
+  size_t part_capacity_ = 0;
+  Barrier barrier_;
+  PairDeal deal_;
+  std::vector<AlignedBuffer> memory_;
+  float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
+  size_t x_stride_, qkv_stride_, branch_stride_;
+  PackedRows input_, mlp_input_;
+  Activations attended_, middle_;
+  std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
+  std::vector<float *> row_;                                   // [thread], one row of scratch
+  std::unique_ptr<OutputHead> head_;
+  std::vector<AttentionScratch<Bf16>> scratch_bf16_;
+  std::vector<AttentionScratch<float>> scratch_fp32_;
+};
+
+#include "worker.h"
+
+inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
+  const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
+  if (const char *error = plan_.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions())) return error;
+  cache_ = &cache, pass_ = &pass;
+  const int threads = m_.shape.threads;
+  for (int t = 0; t < threads; ++t) {
+    if (m_.precision == Precision::fp32)
+      scratch_fp32_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+    else
+      scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+  }
+  head_->begin_pass(pass), finished_.begin_pass(pass);
+  for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
+    rows_ = std::min(kPanelRows, pass.rows - first_);
+    finished_.begin_panel(first_, rows_);
+    if (pass.layers > 1 || finished_.are_all()) share_out(work_, [&](auto &&add) { add(0, rows_); });
+    if (!finished_.are_all() && finished_.count())
+      share_out(last_work_, [&](auto &&add) {
+        for (int i = 0, next; i < finished_.count(); i = next) {
+          for (next = i + 1; next < finished_.count() && finished_.row(next) == finished_.row(next - 1) + 1;) ++next;
+          add(finished_.row(i), finished_.row(next - 1) + 1);
+        }
+      });
+    head_->begin_panel(first_, rows_);
+    barrier_.reset(threads);
+    deal_.reset(threads);
+    bool complete = true;
+#pragma omp parallel num_threads(threads)
+    {
+      if (omp_get_num_threads() == threads) {
+        UnitScope scope;
+        Worker(*this, omp_get_thread_num()).run();
+      } else {
+        complete = false;
+      }
+    }
+    if (!complete) return "OpenMP gave fewer threads than the backend was built for";
+    head_->end_panel();
+  }
+  return nullptr;
+}

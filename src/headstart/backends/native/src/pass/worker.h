@@ -1,0 +1,378 @@
+// What one thread of the team does in a panel of a pass (see pass.h).
+#pragma once
+
+// Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
+// delivers meanwhile.
+constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+
+class PassRunner::Worker {
+ public:
+  Worker(PassRunner &runner, int thread)
+      : p_(runner),
+        m_(runner.m_),
+        pass_(*runner.pass_),
+        thread_(thread),
+        threads_(m_.shape.threads),
+        rows_(runner.rows_),
+        panel_rows_(runner.all_rows_.data()) {}
+
+  void run() {
+    const HugeBuffer &stream = m_.streams[thread_];
+    const bool all = pass_.layers == m_.shape.layers;
+    ahead_.begin(stream.data(),
+                 all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
+    if (m_.is_head())
+      enter();
+    else
+      embed();
+    for (int layer = 0; layer < pass_.layers; ++layer) {
+      copy_taps(layer);
+      run_layer(m_.layers[layer], layer);
+    }
+    copy_taps(pass_.layers);
+    copy_final_taps();
+    p_.head_->run(
+        thread_, ahead_, p_.deal_,
+        [this](int row, float *out) { norm_row(m_.final_norm, x(p_.finished_.places()[row]), out); },
+        [this] { barrier(); });
+  }
+
+ private:
+  float *x(int row) const { return p_.x_ + row * p_.x_stride_; }
+  void barrier() {
+    p_.barrier_.wait(phase_, [this] { ahead_.ask(kLinesWhileWaiting); });
+  }
+
+  // This thread's rows of `count`: every threads-th.
+  template <class Work>
+  void my_rows(int count, Work &&work) const {
+    for (int row = thread_; row < count; row += threads_) work(row);
+  }
+
+  void embed() {
+    const int size = m_.shape.hidden;
+    const Lanes factor = splat(m_.shape.embedding_scale);
+    my_rows(rows_, [&](int row) {
+      float *to = x(row);
+      if (pass_.inputs) {
+        std::memcpy(to, pass_.inputs + static_cast<size_t>(p_.first_ + row) * size, size * sizeof(float));
+        return;
+      }
+      load_embedding(row, to);
+      for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
+      if (!m_.learned.empty()) {
+        const float *position = m_.learned.data() + static_cast<size_t>(p_.plan_.positions()[p_.first_ + row]) * size;
+        for (int k = 0; k < size; ++k) to[k] += position[k];
+      }
+    });
+    barrier();
+  }
+
+  void load_embedding(int row, float *to) const {
+    m_.embedding.read(pass_.tokens[p_.first_ + row], m_.shape.hidden, m_.precision != Precision::fp32, to);
+  }
+
+  // The rows of a draft head: features, fused with whatever else they bring, become the residual stream.
+  void enter() {
+    const int size = m_.shape.hidden;
+    if (!m_.is_beside())
+      fuse([&](int row, float *scratch) {
+        load_embedding(row, scratch);
+        std::memcpy(scratch + size, features(row, size), size * sizeof(float));
+        std::fill(scratch + 2 * size, scratch + m_.fuse.padded_inputs, 0.f);
+        return scratch;
+      });
+    else if (pass_.true_features)
+      fuse([&](int row, float *scratch) { return norm_parts(row, scratch); });
+    else
+      my_rows(rows_, [&](int row) { std::memcpy(x(row), features(row, size), size * sizeof(float)); });
+    barrier();
+    if (m_.entry != Entry::beside_normed) return;
+    my_rows(rows_, [&](int row) { norm_row(m_.feature_norm, x(row), x(row)); });
+    barrier();
+  }
+
+  const float *features(int row, int size) const { return pass_.inputs + static_cast<size_t>(p_.first_ + row) * size; }
+
+  // Stores what a linear layer computes as rows of floats.
+  static auto copy_columns(float *to, size_t stride) {
+    return [to, stride](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        std::memcpy(to + (row + r) * stride + pair * kColumns, out + r * kColumns, kColumns * sizeof(float));
+    };
+  }
+
+  // x = the fusing layer over what `source` gives.
+  template <class Source>
+  void fuse(Source &&source) {
+    const Activations &input = pack(m_.fuse, p_.input_, p_.private_input_[thread_], rows_, source);
+    linear(m_.fuse, input, rows_, copy_columns(p_.x_, p_.x_stride_));
+  }
+
+  const float *norm_parts(int row, float *scratch) const {
+    const int all = m_.shape.features, parts = static_cast<int>(m_.part_norms.size()), size = parts ? all / parts : all;
+    float *from = parts ? scratch + m_.widest() : scratch;
+    std::memcpy(from, features(row, all), all * sizeof(float));
+    for (int part = 0; part < parts; ++part)
+      normalise(m_.norm_kind, m_.part_norms[part], m_.shape.norm_eps, from + part * size, size, scratch + part * size);
+    std::fill(scratch + all, scratch + m_.fuse.padded_inputs, 0.f);
+    return scratch;
+  }
+
+  // out[0, hidden padded) = x normed, or as it is where the model has no such norm.
+  void norm_row(const Norm &norm, const float *from, float *out) const {
+    if (norm.present())
+      normalise(m_.norm_kind, norm, m_.shape.norm_eps, from, m_.shape.hidden, out);
+    else
+      std::memmove(out, from, m_.hidden * sizeof(float));
+  }
+
+  // Embedding and feature side by side, each normed.
+  const float *beside(const Norm &norm, int row, float *scratch) const {
+    const int size = m_.shape.hidden;
+    load_embedding(row, scratch);
+    norm_row(norm, scratch, scratch);
+    if (m_.entry == Entry::beside)
+      norm_row(m_.feature_norm, x(row), scratch + size);
+    else
+      std::memcpy(scratch + size, x(row), size * sizeof(float));
+    std::fill(scratch + 2 * size, scratch + m_.layers[0].linears[kQkv].padded_inputs, 0.f);
+    return scratch;
+  }
+
+  // Up to two rows every thread packs for itself: cheaper than one more barrier.
+  bool packs_alone(int rows) const { return rows <= 2; }
+
+  // Packs `rows` rows for a linear layer; `source(row, scratch)` gives the padded floats.
+  template <class Source>
+  const Activations &pack(const PackedLinear &layer, const PackedRows &common, const PackedRows &own, int rows,
+                          Source &&source) {
+    const bool alone = packs_alone(rows);
+    const int form = m_.form_of(layer);
+    const Activations &to = (alone ? own : common)[form];
+    const LinearKernel &kernel = m_.kernels[form];
+    for (int row = alone ? 0 : thread_; row < rows; row += alone ? 1 : threads_)
+      kernel.store_row(to, row, source(row, p_.row_[thread_]), layer.padded_inputs);
+    if (!alone) barrier();
+    return to;
+  }
+
+  const Activations &pack_norm(const PackedLinear &layer, const Norm &norm, const PackedRows &common,
+                               const PackedRows &own) {
+    return pack(layer, common, own, rows_, [&](int row, float *scratch) {
+      norm_row(norm, x(row), scratch);
+      return scratch;
+    });
+  }
+
+  const Activations &pack_attention_input(const DecoderLayer &layer, int index) {
+    const PackedLinear &qkv = layer.linears[kQkv];
+    if (index > 0 || !m_.is_beside())
+      return pack_norm(qkv, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    return pack(qkv, p_.input_, p_.private_input_[thread_], rows_,
+                [&](int row, float *scratch) { return beside(layer.norms[kAttentionNorm], row, scratch); });
+  }
+
+  // Attention and the MLP leave their rows in `rows` as elements the next layer reads, or as floats to quantise.
+  const Activations &pack_quantised(const PackedLinear &layer, const Activations &rows) {
+    if (m_.middle_kind() == m_.kernel.element) return rows;
+    return pack(layer, p_.input_, p_.private_input_[thread_], rows_,
+                [&](int row, float *) { return reinterpret_cast<const float *>(rows.row(row)); });
+  }
+
+  template <class Finish>
+  void linear(const PackedLinear &layer, const Activations &input, int rows, Finish &&finish, WantedFrom wanted = {}) {
+    run_linear(m_.kernels[m_.form_of(layer)], layer, input, rows, thread_, ahead_, p_.deal_, finish, wanted);
+  }
+
+  void run_layer(const DecoderLayer &layer, int index) {
+    const Activations input = pack_attention_input(layer, index);
+    const bool narrows = index == pass_.layers - 1 && !p_.finished_.are_all();
+    Activations mlp_input;
+    const auto pack_beside = [&] {
+      if (m_.shape.parallel_residual)
+        mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.mlp_input_, p_.private_mlp_input_[thread_]);
+    };
+    if (!narrows) pack_beside();
+    linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
+           narrows ? queries_of_finished() : WantedFrom{});
+    barrier();
+    if (m_.precision == Precision::fp32)
+      store_keys_and_values<float>(layer, index);
+    else
+      store_keys_and_values<Bf16>(layer, index);
+    barrier();
+    if (narrows && !narrow()) return;
+    if (m_.precision == Precision::fp32)
+      attend<float>(layer, index, narrows);
+    else
+      attend<Bf16>(layer, index, narrows);
+    barrier();
+    if (narrows) pack_beside();
+    const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
+    add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm]);
+    if (!m_.shape.parallel_residual)
+      mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
+    run_up(layer.linears[kUp], mlp_input);
+    barrier();
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm]);
+  }
+
+  // Nobody reads the queries of other rows.
+  WantedFrom queries_of_finished() const {
+    const int first = p_.finished_.count() ? p_.finished_.row(0) : round_up(rows_, kRowBlock);
+    return {m_.shape.heads * m_.shape.head_dim / kColumns, first / kRowBlock * kRowBlock};
+  }
+
+  // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
+  // x behind the next barrier.
+  bool narrow() {
+    rows_ = p_.finished_.count(), panel_rows_ = p_.finished_.rows();
+    if (thread_ == 0)
+      for (int i = 0; i < rows_; ++i) std::memmove(x(i), x(p_.finished_.row(i)), m_.hidden * sizeof(float));
+    return rows_ > 0;
+  }
+
+  // x += linear(input), normed first where the model has a post norm.
+  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm) {
+    const bool direct = !post_norm.present();
+    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r)
+        for (int h = 0; h < kColumns; h += 16) {
+          const Lanes value = load(out + r * kColumns + h);
+          if (direct) {
+            float *to = x(row + r) + pair * kColumns + h;
+            store(to, load(to) + value);
+          } else {
+            store(p_.branch_ + (row + r) * p_.branch_stride_ + pair * kColumns + h, value);
+          }
+        }
+    });
+    barrier();
+    if (direct) return;
+    my_rows(rows_, [&](int row) {
+      float *branch = p_.branch_ + row * p_.branch_stride_;
+      normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
+      for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
+    });
+    barrier();
+  }
+
+  void run_up(const PackedLinear &layer, const Activations &input) {
+    const ElementKind kind = m_.middle_kind();
+    linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
+      for (int r = 0; r < rows; ++r) {
+        const Lanes left = activate(m_.activation, load(out + r * kColumns)), right = load(out + r * kColumns + 16);
+        if (m_.shape.gated) {
+          store_activation(kind, p_.middle_, row + r, pair * 16, left * right);
+        } else {
+          store_activation(kind, p_.middle_, row + r, pair * kColumns, left);
+          store_activation(kind, p_.middle_, row + r, pair * kColumns + 16, activate(m_.activation, right));
+        }
+      }
+    });
+  }
+
+  HeadRotation rotation(const DecoderLayer &layer, NormIndex norm) const {
+    return {layer.norms[norm], m_.shape.norm_eps, layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
+  }
+
+  // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
+  template <class Cell>
+  void store_keys_and_values(const DecoderLayer &layer, int index) {
+    const int written = 2 * m_.shape.kv_heads;
+    const HeadRotation of_keys = rotation(layer, kKeyNorm);
+    for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
+      for (int row = 0; row < rows_; ++row) {
+        ahead_.ask(kLinesAUnit);
+        store_head<Cell>(of_keys, index, head, row);
+      }
+  }
+
+  // One of the key and value heads, of one row of the panel.
+  template <class Cell>
+  void store_head(const HeadRotation &of_keys, int index, int head, int panel_row) {
+    const int kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim, row = p_.first_ + panel_row;
+    const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + (m_.shape.heads + head) * d;
+    const SequencePlan &s = p_.plan_.sequence_of(row);
+    const int slot = s.slot(row), page = p_.plan_.page(s, slot / kPageKeys);
+    if (head >= kv_heads) {
+      write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
+      return;
+    }
+    alignas(64) float key[HeadRotation::kMostDimensions];
+    of_keys.apply(from, p_.plan_.positions()[row], key);
+    write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
+  }
+
+  template <class Cell>
+  void attend(const DecoderLayer &layer, int index, bool narrowed) {
+    const AttentionWork &work = narrowed ? p_.last_work_ : p_.work_;
+    const AttentionLayer attention{*p_.cache_,
+                                   p_.plan_,
+                                   p_.plan_.positions(),
+                                   index,
+                                   layer.window,
+                                   m_.shape.head_dim,
+                                   m_.shape.attention_scale,
+                                   m_.shape.attention_softcap,
+                                   rotation(layer, kQueryNorm),
+                                   p_.qkv_,
+                                   p_.qkv_stride_,
+                                   p_.first_,
+                                   p_.attended_,
+                                   narrowed ? p_.finished_.places() : p_.all_rows_.data(),
+                                   m_.middle_kind(),
+                                   ahead_};
+    AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
+    const int parts = static_cast<int>(work.parts.size());
+    const size_t size = p_.part_size();
+    for (int n = 0; n < parts; ++n) {
+      const int i = Plan::goes_backwards(thread_) ? parts - 1 - n : n;
+      const AttentionPart &part = work.parts[i];
+      if (part.thread != thread_) continue;
+      AttentionTile<Cell> tile(attention, work.items[part.item], part.ask, scratch);
+      if (part.chunk < 0)
+        tile.run();
+      else
+        tile.run_part(part.chunk, p_.part_memory_.as<float>() + i * size);
+    }
+    if (!work.are_chunks()) return;
+    barrier();
+    for (int i = 0; i < parts;) {
+      const int item = work.parts[i].item, first = i;
+      while (i < parts && work.parts[i].item == item) ++i;
+      if (item % threads_ == thread_)
+        AttentionTile<Cell>(attention, work.items[item], -1, scratch)
+            .merge_parts(p_.part_memory_.as<float>() + first * size, i - first);
+    }
+  }
+
+  void copy_taps(int layer) {
+    for (int i = 0; i < pass_.taps; ++i)
+      if (pass_.tap_layers[i] == layer) my_rows(rows_, [&](int row) { copy_tap(i, row, x(row), m_.shape.tap_scale); });
+  }
+  void copy_final_taps() {
+    for (int i = 0; i < pass_.taps; ++i)
+      if (pass_.tap_layers[i] == -1)
+        my_rows(rows_, [&](int row) {
+          float *scratch = p_.row_[thread_];
+          norm_row(m_.final_norm, x(row), scratch);
+          copy_tap(i, row, scratch, 1.f);
+        });
+  }
+  void copy_tap(int tap, int row, const float *from, float scale) {
+    const size_t size = m_.shape.hidden;
+    float *to = pass_.tap_rows[tap] + (p_.first_ + panel_rows_[row]) * size;
+    for (size_t k = 0; k < size; ++k) to[k] = from[k] * scale;
+  }
+
+  PassRunner &p_;
+  Decoder &m_;
+  const HeadstartPass &pass_;
+  const int thread_, threads_;
+  int rows_;                   // that are at work
+  const int32_t *panel_rows_;  // [row] its place in the panel
+  int phase_ = 0;
+  ReadAhead ahead_;
+};

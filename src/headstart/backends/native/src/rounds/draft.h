@@ -1,0 +1,244 @@
+// A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call.
+//
+// Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same logits: a path's
+// log-probability is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the
+// better.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
+
+#include "../kernels/best.h"
+#include "../pass/pass.h"
+#include "context_tokens.h"
+#include "foresight.h"
+
+class Draft {
+ public:
+  Draft(const Decoder &model, PassRunner &runner) : m_(model), runner_(runner) {}
+
+  // See headstart_draft.
+  const char *run(const KvCache &cache, const HeadstartDraft &draft, int first, int last) {
+    if (first == 0)
+      if (const char *error = read(cache, draft)) return error;
+    for (int level = std::max(first, 1); level <= last; ++level) {
+      grow(draft, level);
+      if (std::all_of(trees_.begin(), trees_.end(), [](const Tree &tree) { return tree.beams.empty(); })) break;
+      if (const char *error = step(cache, draft, level)) return error;
+    }
+    for (int s = 0; s < draft.sequences; ++s) report(trees_[s], draft.drafted[s]);
+    return nullptr;
+  }
+
+ private:
+  struct Node {
+    int token, parent, depth;
+    float score;
+  };
+  struct Beam {
+    int node, guessed_by;  // row of the last pass after which it was guessed
+  };
+  struct Tree {
+    int cached, held;  // true rows, and those of the draft behind them
+    int first_row;     // of its beams in the last pass
+    std::vector<Node> nodes;
+    std::vector<Beam> beams;     // nodes whose children come next
+    std::vector<int32_t> paths;  // [beam][level] logical slots that a beam sees
+  };
+
+  // The true rows that are not in the cache yet; each follows the one before it.
+  const char *read(const KvCache &cache, const HeadstartDraft &draft) {
+    trees_.resize(draft.sequences);
+    rows_.clear(), inputs_.clear();
+    for (int s = 0; s < draft.sequences; ++s) {
+      const HeadstartDrafted &of = draft.drafted[s];
+      for (int i = 0; i < of.unread; ++i) rows_.add(of.tokens[i], of.cached + i, i ? rows_.count() - 1 : -1);
+      rows_.end_sequence(s, of.cached);
+      rows_.wanted.push_back(rows_.count() - 1);
+      inputs_.insert(inputs_.end(), of.features, of.features + static_cast<size_t>(of.unread) * m_.shape.features);
+      Tree &tree = trees_[s];
+      tree.cached = of.cached + of.unread, tree.held = 0, tree.first_row = s;
+      tree.nodes.clear(), tree.paths.clear(), tree.beams.assign(1, {-1, s});
+    }
+    // Of the true rows it is the last one's state that the draft begins with.
+    if (const char *error = pass(cache, draft, 0)) return error;
+    const size_t size = m_.shape.hidden;
+    for (int s = 0; s < draft.sequences; ++s)
+      std::memmove(&states_[s * size], &states_[rows_.wanted[s] * size], size * sizeof(float));
+    add_context(draft);
+    return nullptr;
+  }
+
+  // The children of the beams, from what the last pass says after each; then the best of them are the beams.
+  void grow(const HeadstartDraft &draft, int level) {
+    const int vocab = m_.shape.vocab;
+    log_probs_.resize(draft.width), ids_.resize(draft.width);
+    for (int s = 0; s < draft.sequences; ++s) {
+      Tree &tree = trees_[s];
+      const HeadstartDrafted &of = draft.drafted[s];
+      const int columns = vocab + (of.context ? of.context->count : 0), ranks = std::min(draft.width, columns);
+      candidates_.clear();
+      if (of.sampling && !tree.beams.empty())
+        foresight_.put(draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
+                       static_cast<int>(tree.beams.size()), draft.columns, draft.target_ids, vocab, of.context,
+                       *of.sampling, of.root + level);
+      for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
+        const int row = tree.first_row + beam, parent = tree.beams[beam].node;
+        const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
+        best_of_row(draft.logits + static_cast<size_t>(row) * draft.columns, columns, ranks, log_probs_.data(),
+                    ids_.data());
+        for (int rank = 0; rank < ranks; ++rank) {
+          // Rounding must not lift a child above its parent; what is not a number is no guess.
+          const float score = above + std::min(log_probs_[rank], 0.f);
+          if (!(log_probs_[rank] > kImpossible) || !(score >= draft.least)) continue;
+          const int id = ids_[rank], token = id < vocab ? draft.target_ids[id] : of.context->tokens[id - vocab];
+          if (token < 0) continue;
+          candidates_.push_back({static_cast<int>(tree.nodes.size()), row});
+          tree.nodes.push_back({token, parent, level, score});
+        }
+      }
+      choose(tree, draft, of, level);
+    }
+  }
+
+  void choose(Tree &tree, const HeadstartDraft &draft, const HeadstartDrafted &of, int level) {
+    tree.beams.clear(), before_.swap(tree.paths), tree.paths.clear();
+    if (level >= of.depth) return;
+    const auto score = [&](const Beam &beam) { return tree.nodes[beam.node].score; };
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [&](const Beam &a, const Beam &b) { return score(a) > score(b); });
+    const float bar = score_to_beat(tree.nodes, of.nodes);
+    for (const Beam &beam : candidates_) {
+      if (static_cast<int>(tree.beams.size()) == draft.width) return;
+      if (score(beam) <= bar || score(beam) < draft.least_of_parents) return;
+      const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
+      tree.paths.insert(tree.paths.end(), path, path + level - 1);
+      tree.paths.push_back(tree.cached + tree.held + static_cast<int>(tree.beams.size()));
+      tree.beams.push_back(beam);
+    }
+  }
+
+  // Children of a node that is not above this cannot be among the best `count`.
+  float score_to_beat(const std::vector<Node> &nodes, int count) {
+    if (static_cast<int>(nodes.size()) < count) return kImpossible;
+    scores_.clear();
+    for (const Node &node : nodes) scores_.push_back(node.score);
+    std::nth_element(scores_.begin(), scores_.begin() + count - 1, scores_.end(), std::greater<float>());
+    return scores_[count - 1];
+  }
+
+  // Logits of the tokens that the texts bring, behind those of the vocabulary.
+  void add_context(const HeadstartDraft &draft) {
+    const int vocab = m_.shape.vocab, columns = draft.columns;
+    if (columns == vocab) return;
+    for (int s = 0; s < draft.sequences; ++s) {
+      const HeadstartContext *const context = draft.drafted[s].context;
+      const Tree &tree = trees_[s];
+      const size_t first = tree.first_row, rows = tree.beams.size();
+      float *const to = draft.logits + first * columns + vocab;
+      const int count = context ? context->count : 0;
+      for (size_t row = 0; row < rows; ++row)
+        std::fill(to + row * columns + count, to + (row + 1) * columns - vocab, -INFINITY);
+      if (count && rows)
+        context_logits(*context, &states_[first * m_.shape.hidden], static_cast<int>(rows), m_.shape.hidden,
+                       draft.state_tap == -1 ? 0.f : m_.shape.norm_eps, to, columns);
+    }
+  }
+
+  // A beam reads the state of the row that guessed it, and sees what that row saw, that row, and itself.
+  const char *step(const KvCache &cache, const HeadstartDraft &draft, int level) {
+    const size_t size = m_.shape.hidden;
+    rows_.clear(), inputs_.clear();
+    for (int s = 0; s < draft.sequences; ++s) {
+      Tree &tree = trees_[s];
+      if (tree.beams.empty()) continue;
+      tree.first_row = rows_.count();
+      for (const Beam &beam : tree.beams) {
+        rows_.wanted.push_back(rows_.count());
+        rows_.add(tree.nodes[beam.node].token, tree.cached + level - 1, -1);
+        const float *state = &states_[beam.guessed_by * size];
+        inputs_.insert(inputs_.end(), state, state + size);
+      }
+      rows_.paths.insert(rows_.paths.end(), tree.paths.begin(), tree.paths.end());
+      rows_.end_sequence(s, tree.cached);
+      tree.held += static_cast<int>(tree.beams.size());
+    }
+    if (!rows_.count()) return nullptr;
+    if (const char *error = pass(cache, draft, level)) return error;
+    add_context(draft);
+    return nullptr;
+  }
+
+  const char *pass(const KvCache &cache, const HeadstartDraft &draft, int path_length) {
+    int pages = 0;
+    for (const int s : rows_.sequences) pages = std::max(pages, draft.drafted[s].pages);
+    blocks_.assign(rows_.sequences.size() * pages, 0);
+    for (size_t i = 0; i < rows_.sequences.size(); ++i) {
+      const HeadstartDrafted &of = draft.drafted[rows_.sequences[i]];
+      std::copy_n(of.page_table, of.pages, blocks_.begin() + i * pages);
+    }
+    states_.resize(static_cast<size_t>(rows_.count()) * m_.shape.hidden);
+    float *const states = states_.data();
+    HeadstartPass pass{};
+    pass.rows = rows_.count(), pass.sequences = static_cast<int>(rows_.sequences.size());
+    pass.blocks_per_sequence = pages, pass.pages_per_block = 1;
+    pass.wanted = static_cast<int>(rows_.wanted.size()), pass.layers = m_.shape.layers, pass.taps = 1;
+    pass.tokens = rows_.tokens.data(), pass.positions = rows_.positions.data(), pass.parents = rows_.parents.data();
+    pass.row_starts = rows_.starts.data(), pass.cached_lengths = rows_.cached.data();
+    pass.block_tables = blocks_.data(), pass.logit_rows = rows_.wanted.data(), pass.tap_layers = &draft.state_tap;
+    pass.inputs = inputs_.data(), pass.true_features = path_length == 0;
+    pass.path_length = path_length, pass.paths = path_length ? rows_.paths.data() : nullptr;
+    pass.logits = draft.logits, pass.logit_stride = draft.columns, pass.tap_rows = &states, pass.lean = true;
+    return runner_.run(cache, pass);
+  }
+
+  // The best nodes so far, in the order they were found.
+  void report(const Tree &tree, HeadstartDrafted &of) {
+    const std::vector<Node> &nodes = tree.nodes;
+    kept_.resize(nodes.size());
+    std::iota(kept_.begin(), kept_.end(), 0);
+    std::stable_sort(kept_.begin(), kept_.end(), [&](int a, int b) { return nodes[a].score > nodes[b].score; });
+    kept_.resize(std::min<size_t>(kept_.size(), of.nodes));
+    std::sort(kept_.begin(), kept_.end());
+    place_.assign(nodes.size(), -1);
+    for (int i = 0; i < static_cast<int>(kept_.size()); ++i) {
+      const Node &node = nodes[kept_[i]];
+      place_[kept_[i]] = i;
+      of.node_tokens[i] = node.token, of.node_scores[i] = node.score;
+      of.node_parents[i] = node.parent < 0 ? -1 : place_[node.parent];
+    }
+    of.found = static_cast<int>(kept_.size()), of.beams = static_cast<int>(tree.beams.size());
+  }
+
+  // The tables of a pass.
+  struct Rows {
+    std::vector<int32_t> tokens, positions, parents, paths, wanted, starts, cached, sequences;
+
+    int count() const { return static_cast<int>(tokens.size()); }
+    void clear() {
+      for (std::vector<int32_t> *table : {&tokens, &positions, &parents, &paths, &wanted, &cached, &sequences})
+        table->clear();
+      starts.assign(1, 0);
+    }
+    void add(int token, int position, int parent) {
+      tokens.push_back(token), positions.push_back(position), parents.push_back(parent);
+    }
+    void end_sequence(int sequence, int cached_rows) {
+      sequences.push_back(sequence), cached.push_back(cached_rows), starts.push_back(count());
+    }
+  };
+
+  static constexpr float kImpossible = -1e30f;
+
+  const Decoder &m_;
+  PassRunner &runner_;
+  Foresight foresight_;
+  std::vector<Tree> trees_;             // [sequence]
+  std::vector<float> states_, inputs_;  // of the rows of the last pass, and of the next
+  Rows rows_;
+  std::vector<Beam> candidates_;
+  std::vector<float> log_probs_, scores_;
+  std::vector<int32_t> ids_, before_, blocks_;
+  std::vector<int> kept_, place_;
+};

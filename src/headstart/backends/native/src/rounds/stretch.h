@@ -1,0 +1,349 @@
+// Several rounds of some sequences without a return to Python: draft, pass, accept, again. Between two passes the
+// interpreter's memory has left the caches, so that a round's worth of it costs up to a millisecond.
+#pragma once
+#include <chrono>
+
+#include "draft.h"
+#include "sampling.h"
+#include "suffix_text.h"
+#include "weighing.h"
+
+class Stretch {
+ public:
+  Stretch(const Decoder &model, PassRunner &runner) : m_(model), runner_(runner) {}
+
+  // Of a head's model.
+  struct Drafting {
+    Draft &draft;
+    const Decoder &model;
+  };
+
+  // See headstart_stretch. `drafting_of` gives a head's part of a model.
+  template <class DraftingOf>
+  const char *run(const KvCache &cache, HeadstartStretch &stretch, DraftingOf &&drafting_of) {
+    s_ = &stretch;
+    stretch.rounds = 0, stretch.at_fault = -1;
+    begin();
+    const auto began = Clock::now();
+    bool ended = false;
+    while (!ended && stretch.rounds < stretch.most_rounds && seconds_since(began) < stretch.most_seconds) {
+      HeadstartRound &round = stretch.round[stretch.rounds] = {};
+      const auto start = Clock::now();
+      for (Voice &voice : voices_) voice.begin_round();
+      for (int i = 0; i < kGuessers; ++i) {
+        stretch.at_fault = i;
+        if (const char *error = guess(i, round, drafting_of)) return error;
+      }
+      stretch.at_fault = -1;
+      choose(round);
+      const auto drafted = Clock::now();
+      if (const char *error = pass(cache)) return error;
+      round.pass_seconds = seconds_since(drafted);
+      const auto passed = Clock::now();
+      for (Voice &voice : voices_)
+        if (!walk(voice)) return nullptr;  // not a round
+      round.walk_seconds = seconds_since(passed);
+      for (Voice &voice : voices_) {
+        keep(cache, voice);
+        if (const char *error = read_along(voice, drafting_of)) return error;
+        ended |= judge(voice);
+      }
+      ++stretch.rounds;
+      round.other_seconds = seconds_since(start) - round.pass_seconds - round.walk_seconds - round.draft_seconds[0] -
+                            round.draft_seconds[1];
+    }
+    return nullptr;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // One sequence, and its round.
+  struct Voice {
+    HeadstartStretched *of;
+    const int32_t *block_table;
+    std::vector<int32_t> said;     // by the target, in this stretch
+    std::vector<int32_t> waiting;  // tokens after the rows that a head has not read
+    int before;                    // of `said`, when the round began
+    int nodes, depth;              // that its guesses may have
+    Guesses guesses[kGuessers], tree;
+    int first_row;          // in the pass; row 0 of its own is its root, row i + 1 node i
+    int first_answer;       // in `best_`; or in `logits_`, where it samples
+    std::vector<int> kept;  // of its own rows those that stay
+    HeadstartSpan *span;
+    int32_t *path;
+
+    void begin_round() {
+      before = static_cast<int>(said.size());
+      nodes = std::min(of->nodes, of->room - before - 1);
+      depth = std::min({of->depth, of->most_tokens - before - 1, nodes});
+    }
+    int position() const { return of->cached + before; }  // of the root
+    bool has_room() const { return nodes > 0 && depth > 0; }
+    int root() const { return said.empty() ? of->root : said.back(); }
+  };
+
+  static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
+
+  void begin() {
+    voices_.resize(s_->sequences);
+    for (int i = 0; i < s_->sequences; ++i) {
+      Voice &voice = voices_[i];
+      voice.of = &s_->stretched[i], voice.block_table = s_->block_tables + static_cast<size_t>(i) * s_->blocks;
+      voice.said.clear(), voice.waiting.clear();
+      for (HeadstartGuesser &guesser : voice.of->guessers) {
+        guesser.judged = 0;
+        if (guesser.suffix) guesser.suffix->learnt = 0;
+        if (HeadstartHead *head = guesser.head) {
+          voice.waiting.assign(head->tokens, head->tokens + head->unread);
+          head->learnt = 0;
+        }
+      }
+    }
+  }
+
+  // What one drafter proposes for all sequences.
+  template <class DraftingOf>
+  const char *guess(int i, HeadstartRound &round, DraftingOf &&drafting_of) {
+    const auto start = Clock::now();
+    bool any = false;
+    asked_.clear();
+    for (Voice &voice : voices_) {
+      const HeadstartStretched &of = *voice.of;
+      voice.guesses[i].clear();
+      if (!voice.has_room()) continue;
+      any |= of.guessers[i].suffix || (of.guessers[i].head && of.guessers[i].head->asked);
+      if (HeadstartSuffix *suffix = of.guessers[i].suffix) {
+        auto &text = *static_cast<SuffixText *>(suffix->text);
+        for (; suffix->learnt < voice.before; ++suffix->learnt) text.append(voice.said[suffix->learnt]);
+        text.guess(*suffix, voice.nodes, voice.depth, voice.guesses[i]);
+      } else if (of.guessers[i].head && of.guessers[i].head->asked) {
+        asked_.push_back(&voice);
+      }
+    }
+    if (!asked_.empty()) {
+      const HeadstartHead &first = *asked_[0]->of->guessers[i].head;
+      if (const char *error = draft(i, first, drafting_of(first.model))) return error;
+    }
+    if (any) round.draft_seconds[i] = seconds_since(start);
+    return nullptr;
+  }
+
+  // Grows trees from what the heads of the sequences in `asked_` were shown.
+  const char *draft(int i, const HeadstartHead &first, Drafting drafting) {
+    const size_t size = drafting.model.shape.features, count = asked_.size();
+    int width = 0, depth = 0;
+    drafted_.assign(count, {});
+    for (size_t k = 0; k < count; ++k) {
+      const Voice &voice = *asked_[k];
+      HeadstartHead &head = *voice.of->guessers[i].head;
+      if (head.model != first.model || head.cache != first.cache) return "the heads of one drafter differ";
+      HeadstartDrafted &of = drafted_[k];
+      of.cached = head.cached, of.unread = head.unread;
+      of.root = voice.position(), of.sampling = voice.of->sampling;
+      of.depth = std::min(voice.depth, head.depth), of.nodes = std::min(voice.nodes, head.nodes);
+      learn_context(voice, head, drafting.model.shape.hidden);
+      of.context = head.context, of.pages = head.pages, of.page_table = head.page_table;
+      of.tokens = voice.waiting.data();
+      of.features = head.features + (head.held - head.unread) * size;
+      width = std::max(width, of.nodes), depth = std::max(depth, of.depth);
+    }
+    for (std::vector<int32_t> *table : {&node_tokens_, &node_parents_}) table->resize(count * width);
+    node_scores_.resize(count * width);
+    for (size_t k = 0; k < count; ++k)
+      drafted_[k].node_tokens = &node_tokens_[k * width], drafted_[k].node_parents = &node_parents_[k * width],
+      drafted_[k].node_scores = &node_scores_[k * width];
+    HeadstartDraft settings = *first.draft;
+    settings.sequences = static_cast<int32_t>(count), settings.drafted = drafted_.data();
+    if (const char *error = drafting.draft.run(*static_cast<const KvCache *>(first.cache), settings, 0, depth))
+      return error;
+    for (size_t k = 0; k < count; ++k) {
+      Voice &voice = *asked_[k];
+      HeadstartHead &head = *voice.of->guessers[i].head;
+      head.cached += head.unread, head.unread = 0;
+      voice.waiting.clear();
+      grade(head, drafted_[k], voice.guesses[i]);
+    }
+    return nullptr;
+  }
+
+  // What was said since may be guessed again.
+  static void learn_context(const Voice &voice, HeadstartHead &head, int hidden) {
+    if (!head.context) return;
+    for (; head.learnt < voice.before; ++head.learnt) add_context(*head.context, hidden, voice.said[head.learnt]);
+  }
+
+  // How sure a head is of each node given its parent; the first level has classes of its own.
+  static void grade(const HeadstartHead &head, const HeadstartDrafted &drafted, Guesses &to) {
+    const Bounds bounds{head.bound, head.bounds};
+    for (int i = 0; i < drafted.found; ++i) {
+      const int parent = drafted.node_parents[i];
+      const double score = drafted.node_scores[i];
+      to.add(
+          drafted.node_tokens[i], parent,
+          parent == kRoot ? bounds.below(score) : head.bounds + 1 + bounds.below(score - drafted.node_scores[parent]));
+    }
+  }
+
+  // The trees that are verified.
+  void choose(HeadstartRound &round) {
+    if (s_->plan) {
+      weighing_.clear();
+      for (Voice &voice : voices_) weighing_.add(voice.of->guessers, voice.guesses, voice.nodes);
+      weighing_.cut(*s_->plan, round);
+    }
+    for (size_t i = 0; i < voices_.size(); ++i) {
+      Voice &voice = voices_[i];
+      const size_t place = s_->rounds * voices_.size() + i, first = place * s_->nodes;
+      HeadstartSpan &span = s_->span[place] = {};
+      span.asked = voice.has_room();
+      voice.span = &span, voice.path = s_->path + first;
+      if (s_->plan)
+        weighing_.take(*s_->plan, static_cast<int>(i), voice.tree, span);
+      else
+        voice.tree = voice.guesses[0];
+      const Guesses &tree = voice.tree;
+      std::copy(tree.tokens.begin(), tree.tokens.end(), s_->node_tokens + first);
+      std::copy(tree.parents.begin(), tree.parents.end(), s_->node_parents + first);
+      std::copy(tree.grades.begin(), tree.grades.end(), s_->node_grades + first);
+      span.drafted = tree.size();
+    }
+  }
+
+  const char *pass(const KvCache &cache) {
+    tokens_.clear(), parents_.clear(), cached_.clear(), starts_.assign(1, 0);
+    best_rows_.clear(), logit_rows_.clear();
+    for (Voice &voice : voices_) {
+      voice.first_row = static_cast<int>(tokens_.size());
+      std::vector<int32_t> &asked = voice.of->sampling ? logit_rows_ : best_rows_;
+      voice.first_answer = static_cast<int>(asked.size());
+      for (int row = 0; row <= voice.tree.size(); ++row) asked.push_back(voice.first_row + row);
+      tokens_.push_back(voice.root()), parents_.push_back(kRoot);
+      tokens_.insert(tokens_.end(), voice.tree.tokens.begin(), voice.tree.tokens.end());
+      for (const int32_t parent : voice.tree.parents) parents_.push_back(voice.first_row + parent + 1);
+      starts_.push_back(static_cast<int32_t>(tokens_.size())), cached_.push_back(voice.position());
+    }
+    const int rows = static_cast<int>(tokens_.size());
+    best_.resize(best_rows_.size());
+    logits_.resize(logit_rows_.size() * m_.shape.vocab);
+    states_.resize(static_cast<size_t>(s_->taps) * rows * m_.shape.hidden);
+    taps_.clear();
+    for (int tap = 0; tap < s_->taps; ++tap)
+      taps_.push_back(states_.data() + static_cast<size_t>(tap) * rows * m_.shape.hidden);
+    HeadstartPass pass{};
+    pass.rows = rows, pass.sequences = s_->sequences, pass.blocks_per_sequence = s_->blocks;
+    pass.pages_per_block = s_->pages_per_block, pass.layers = m_.shape.layers, pass.taps = s_->taps;
+    pass.tokens = tokens_.data(), pass.parents = parents_.data(), pass.row_starts = starts_.data();
+    pass.cached_lengths = cached_.data(), pass.block_tables = s_->block_tables;
+    pass.best = static_cast<int>(best_rows_.size()), pass.best_rows = best_rows_.data(), pass.best_ids = best_.data();
+    pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
+    pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
+    return runner_.run(cache, pass);
+  }
+
+  // Follows the target's own tokens down the tree; false where it has none, or they cannot be told here.
+  bool walk(Voice &voice) {
+    voice.kept.assign(1, 0);
+    for (int node = kRoot;;) {
+      const int32_t token = answer(voice, node + 1);
+      if (token < 0) return false;
+      voice.said.push_back(token);
+      const int child = voice.tree.child(node, token);
+      if (child < 0) {
+        voice.span->token = token;
+        return true;
+      }
+      voice.path[voice.span->accepted++] = node = child;
+      voice.kept.push_back(node + 1);
+    }
+  }
+
+  // What the target says after a row, the last of `kept`; -1 where it has nothing, or Python must decide.
+  int32_t answer(const Voice &voice, int row) const {
+    const size_t place = voice.first_answer + row;
+    if (!voice.of->sampling) return best_[place];
+    const int position = voice.position() + static_cast<int>(voice.kept.size());
+    return drawn(&logits_[place * m_.shape.vocab], m_.shape.vocab, *voice.of->sampling, position);
+  }
+
+  // Moves the accepted rows behind the tokens that were cached.
+  void keep(const KvCache &cache, const Voice &voice) const {
+    const int first = voice.position(), size = s_->pages_per_block * kPageKeys;
+    const auto place = [&](int row) {
+      const int slot = first + row;
+      return voice.block_table[slot / size] * size + slot % size;
+    };
+    for (int i = 1; i < static_cast<int>(voice.kept.size()); ++i)
+      if (voice.kept[i] != i) cache.move_slot(place(voice.kept[i]), place(i));
+  }
+
+  // Shows heads the states of the accepted rows, and the tokens after them.
+  template <class DraftingOf>
+  const char *read_along(Voice &voice, DraftingOf &&drafting_of) {
+    for (int i = 0; i < kGuessers; ++i) {
+      if (!voice.of->guessers[i].head) continue;
+      HeadstartHead &head = *voice.of->guessers[i].head;
+      if (head.held + static_cast<int>(voice.kept.size()) > head.room) {
+        s_->at_fault = i;
+        return "a head has no room for what was said";
+      }
+      const size_t size = drafting_of(head.model).model.shape.features, hidden = m_.shape.hidden;
+      for (const int row : voice.kept) {
+        float *to = head.features + head.held++ * size;
+        for (int tap = 0; tap < s_->taps; ++tap)
+          std::copy_n(taps_[tap] + (voice.first_row + row) * hidden, hidden, to + tap * hidden);
+        ++head.unread;
+      }
+      voice.waiting.insert(voice.waiting.end(), voice.said.begin() + voice.before, voice.said.end());
+    }
+    return nullptr;
+  }
+
+  // Counts which guesses hold against what was said in the round; whether that ends the stretch.
+  static bool judge(Voice &voice) {
+    const HeadstartStretched &of = *voice.of;
+    const int said = static_cast<int>(voice.said.size());
+    const int32_t *const last = of.end_tokens + of.ends;
+    int end = voice.before;
+    bool ends = false;
+    while (!ends && end < said) {
+      ends = std::find(of.end_tokens, last, voice.said[end]) != last;
+      ends |= ++end >= of.most_tokens;
+    }
+    for (int i = 0; i < kGuessers; ++i) {
+      HeadstartGuesser &guesser = voice.of->guessers[i];
+      const Guesses &guesses = voice.guesses[i];
+      int path = kRoot;
+      for (int at = voice.before; at < end; ++at) {
+        int accepted = -1;
+        for (int node = path + 1; node < guesses.size(); ++node) {
+          if (guesses.parents[node] != path) continue;
+          const bool holds = guesses.tokens[node] == voice.said[at];
+          if (guesser.judged < guesser.room) {
+            guesser.judgements[guesser.judged++] = 2 * guesses.grades[node] + holds;
+            ++voice.span->judged[i];
+          }
+          if (holds) accepted = node;
+        }
+        if (accepted < 0) break;
+        path = accepted;
+      }
+    }
+    return ends;
+  }
+
+  const Decoder &m_;
+  PassRunner &runner_;
+  HeadstartStretch *s_ = nullptr;
+  std::vector<Voice> voices_;
+  Weighing weighing_;
+  std::vector<Voice *> asked_;  // those that a head drafts for
+  std::vector<HeadstartDrafted> drafted_;
+  std::vector<int32_t> node_tokens_, node_parents_;  // of the drafts
+  std::vector<float> node_scores_;
+  std::vector<int32_t> tokens_, parents_, starts_, cached_, best_rows_, logit_rows_, best_;  // of the pass
+  std::vector<float> states_, logits_;
+  std::vector<float *> taps_;  // [tap] into states_
+};

@@ -1,0 +1,162 @@
+// Guesses of several drafters for several sequences, of which as many are verified as pay: what the Python modules
+// drafting/planning/merged.py and round_costs.py do, node for node.
+#pragma once
+#include <numeric>
+#include <unordered_map>
+
+#include "../api.h"
+#include "guesses.h"
+
+// The guesses of all drafters for one sequence in one tree, each with its chance to be reached.
+class Merged {
+ public:
+  // Equal paths are one node, with the mean of the drafters' chances. What they say of each other goes into the grades.
+  void merge(const HeadstartGuesser *guessers, Guesses (&all)[kGuessers]) {
+    tree_.clear(), owners_.clear(), nodes_.clear();
+    children_.clear(), children_.resize(1), heard_.assign(1, 0);  // [parent + 1]
+    for (int i = 0; i < kGuessers; ++i) {
+      const Guesses &guesses = all[i];
+      std::vector<int> &place = places_[i];
+      place.clear();
+      for (int k = 0; k < guesses.size(); ++k) {
+        const int parent = guesses.parents[k] == kRoot ? kRoot : place[guesses.parents[k]];
+        const int64_t path = static_cast<int64_t>(parent + 1) << 32 | static_cast<uint32_t>(guesses.tokens[k]);
+        const auto [at, is_new] = nodes_.try_emplace(path, tree_.size());
+        if (is_new) {
+          tree_.add(guesses.tokens[k], parent, 0);
+          owners_.push_back(0), heard_.push_back(0);
+          children_.emplace_back();
+          children_[parent + 1].push_back(at->second);
+        }
+        owners_[at->second] |= 1 << i, heard_[parent + 1] |= 1 << i;
+        place.push_back(at->second);
+      }
+    }
+    chances_.assign(tree_.size(), 0.0);
+    for (int i = 0; i < kGuessers; ++i)
+      for (int k = 0; k < all[i].size(); ++k) {
+        const int node = places_[i][k], own = 1 << i;
+        const bool agreed = owners_[node] != own;
+        int32_t &grade = all[i].grades[k];
+        grade += agreed ? kAgreed : heard_[tree_.parents[node] + 1] != own ? kContradicted : 0;
+        chances_[node] += guessers[i].rates[grade] / (agreed ? kGuessers : 1);
+      }
+    for (const std::vector<int> &siblings : children_) scale(siblings);
+    reach_.clear();
+    for (int node = 0; node < tree_.size(); ++node) {
+      const double certain = std::min(chances_[node], kMostCertain);
+      reach_.push_back(tree_.parents[node] == kRoot ? certain : certain * reach_[tree_.parents[node]]);
+    }
+  }
+
+  // The nodes of highest reach, the highest first: a tree.
+  const std::vector<int> &ranked(int most) {
+    ranked_.resize(tree_.size());
+    std::iota(ranked_.begin(), ranked_.end(), 0);
+    std::stable_sort(ranked_.begin(), ranked_.end(), [&](int a, int b) { return reach_[a] > reach_[b]; });
+    ranked_.resize(std::min<size_t>(ranked_.size(), std::max(most, 0)));
+    return ranked_;
+  }
+
+  // These nodes, the likeliest first, which hold all parents of theirs, without grades. Depth first: rows of the
+  // likeliest path stand where they stay once they are accepted.
+  void pick(const std::vector<int> &nodes, Guesses &out) {
+    out.clear();
+    place_.resize(tree_.size());
+    first_child_.assign(tree_.size() + 1, kNone), sibling_.resize(tree_.size());  // [parent + 1], [node]
+    for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
+      int &first = first_child_[tree_.parents[*node] + 1];
+      sibling_[*node] = first, first = *node;
+    }
+    waiting_.assign(1, first_child_[0]);
+    while (!waiting_.empty()) {
+      const int node = waiting_.back();
+      waiting_.pop_back();
+      if (node == kNone) continue;
+      place_[node] = out.size();
+      const int parent = tree_.parents[node];
+      out.add(tree_.tokens[node], parent == kRoot ? kRoot : place_[parent], 0);
+      waiting_.push_back(sibling_[node]), waiting_.push_back(first_child_[node + 1]);
+    }
+  }
+
+  double reach(int node) const { return reach_[node]; }
+  int owners(int node) const { return owners_[node]; }
+
+ private:
+  static constexpr double kMostCertain = 0.995;
+  static constexpr int kNone = -1;
+
+  // The chances of one parent's children do not add up to more than 1.
+  void scale(const std::vector<int> &siblings) {
+    double total = 0.0;
+    for (const int node : siblings) total += chances_[node];
+    if (total > 1.0)
+      for (const int node : siblings) chances_[node] /= total;
+  }
+
+  Guesses tree_;
+  std::vector<double> chances_, reach_;  // [node]
+  std::vector<int> owners_, heard_, ranked_, place_, places_[kGuessers];
+  std::vector<int> first_child_, sibling_, waiting_;
+  std::vector<std::vector<int>> children_;
+  std::unordered_map<int64_t, int> nodes_;  // by parent and token
+};
+
+// The nodes of all sequences compete in one list, the likeliest first.
+class Weighing {
+ public:
+  void clear() { count_ = 0, ranked_.clear(); }
+
+  // One more sequence's guesses, of which `most` may be verified.
+  void add(const HeadstartGuesser *guessers, Guesses (&guesses)[kGuessers], int most) {
+    if (count_ == static_cast<int>(merged_.size())) merged_.emplace_back();
+    Merged &merged = merged_[count_];
+    merged.merge(guessers, guesses);
+    for (const int node : merged.ranked(most)) ranked_.push_back({merged.reach(node), count_, node});
+    ++count_;
+  }
+
+  // As many nodes as make the most tokens per second (`RoundCosts.size`), of each sequence its own.
+  void cut(const HeadstartPlan &plan, HeadstartRound &round) {
+    std::stable_sort(ranked_.begin(), ranked_.end(),
+                     [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
+    double tokens = count_;
+    round.expected_tokens = tokens, round.expected_seconds = plan.pass_seconds[0] + plan.other_seconds;
+    int count = 0;
+    const int most = std::min(static_cast<int>(ranked_.size()), plan.passes - 1);
+    for (int node = 1; node <= most; ++node) {
+      tokens += ranked_[node - 1].reach;
+      const double seconds = plan.pass_seconds[node] + plan.other_seconds;
+      if (tokens * round.expected_seconds > round.expected_tokens * seconds)
+        round.expected_tokens = tokens, round.expected_seconds = seconds, count = node;
+    }
+    round.row_seconds = count ? (plan.pass_seconds[count] - plan.pass_seconds[0]) / count : 0.0;
+    ranked_.resize(count);
+  }
+
+  // What was chosen for a sequence, with its credits; sequences in the order in which they were added.
+  void take(const HeadstartPlan &plan, int sequence, Guesses &tree, HeadstartSpan &span) {
+    Merged &merged = merged_[sequence];
+    chosen_.clear();
+    for (const Ranked &each : ranked_) {
+      if (each.sequence != sequence) continue;
+      const int credited = plan.merits[merged.owners(each.node)];
+      span.gains[credited] += each.reach;
+      ++span.verified[credited];
+      chosen_.push_back(each.node);
+    }
+    merged.pick(chosen_, tree);
+  }
+
+ private:
+  struct Ranked {
+    double reach;
+    int sequence, node;
+  };
+
+  std::vector<Merged> merged_;  // [sequence], kept for their memory
+  int count_ = 0;
+  std::vector<Ranked> ranked_;
+  std::vector<int> chosen_;
+};
