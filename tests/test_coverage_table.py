@@ -35,6 +35,24 @@ def paths(cell: str, base: str) -> list[Path]:
     return [ROOT / name if (ROOT / name).exists() else ROOT / base / name for name in names]
 
 
+def is_defined(name: str, text: str) -> bool:
+    """Whether a source defines a name or assigns to it; that it only uses it does not count."""
+    return bool(re.search(rf"\b(def|class) {name}\b|^\s*(self\.)?{name}(: [^=\n]+)?( =|$)", text, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("    def commit(self): ...", True),
+        ("class A:\n    commit: int", True),
+        ("commit = 3", True),
+        ("from a import commit\nx = commit()\n# commit", False),
+    ],
+)
+def test_what_only_uses_a_name_does_not_define_it(text: str, holds: bool) -> None:
+    assert is_defined("commit", text) is holds
+
+
 def test_there_are_rows_to_check() -> None:
     assert len(ITEMS) > 150
     assert len(ERRORS) > 20
@@ -51,9 +69,9 @@ def test_states_are_known_and_done_rows_exist(row: list[str]) -> None:
         assert tests
         missing = [path for path in sources + tests if not path.exists()]
         assert not missing
-        for name in re.findall(r"\(`([^)]*)`\)", file):
-            text = "".join(path.read_text(encoding="utf-8") for path in sources if path.suffix == ".py")
-            assert all(re.search(rf"\b{part}\b", text) for part in re.findall(r"\w+", name))
+        text = "".join(path.read_text(encoding="utf-8") for path in sources if path.suffix == ".py")
+        named = {part for name in re.findall(r"\(`([^)]*)`\)", file) for part in re.findall(r"\w+", name)}
+        assert {part for part in named if not is_defined(part, text)} == set()
 
 
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row[0])
