@@ -195,7 +195,7 @@ def _numbers(option: str, text: str, whole: bool = False) -> list[float]:
 
 
 def _first_key(path: Path) -> str:
-    from headstart.server.doors import read_keys
+    from headstart.server.access import read_keys
 
     try:
         keys = read_keys(path.read_text(encoding="utf-8"))

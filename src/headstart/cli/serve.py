@@ -242,7 +242,7 @@ def _welcome(model: str, names: Sequence[str], sockets: Sequence[socket.socket])
 
 
 def _keys(path: Path | None) -> tuple[str, ...]:
-    from headstart.server.doors import read_keys
+    from headstart.server.access import read_keys
 
     if path is None:
         return read_keys(os.environ.get(KEY_VARIABLE, "").replace(",", "\n"))

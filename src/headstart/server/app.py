@@ -1,4 +1,4 @@
-"""The application of ``headstart serve``: its routes, its doors, and how each error is answered."""
+"""The application of ``headstart serve``: its routes, who may enter, and how each error is answered."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from headstart.async_engine import BusyError, ClosedError
 from headstart.errors import HeadstartError, RequestError
 from headstart.llm import LLM
 from headstart.memory import is_lack_of_memory
+from headstart.server.access import AccessControl, error_body
 from headstart.server.docs_page import PATHS as DOCS
 from headstart.server.docs_page import add_docs
-from headstart.server.doors import Doors, error_body
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import Generator, UnknownModelError
 from headstart.server.json_body import BadBody, JsonRoute
@@ -75,13 +75,16 @@ def create_app(
     add_page(app)
     add_docs(app)
     add_lab(app, engine, settings)
-    doors: ASGIApp = Doors(app, settings, {"/health", *DOCS, *page_files()})
+    checked: ASGIApp = AccessControl(app, settings, {"/health", *DOCS, *page_files()})
     if settings.cors_origins:
-        # Outside the doors, because browsers send preflight requests without a key.
-        doors = CORSMiddleware(
-            doors, allow_origins=list(settings.cors_origins), allow_methods=["GET", "HEAD", "POST"], allow_headers=["*"]
+        # Outside access control, because browsers send preflight requests without a key.
+        checked = CORSMiddleware(
+            checked,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "HEAD", "POST"],
+            allow_headers=["*"],
         )
-    return doors
+    return checked
 
 
 def _add_error_handlers(app: FastAPI, settings: ServerSettings) -> None:

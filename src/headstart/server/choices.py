@@ -15,7 +15,7 @@ from headstart.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Wish:
+class GenerationRequest:
     """One request, checked and ready to decode."""
 
     body: Generation
@@ -57,7 +57,7 @@ class Wish:
             told["prompt_logprobs"] = prompt_logprobs(self._spell, entries, count)
         return told
 
-    def beginning(self, job: Job) -> dict[str, Any]:
+    def first_part(self, job: Job) -> dict[str, Any]:
         """The first chunk of a streamed sample: the role or the echo, and what is said about the prompt.
 
         For a completion, the prompt must have been read.

@@ -19,8 +19,8 @@ from headstart.engine.outputs import FinishReason
 from headstart.errors import RequestError
 from headstart.request import Job
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.choices import Wish
-from headstart.server.doors import TENANT, error_body
+from headstart.server.access import TENANT, error_body
+from headstart.server.choices import GenerationRequest
 from headstart.server.engine_thread import EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
 from headstart.server.replies import Reply, event, speculation, usage
@@ -50,30 +50,30 @@ class Generator:
     async def complete(self, body: CompletionBody, request: Request) -> Response:
         """``POST /v1/completions``."""
         with _blaming(body):
-            return await self._reply(await self._completion_wish(body, request), request)
+            return await self._reply(await self._completion_generation(body, request), request)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
         """``POST /v1/chat/completions``."""
         with _blaming(body):
-            return await self._reply(await self._chat_wish(body, request), request)
+            return await self._reply(await self._chat_generation(body, request), request)
 
     async def respond(self, body: ResponsesBody, request: Request) -> Response:
         """``POST /v1/responses``."""
         chat = body.as_chat()
         with _blaming(body):
-            wish = await self._chat_wish(chat, request)
-            answer = await self._engine.submit(wish.jobs)
-            (job,) = wish.jobs
+            generation = await self._chat_generation(chat, request)
+            answer = await self._engine.submit(generation.jobs)
+            (job,) = generation.jobs
             head = response_head(body, job.sequence.params, self._settings.served_name)
             if body.stream:
-                events = self._response_events(body, wish, answer, ResponseStream(head), request)
+                events = self._response_events(body, generation, answer, ResponseStream(head), request)
                 return StreamingResponse(events, media_type="text/event-stream")
             async with self._engine.watched(answer, request):
                 async for _ in answer:
                     pass
             if job.sequence.finish_reason is FinishReason.ERROR:
                 return Reply(*_failure(body, job, answer))
-            return Reply(whole_response(head, wish.choice(job, 0), usage(wish.jobs, answer.drafter)))
+            return Reply(whole_response(head, generation.choice(job, 0), usage(generation.jobs, answer.drafter)))
 
     def check_model(self, name: str | None) -> None:
         """Refuse a name that is none of the model's; None is any model.
@@ -87,7 +87,7 @@ class Generator:
                 f"model {name!r} is not served here; it is {' or '.join(map(repr, names))}.", "model"
             )
 
-    async def _completion_wish(self, body: CompletionBody, request: Request) -> Wish:
+    async def _completion_generation(self, body: CompletionBody, request: Request) -> GenerationRequest:
         self.check_model(body.model)
         if body.suffix:
             raise RequestError(
@@ -116,9 +116,9 @@ class Generator:
 
         await self._compile(params.structured_outputs)
         jobs = await asyncio.to_thread(make_jobs)
-        return Wish(body, jobs, self._tokenizer, False, logprobs, echo=echo, prompt_alone=prompt_alone)
+        return GenerationRequest(body, jobs, self._tokenizer, False, logprobs, echo=echo, prompt_alone=prompt_alone)
 
-    async def _chat_wish(self, body: ChatBody, request: Request) -> Wish:
+    async def _chat_generation(self, body: ChatBody, request: Request) -> GenerationRequest:
         self.check_model(body.model)
         if body.top_logprobs and not body.logprobs:
             raise RequestError("top_logprobs needs logprobs to be true.", "top_logprobs")
@@ -141,7 +141,7 @@ class Generator:
                 self._llm.encode_chat(body.messages, tools, variables), params, wishes, cache_salt=salt
             )
         )
-        return Wish(body, jobs, self._tokenizer, True, logprobs, tools=plan, prefix=body.echoed())
+        return GenerationRequest(body, jobs, self._tokenizer, True, logprobs, tools=plan, prefix=body.echoed())
 
     async def _compile(self, wanted: StructuredOutputsParams | None) -> None:
         if wanted is None:
@@ -154,55 +154,64 @@ class Generator:
         finally:
             self._compiling -= 1
 
-    async def _reply(self, wish: Wish, request: Request) -> Response:
-        answer = await self._engine.submit(wish.jobs)
-        if wish.body.stream:
-            return StreamingResponse(self._events(wish, answer, request), media_type="text/event-stream")
+    async def _reply(self, generation: GenerationRequest, request: Request) -> Response:
+        answer = await self._engine.submit(generation.jobs)
+        if generation.body.stream:
+            return StreamingResponse(self._events(generation, answer, request), media_type="text/event-stream")
         async with self._engine.watched(answer, request):
             async for _ in answer:
                 pass
-        for job in wish.jobs:
+        for job in generation.jobs:
             if job.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(wish.body, job, answer))
-        choices = [wish.choice(job, place) for place, job in enumerate(wish.jobs)]
-        reply = self._head(wish, _new_id(wish), chunk=False)
-        return Reply(reply | {"choices": choices, "usage": _usage(wish, answer)} | _of_chat(wish))
+                return Reply(*_failure(generation.body, job, answer))
+        choices = [generation.choice(job, place) for place, job in enumerate(generation.jobs)]
+        reply = self._head(generation, _new_id(generation), chunk=False)
+        return Reply(reply | {"choices": choices, "usage": _usage(generation, answer)} | _of_chat(generation))
 
-    async def _events(self, wish: Wish, answer: Answer, request: Request) -> AsyncIterator[str]:
-        head = self._head(wish, _new_id(wish), chunk=True)
-        if wish.body.wants_usage:
+    async def _events(self, generation: GenerationRequest, answer: Answer, request: Request) -> AsyncIterator[str]:
+        head = self._head(generation, _new_id(generation), chunk=True)
+        if generation.body.wants_usage:
             head["usage"] = None
-        places = {(job.prompt_index, job.sample): place for place, job in enumerate(wish.jobs)}
-        calls = [None if wish.tools is None else ToolStream(wish.tools) for _ in wish.jobs]
-        begun = [False] * len(wish.jobs)
+        places = {(job.prompt_index, job.sample): place for place, job in enumerate(generation.jobs)}
+        calls = [None if generation.tools is None else ToolStream(generation.tools) for _ in generation.jobs]
+        begun = [False] * len(generation.jobs)
         async with self._engine.watched(answer, request):
-            if wish.chat:
-                for place, job in enumerate(wish.jobs):
-                    yield event(head | {"choices": [wish.chunk(place, wish.beginning(job))]} | _of_chat(wish))
+            if generation.chat:
+                for place, job in enumerate(generation.jobs):
+                    yield event(
+                        head | {"choices": [generation.chunk(place, generation.first_part(job))]} | _of_chat(generation)
+                    )
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield event(_failure(wish.body, wish.jobs[place], answer)[0])
+                    yield event(_failure(generation.body, generation.jobs[place], answer)[0])
                     continue
-                if not wish.chat and not begun[place] and (wish.echo or wish.body.return_token_ids):
-                    yield event(head | {"choices": [wish.chunk(place, wish.beginning(wish.jobs[place]))]})
+                if not generation.chat and not begun[place] and (generation.echo or generation.body.return_token_ids):
+                    yield event(
+                        head | {"choices": [generation.chunk(place, generation.first_part(generation.jobs[place]))]}
+                    )
                 begun[place] = True
-                part = wish.part(wish.jobs[place], piece, calls[place])
-                if not wish.tells(part, piece):
+                part = generation.part(generation.jobs[place], piece, calls[place])
+                if not generation.tells(part, piece):
                     continue
                 extra = {}
                 if piece.completion is not None:
                     extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
-                yield event(head | {"choices": [wish.chunk(place, part, piece)]} | extra)
-            if wish.body.wants_usage:
-                yield event(head | {"choices": [], "usage": _usage(wish, answer)})
+                yield event(head | {"choices": [generation.chunk(place, part, piece)]} | extra)
+            if generation.body.wants_usage:
+                yield event(head | {"choices": [], "usage": _usage(generation, answer)})
             yield "data: [DONE]\n\n"
 
     async def _response_events(
-        self, body: ResponsesBody, wish: Wish, answer: Answer, stream: ResponseStream, request: Request
+        self,
+        body: ResponsesBody,
+        generation: GenerationRequest,
+        answer: Answer,
+        stream: ResponseStream,
+        request: Request,
     ) -> AsyncIterator[str]:
-        (job,) = wish.jobs
-        calls = None if wish.tools is None else ToolStream(wish.tools)
+        (job,) = generation.jobs
+        calls = None if generation.tools is None else ToolStream(generation.tools)
         async with self._engine.watched(answer, request):
             for shown in stream.begin():
                 yield shown
@@ -210,15 +219,15 @@ class Generator:
                 if piece.finish_reason is FinishReason.ERROR:
                     yield stream.fail(_failure(body, job, answer)[0])
                     return
-                part = wish.part(job, piece, calls)
+                part = generation.part(job, piece, calls)
                 for shown in stream.say(part):
                     yield shown
                 if piece.finish_reason is not None:
-                    for shown in stream.end(part, str(piece.finish_reason), usage(wish.jobs, answer.drafter)):
+                    for shown in stream.end(part, str(piece.finish_reason), usage(generation.jobs, answer.drafter)):
                         yield shown
 
-    def _head(self, wish: Wish, reply_id: str, chunk: bool) -> dict[str, Any]:
-        kind = ("chat.completion.chunk" if chunk else "chat.completion") if wish.chat else "text_completion"
+    def _head(self, generation: GenerationRequest, reply_id: str, chunk: bool) -> dict[str, Any]:
+        kind = ("chat.completion.chunk" if chunk else "chat.completion") if generation.chat else "text_completion"
         return {"id": reply_id, "object": kind, "created": int(time.time()), "model": self._settings.served_name}
 
 
@@ -240,14 +249,18 @@ def _failure(body: Generation, job: Job, answer: Answer) -> tuple[dict[str, Any]
     return error_body(message, "server_error", code="generation_failed"), 500
 
 
-def _usage(wish: Wish, answer: Answer) -> dict[str, Any]:
-    counts = usage(wish.jobs, answer.drafter)
-    return counts | {"completion_tokens": 0, "total_tokens": counts["prompt_tokens"]} if wish.prompt_alone else counts
+def _usage(generation: GenerationRequest, answer: Answer) -> dict[str, Any]:
+    counts = usage(generation.jobs, answer.drafter)
+    return (
+        counts | {"completion_tokens": 0, "total_tokens": counts["prompt_tokens"]}
+        if generation.prompt_alone
+        else counts
+    )
 
 
-def _of_chat(wish: Wish) -> dict[str, Any]:
+def _of_chat(generation: GenerationRequest) -> dict[str, Any]:
     """What a chat's reply says about its prompt, beside the choices."""
-    return wish.about_prompt(wish.jobs[0]) if wish.chat else {}
+    return generation.about_prompt(generation.jobs[0]) if generation.chat else {}
 
 
 @contextmanager
@@ -274,5 +287,5 @@ def _salt(body: Generation, request: Request) -> str:
     return f"{request.scope.get(TENANT, '')}/{body.cache_salt or ''}"
 
 
-def _new_id(wish: Wish) -> str:
-    return ("chatcmpl-" if wish.chat else "cmpl-") + secrets.token_hex(12)
+def _new_id(generation: GenerationRequest) -> str:
+    return ("chatcmpl-" if generation.chat else "cmpl-") + secrets.token_hex(12)

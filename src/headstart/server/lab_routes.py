@@ -18,7 +18,7 @@ from headstart.drafting.registry import available_drafters
 from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError
 from headstart.llm import LLM
-from headstart.server.doors import TENANT
+from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
 from headstart.server.lab_events import LabEvents
 from headstart.server.protocol import Generation, Speculation

@@ -49,7 +49,7 @@ class Pair:
 PAIRS = {
     "planner": Pair(
         ("drafting/planning/merged.py", "drafting/planning/round_costs.py"),
-        ("rounds/weighing.h", "rounds/guesses.h"),
+        ("rounds/tree_cut.h", "rounds/guesses.h"),
         ("backends/native/test_native_stretch_batches.py::test_guesses_are_merged_and_cut_as_in_python",),
     ),
     "suffix index": Pair(

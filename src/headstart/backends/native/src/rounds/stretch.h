@@ -6,7 +6,7 @@
 #include "draft.h"
 #include "sampling.h"
 #include "suffix_text.h"
-#include "weighing.h"
+#include "tree_cut.h"
 
 class Stretch {
  public:
@@ -29,7 +29,7 @@ class Stretch {
     while (!ended && stretch.rounds < stretch.most_rounds && seconds_since(began) < stretch.most_seconds) {
       HeadstartRound &round = stretch.round[stretch.rounds] = {};
       const auto start = Clock::now();
-      for (Voice &voice : voices_) voice.begin_round();
+      for (SequenceState &sequence : sequences_) sequence.begin_round();
       for (int i = 0; i < kGuessers; ++i) {
         stretch.at_fault = i;
         if (const char *error = guess(i, round, drafting_of)) return error;
@@ -40,13 +40,13 @@ class Stretch {
       if (const char *error = pass(cache)) return error;
       round.pass_seconds = seconds_since(drafted);
       const auto passed = Clock::now();
-      for (Voice &voice : voices_)
-        if (!walk(voice)) return nullptr;  // not a round
+      for (SequenceState &sequence : sequences_)
+        if (!walk(sequence)) return nullptr;  // not a round
       round.walk_seconds = seconds_since(passed);
-      for (Voice &voice : voices_) {
-        keep(cache, voice);
-        if (const char *error = read_along(voice, drafting_of)) return error;
-        ended |= judge(voice);
+      for (SequenceState &sequence : sequences_) {
+        keep(cache, sequence);
+        if (const char *error = read_along(sequence, drafting_of)) return error;
+        ended |= judge(sequence);
       }
       ++stretch.rounds;
       round.other_seconds = seconds_since(start) - round.pass_seconds - round.walk_seconds - round.draft_seconds[0] -
@@ -59,7 +59,7 @@ class Stretch {
   using Clock = std::chrono::steady_clock;
 
   // One sequence, and its round.
-  struct Voice {
+  struct SequenceState {
     HeadstartStretched *of;
     const int32_t *block_table;
     std::vector<int32_t> said;     // by the target, in this stretch
@@ -88,16 +88,16 @@ class Stretch {
   }
 
   void begin() {
-    voices_.resize(s_->sequences);
+    sequences_.resize(s_->sequences);
     for (int i = 0; i < s_->sequences; ++i) {
-      Voice &voice = voices_[i];
-      voice.of = &s_->stretched[i], voice.block_table = s_->block_tables + static_cast<size_t>(i) * s_->blocks;
-      voice.said.clear(), voice.waiting.clear();
-      for (HeadstartGuesser &guesser : voice.of->guessers) {
+      SequenceState &sequence = sequences_[i];
+      sequence.of = &s_->stretched[i], sequence.block_table = s_->block_tables + static_cast<size_t>(i) * s_->blocks;
+      sequence.said.clear(), sequence.waiting.clear();
+      for (HeadstartGuesser &guesser : sequence.of->guessers) {
         guesser.judged = 0;
         if (guesser.suffix) guesser.suffix->learnt = 0;
         if (HeadstartHead *head = guesser.head) {
-          voice.waiting.assign(head->tokens, head->tokens + head->unread);
+          sequence.waiting.assign(head->tokens, head->tokens + head->unread);
           head->learnt = 0;
         }
       }
@@ -110,17 +110,17 @@ class Stretch {
     const auto start = Clock::now();
     bool any = false;
     asked_.clear();
-    for (Voice &voice : voices_) {
-      const HeadstartStretched &of = *voice.of;
-      voice.guesses[i].clear();
-      if (!voice.has_room()) continue;
+    for (SequenceState &sequence : sequences_) {
+      const HeadstartStretched &of = *sequence.of;
+      sequence.guesses[i].clear();
+      if (!sequence.has_room()) continue;
       any |= of.guessers[i].suffix || (of.guessers[i].head && of.guessers[i].head->asked);
       if (HeadstartSuffix *suffix = of.guessers[i].suffix) {
         auto &text = *static_cast<SuffixText *>(suffix->text);
-        for (; suffix->learnt < voice.before; ++suffix->learnt) text.append(voice.said[suffix->learnt]);
-        text.guess(*suffix, voice.nodes, voice.depth, voice.guesses[i]);
+        for (; suffix->learnt < sequence.before; ++suffix->learnt) text.append(sequence.said[suffix->learnt]);
+        text.guess(*suffix, sequence.nodes, sequence.depth, sequence.guesses[i]);
       } else if (of.guessers[i].head && of.guessers[i].head->asked) {
-        asked_.push_back(&voice);
+        asked_.push_back(&sequence);
       }
     }
     if (!asked_.empty()) {
@@ -137,16 +137,16 @@ class Stretch {
     int width = 0, depth = 0;
     drafted_.assign(count, {});
     for (size_t k = 0; k < count; ++k) {
-      const Voice &voice = *asked_[k];
-      HeadstartHead &head = *voice.of->guessers[i].head;
+      const SequenceState &sequence = *asked_[k];
+      HeadstartHead &head = *sequence.of->guessers[i].head;
       if (head.model != first.model || head.cache != first.cache) return "the heads of one drafter differ";
       HeadstartDrafted &of = drafted_[k];
       of.cached = head.cached, of.unread = head.unread;
-      of.root = voice.position(), of.sampling = voice.of->sampling;
-      of.depth = std::min(voice.depth, head.depth), of.nodes = std::min(voice.nodes, head.nodes);
-      learn_context(voice, head, drafting.model.shape.hidden);
+      of.root = sequence.position(), of.sampling = sequence.of->sampling;
+      of.depth = std::min(sequence.depth, head.depth), of.nodes = std::min(sequence.nodes, head.nodes);
+      learn_context(sequence, head, drafting.model.shape.hidden);
       of.context = head.context, of.pages = head.pages, of.page_table = head.page_table;
-      of.tokens = voice.waiting.data();
+      of.tokens = sequence.waiting.data();
       of.features = head.features + (head.held - head.unread) * size;
       width = std::max(width, of.nodes), depth = std::max(depth, of.depth);
     }
@@ -160,19 +160,19 @@ class Stretch {
     if (const char *error = drafting.draft.run(*static_cast<const KvCache *>(first.cache), settings, 0, depth))
       return error;
     for (size_t k = 0; k < count; ++k) {
-      Voice &voice = *asked_[k];
-      HeadstartHead &head = *voice.of->guessers[i].head;
+      SequenceState &sequence = *asked_[k];
+      HeadstartHead &head = *sequence.of->guessers[i].head;
       head.cached += head.unread, head.unread = 0;
-      voice.waiting.clear();
-      grade(head, drafted_[k], voice.guesses[i]);
+      sequence.waiting.clear();
+      grade(head, drafted_[k], sequence.guesses[i]);
     }
     return nullptr;
   }
 
   // What was said since may be guessed again.
-  static void learn_context(const Voice &voice, HeadstartHead &head, int hidden) {
+  static void learn_context(const SequenceState &sequence, HeadstartHead &head, int hidden) {
     if (!head.context) return;
-    for (; head.learnt < voice.before; ++head.learnt) add_context(*head.context, hidden, voice.said[head.learnt]);
+    for (; head.learnt < sequence.before; ++head.learnt) add_context(*head.context, hidden, sequence.said[head.learnt]);
   }
 
   // How sure a head is of each node given its parent; the first level has classes of its own.
@@ -190,21 +190,21 @@ class Stretch {
   // The trees that are verified.
   void choose(HeadstartRound &round) {
     if (s_->plan) {
-      weighing_.clear();
-      for (Voice &voice : voices_) weighing_.add(voice.of->guessers, voice.guesses, voice.nodes);
-      weighing_.cut(*s_->plan, round);
+      cut_.clear();
+      for (SequenceState &sequence : sequences_) cut_.add(sequence.of->guessers, sequence.guesses, sequence.nodes);
+      cut_.cut(*s_->plan, round);
     }
-    for (size_t i = 0; i < voices_.size(); ++i) {
-      Voice &voice = voices_[i];
-      const size_t place = s_->rounds * voices_.size() + i, first = place * s_->nodes;
+    for (size_t i = 0; i < sequences_.size(); ++i) {
+      SequenceState &sequence = sequences_[i];
+      const size_t place = s_->rounds * sequences_.size() + i, first = place * s_->nodes;
       HeadstartSpan &span = s_->span[place] = {};
-      span.asked = voice.has_room();
-      voice.span = &span, voice.path = s_->path + first;
+      span.asked = sequence.has_room();
+      sequence.span = &span, sequence.path = s_->path + first;
       if (s_->plan)
-        weighing_.take(*s_->plan, static_cast<int>(i), voice.tree, span);
+        cut_.take(*s_->plan, static_cast<int>(i), sequence.tree, span);
       else
-        voice.tree = voice.guesses[0];
-      const Guesses &tree = voice.tree;
+        sequence.tree = sequence.guesses[0];
+      const Guesses &tree = sequence.tree;
       std::copy(tree.tokens.begin(), tree.tokens.end(), s_->node_tokens + first);
       std::copy(tree.parents.begin(), tree.parents.end(), s_->node_parents + first);
       std::copy(tree.grades.begin(), tree.grades.end(), s_->node_grades + first);
@@ -215,15 +215,15 @@ class Stretch {
   const char *pass(const KvCache &cache) {
     tokens_.clear(), parents_.clear(), cached_.clear(), starts_.assign(1, 0);
     best_rows_.clear(), logit_rows_.clear();
-    for (Voice &voice : voices_) {
-      voice.first_row = static_cast<int>(tokens_.size());
-      std::vector<int32_t> &asked = voice.of->sampling ? logit_rows_ : best_rows_;
-      voice.first_answer = static_cast<int>(asked.size());
-      for (int row = 0; row <= voice.tree.size(); ++row) asked.push_back(voice.first_row + row);
-      tokens_.push_back(voice.root()), parents_.push_back(kRoot);
-      tokens_.insert(tokens_.end(), voice.tree.tokens.begin(), voice.tree.tokens.end());
-      for (const int32_t parent : voice.tree.parents) parents_.push_back(voice.first_row + parent + 1);
-      starts_.push_back(static_cast<int32_t>(tokens_.size())), cached_.push_back(voice.position());
+    for (SequenceState &sequence : sequences_) {
+      sequence.first_row = static_cast<int>(tokens_.size());
+      std::vector<int32_t> &asked = sequence.of->sampling ? logit_rows_ : best_rows_;
+      sequence.first_answer = static_cast<int>(asked.size());
+      for (int row = 0; row <= sequence.tree.size(); ++row) asked.push_back(sequence.first_row + row);
+      tokens_.push_back(sequence.root()), parents_.push_back(kRoot);
+      tokens_.insert(tokens_.end(), sequence.tree.tokens.begin(), sequence.tree.tokens.end());
+      for (const int32_t parent : sequence.tree.parents) parents_.push_back(sequence.first_row + parent + 1);
+      starts_.push_back(static_cast<int32_t>(tokens_.size())), cached_.push_back(sequence.position());
     }
     const int rows = static_cast<int>(tokens_.size());
     best_.resize(best_rows_.size());
@@ -244,86 +244,86 @@ class Stretch {
   }
 
   // Follows the target's own tokens down the tree; false where it has none, or they cannot be told here.
-  bool walk(Voice &voice) {
-    voice.kept.assign(1, 0);
+  bool walk(SequenceState &sequence) {
+    sequence.kept.assign(1, 0);
     for (int node = kRoot;;) {
-      const int32_t token = answer(voice, node + 1);
+      const int32_t token = answer(sequence, node + 1);
       if (token < 0) return false;
-      voice.said.push_back(token);
-      const int child = voice.tree.child(node, token);
+      sequence.said.push_back(token);
+      const int child = sequence.tree.child(node, token);
       if (child < 0) {
-        voice.span->token = token;
+        sequence.span->token = token;
         return true;
       }
-      voice.path[voice.span->accepted++] = node = child;
-      voice.kept.push_back(node + 1);
+      sequence.path[sequence.span->accepted++] = node = child;
+      sequence.kept.push_back(node + 1);
     }
   }
 
   // What the target says after a row, the last of `kept`; -1 where it has nothing, or Python must decide.
-  int32_t answer(const Voice &voice, int row) const {
-    const size_t place = voice.first_answer + row;
-    if (!voice.of->sampling) return best_[place];
-    const int position = voice.position() + static_cast<int>(voice.kept.size());
-    return drawn(&logits_[place * m_.shape.vocab], m_.shape.vocab, *voice.of->sampling, position);
+  int32_t answer(const SequenceState &sequence, int row) const {
+    const size_t place = sequence.first_answer + row;
+    if (!sequence.of->sampling) return best_[place];
+    const int position = sequence.position() + static_cast<int>(sequence.kept.size());
+    return drawn(&logits_[place * m_.shape.vocab], m_.shape.vocab, *sequence.of->sampling, position);
   }
 
   // Moves the accepted rows behind the tokens that were cached.
-  void keep(const KvCache &cache, const Voice &voice) const {
-    const int first = voice.position(), size = s_->pages_per_block * kPageKeys;
+  void keep(const KvCache &cache, const SequenceState &sequence) const {
+    const int first = sequence.position(), size = s_->pages_per_block * kPageKeys;
     const auto place = [&](int row) {
       const int slot = first + row;
-      return voice.block_table[slot / size] * size + slot % size;
+      return sequence.block_table[slot / size] * size + slot % size;
     };
-    for (int i = 1; i < static_cast<int>(voice.kept.size()); ++i)
-      if (voice.kept[i] != i) cache.move_slot(place(voice.kept[i]), place(i));
+    for (int i = 1; i < static_cast<int>(sequence.kept.size()); ++i)
+      if (sequence.kept[i] != i) cache.move_slot(place(sequence.kept[i]), place(i));
   }
 
   // Shows heads the states of the accepted rows, and the tokens after them.
   template <class DraftingOf>
-  const char *read_along(Voice &voice, DraftingOf &&drafting_of) {
+  const char *read_along(SequenceState &sequence, DraftingOf &&drafting_of) {
     for (int i = 0; i < kGuessers; ++i) {
-      if (!voice.of->guessers[i].head) continue;
-      HeadstartHead &head = *voice.of->guessers[i].head;
-      if (head.held + static_cast<int>(voice.kept.size()) > head.room) {
+      if (!sequence.of->guessers[i].head) continue;
+      HeadstartHead &head = *sequence.of->guessers[i].head;
+      if (head.held + static_cast<int>(sequence.kept.size()) > head.room) {
         s_->at_fault = i;
         return "a head has no room for what was said";
       }
       const size_t size = drafting_of(head.model).model.shape.features, hidden = m_.shape.hidden;
-      for (const int row : voice.kept) {
+      for (const int row : sequence.kept) {
         float *to = head.features + head.held++ * size;
         for (int tap = 0; tap < s_->taps; ++tap)
-          std::copy_n(taps_[tap] + (voice.first_row + row) * hidden, hidden, to + tap * hidden);
+          std::copy_n(taps_[tap] + (sequence.first_row + row) * hidden, hidden, to + tap * hidden);
         ++head.unread;
       }
-      voice.waiting.insert(voice.waiting.end(), voice.said.begin() + voice.before, voice.said.end());
+      sequence.waiting.insert(sequence.waiting.end(), sequence.said.begin() + sequence.before, sequence.said.end());
     }
     return nullptr;
   }
 
   // Counts which guesses hold against what was said in the round; whether that ends the stretch.
-  static bool judge(Voice &voice) {
-    const HeadstartStretched &of = *voice.of;
-    const int said = static_cast<int>(voice.said.size());
+  static bool judge(SequenceState &sequence) {
+    const HeadstartStretched &of = *sequence.of;
+    const int said = static_cast<int>(sequence.said.size());
     const int32_t *const last = of.end_tokens + of.ends;
-    int end = voice.before;
+    int end = sequence.before;
     bool ends = false;
     while (!ends && end < said) {
-      ends = std::find(of.end_tokens, last, voice.said[end]) != last;
+      ends = std::find(of.end_tokens, last, sequence.said[end]) != last;
       ends |= ++end >= of.most_tokens;
     }
     for (int i = 0; i < kGuessers; ++i) {
-      HeadstartGuesser &guesser = voice.of->guessers[i];
-      const Guesses &guesses = voice.guesses[i];
+      HeadstartGuesser &guesser = sequence.of->guessers[i];
+      const Guesses &guesses = sequence.guesses[i];
       int path = kRoot;
-      for (int at = voice.before; at < end; ++at) {
+      for (int at = sequence.before; at < end; ++at) {
         int accepted = -1;
         for (int node = path + 1; node < guesses.size(); ++node) {
           if (guesses.parents[node] != path) continue;
-          const bool holds = guesses.tokens[node] == voice.said[at];
+          const bool holds = guesses.tokens[node] == sequence.said[at];
           if (guesser.judged < guesser.room) {
             guesser.judgements[guesser.judged++] = 2 * guesses.grades[node] + holds;
-            ++voice.span->judged[i];
+            ++sequence.span->judged[i];
           }
           if (holds) accepted = node;
         }
@@ -337,9 +337,9 @@ class Stretch {
   const Decoder &m_;
   PassRunner &runner_;
   HeadstartStretch *s_ = nullptr;
-  std::vector<Voice> voices_;
-  Weighing weighing_;
-  std::vector<Voice *> asked_;  // those that a head drafts for
+  std::vector<SequenceState> sequences_;
+  TreeCut cut_;
+  std::vector<SequenceState *> asked_;  // those that a head drafts for
   std::vector<HeadstartDrafted> drafted_;
   std::vector<int32_t> node_tokens_, node_parents_;  // of the drafts
   std::vector<float> node_scores_;

@@ -104,7 +104,7 @@ class Merged {
 };
 
 // The nodes of all sequences compete in one list, the likeliest first.
-class Weighing {
+class TreeCut {
  public:
   void clear() { count_ = 0, ranked_.clear(); }
 

@@ -16,8 +16,8 @@ from serving import SETTINGS, alive, ask, assert_empty, assert_openai_error, eve
 
 from headstart import LLM, SamplingParams
 from headstart.loading import Model, load_model
+from headstart.server.access import read_keys
 from headstart.server.app import create_app
-from headstart.server.doors import read_keys
 from headstart.server.settings import ServerSettings
 
 LONG = {"prompt": "abc", "temperature": 0, "max_tokens": 400, "ignore_eos": True}

@@ -21,7 +21,7 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-class Doors:
+class AccessControl:
     """ASGI middleware. Compares digests of keys, so that time tells nothing of a key or its length.
 
     Args:
