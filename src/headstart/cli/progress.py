@@ -126,7 +126,8 @@ class Activity:
 
     def _speak(self) -> None:
         while not self._silent.wait(LINE_SECONDS):
-            print(self.line, file=sys.stderr, flush=True)
+            if line := self.line:  # else nothing was shown yet
+                print(line, file=sys.stderr, flush=True)
 
     @property
     def left(self) -> str:
