@@ -297,8 +297,7 @@ class AsyncEngine:
             self._abort(answer, reason)
 
     def _running_answers(self) -> list[Answer]:
-        running = self._engine.running
-        return [answer for answer in self._answers if any(job.sequence in running for job in answer.jobs)]
+        return [answer for answer in self._answers if any(self._engine.runs(job.sequence) for job in answer.jobs)]
 
     def _deliver(self) -> None:
         now = time.perf_counter()

@@ -15,6 +15,7 @@ from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
+from headstart.engine.beams import BeamGroup
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -346,6 +347,14 @@ class LLM:
             )
             for sample in range(params.n)
         ]
+        if params.beam_width is not None:
+            if speculation.lossy is not None:
+                raise RequestError(
+                    f"{speculation.lossy} is a rule for sampling, and beam search draws nothing; leave it out.",
+                    speculation.lossy,
+                )
+            BeamGroup([job.sequence for job in jobs])
+            return jobs
         for job in jobs[1:]:
             job.sequence.leader = jobs[0].sequence
         return jobs

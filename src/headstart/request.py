@@ -201,6 +201,7 @@ class Job:
             logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
             stop_reason=sequence.stop_reason,
             error=sequence.error,
+            score=sequence.score,
         )
 
     def output(self) -> RequestOutput:

@@ -99,6 +99,24 @@ class SpeculationParams:
 
 
 @dataclass(frozen=True)
+class BeamView:
+    """What a drafter may know of a beam, beyond what it sees of every sequence (its attribute ``beam``)."""
+
+    group: int
+    """Beams of one search have the same, which no other search of the engine has."""
+    width: int
+    """Beams that are searched."""
+    score: float
+    """The beam's log-probability so far, after the request's transforms."""
+
+
+def beam_of(sequence: SequenceView) -> BeamView | None:
+    """What is known of a beam; None: the sequence is none."""
+    beam: BeamView | None = getattr(sequence, "beam", None)
+    return beam
+
+
+@dataclass(frozen=True)
 class DraftBudget:
     """The most a drafter may propose for one sequence in one round; 0 nodes asks for the empty tree."""
 
@@ -106,6 +124,9 @@ class DraftBudget:
     depth: int
     prompt_rows: int = 0
     """Rows of prompts that ride in the same pass."""
+    group_nodes: int = 0
+    """Of a beam: nodes of its group's trees together, of which one tree may have more than ``nodes`` where the others
+    have less."""
     least: float | None = None
     """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
     drafters that know how likely their guesses are."""
@@ -205,6 +226,15 @@ def stretch_part(
     offer = getattr(drafter, "stretch", None)
     part: StretchPart | None = None if offer is None else offer(sequences, limits)
     return part
+
+
+def fork_or_begin(drafter: Drafter, source: SequenceView, sequence: SequenceView) -> None:
+    """A beam that goes on from where ``source`` stands: both hold the same tokens."""
+    fork = getattr(drafter, "fork", None)
+    if fork is None:
+        drafter.begin(sequence)
+    else:
+        fork(source, sequence)
 
 
 def bytes_of(drafter: Drafter) -> int:

@@ -198,7 +198,7 @@ class AutoDrafter:
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
         least = self.costs.least_reach
-        budgets = [DraftBudget(each.nodes, each.depth, each.prompt_rows, least) for each in budgets]
+        budgets = [replace(each, least=least) for each in budgets]
         if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
