@@ -33,6 +33,10 @@ class DraftModelDrafter:
     def begin(self, sequence: SequenceView) -> None:
         pass
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Drafter``."""
+        self._model.fork(source.id, sequence.id)
+
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         return propose_chains(self._model, self._laws, self._draft_tokens, sequences, budgets)
 

@@ -120,6 +120,13 @@ class HeadDrafter(ABC):
         context = None if vocabulary is None else self._pass.context(vocabulary, self._context_tokens)
         self._readings[sequence.id] = Reading(self._pass.new_cache(), context)
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Drafter``."""
+        self.begin(sequence)
+        known = self._readings.get(source.id)
+        if known is not None:
+            self._readings[sequence.id].copy_of(known)
+
     def end(self, sequence_id: int) -> None:
         reading = self._readings.pop(sequence_id, None)
         if reading is not None:

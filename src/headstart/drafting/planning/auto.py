@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, bytes_of
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, bytes_of, fork_or_begin
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
@@ -188,6 +188,19 @@ class AutoDrafter:
         )
         for member in self._members:
             member.drafter.begin(view)
+
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Drafter``. Beams of one search share what was learnt of them."""
+        known = self._followed.get(source.id)
+        if known is None:
+            self.begin(sequence)
+            return
+        view = CoupledSequence.of(sequence)
+        self._followed[sequence.id] = _Followed(
+            view, known.rates, known.standings, known.is_read.copy(), known.guesses.copy()
+        )
+        for member in self._members:
+            fork_or_begin(member.drafter, known.view, view)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         start = time.perf_counter()

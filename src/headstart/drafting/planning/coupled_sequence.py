@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.drafting.base import BeamView, SequenceView, SpeculationParams, beam_of
 from headstart.enumerations import VerifyRule
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -21,6 +21,11 @@ class CoupledSequence:
     params: SamplingParams
     speculation: SpeculationParams
     noise: SequenceNoise
+
+    @property
+    def beam(self) -> BeamView | None:
+        """See ``beam_of``."""
+        return beam_of(self.outer)
 
     @classmethod
     def of(cls, sequence: SequenceView) -> CoupledSequence:
