@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, TypeVar
 
+from headstart.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
@@ -228,6 +229,25 @@ class LLM:
         """
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest outputs of each prompt, by the name and in the form that vLLM has for it.
+
+        ``generate`` with ``SamplingParams(beam_width=...)`` finds the same, and takes further parameters.
+
+        Raises:
+            RequestError: a prompt cannot be served, or a parameter is out of range.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is {params!s:.40}; give BeamSearchParams.", "params")
+        outputs = self.generate(prompts, params.sampling(), speculation=speculation)
+        return [BeamSearchOutput.of(output) for output in outputs]
 
     def chat(
         self,

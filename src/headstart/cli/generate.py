@@ -81,6 +81,9 @@ def generate(
     bad_word: options.BadWords = None,
     seed: options.Seed = None,
     n: options.Samples = 1,
+    beams: options.Beams = None,
+    length_penalty: options.LengthPenalty = 1.0,
+    early_stopping: options.EarlyStopping = enumerations.EarlyStopping.NO,
     logprobs: options.Logprobs = None,
     prompt_logprobs: options.PromptLogprobs = None,
     max_tokens: options.AskedMaxTokens = None,
@@ -127,6 +130,8 @@ def generate(
 
         cat notes.txt | headstart generate --chat --system "Summarize the notes."
 
+        headstart generate --chat "Translate to French: Good morning." --beams 4
+
         headstart generate --prompts questions.jsonl --json > answers.jsonl
     """
     prompt = _piped() if prompt is None and prompts is None else prompt
@@ -151,6 +156,9 @@ def generate(
         ignore_eos=ignore_eos,
         seed=seed,
         n=n,
+        beam_width=beams,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping.value_of_params,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         truncate_prompt_tokens=truncate_prompt,
@@ -287,7 +295,7 @@ def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_dra
 
 def _remark(params: SamplingParams, sampling: Mapping[str, Any]) -> None:
     """Say on stderr which of the options given are without effect."""
-    if not params.greedy:
+    if not params.greedy or params.use_beam_search:
         return
     idle = {
         "--top-k": sampling.get("top_k", 0) != 0,

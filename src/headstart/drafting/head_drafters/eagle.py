@@ -18,7 +18,8 @@ from torch import Tensor
 
 from headstart.cache.paged import PagedCache
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
+from headstart.drafting.beam_trees import chosen_nodes, kept_mask, wide_budgets
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, open_head
@@ -331,13 +332,19 @@ class Eagle2Drafter(HeadDrafter):
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
             return super()._grow(drafted, budgets)
+        sequences, allowed = [sequence for sequence, _ in drafted], budgets
+        budgets = wide_budgets(sequences, budgets)
         roots = self._roots(drafted, budgets)
         foresight = self._foresight(drafted, self._further_ids(drafted))
         bounds = path_bounds(self._options.least_of(budgets, self._kit))
         grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
-        return [
+        trees = [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]
+        parents, scores = [tree.parents.tolist() for tree in grown], [tree.scores.tolist() for tree in grown]
+        for place, kept in chosen_nodes(sequences, allowed, parents, scores).items():
+            trees[place] = trees[place].restricted_to(kept_mask(kept, len(trees[place])))
+        return trees
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
         """See ``Drafter``."""
@@ -369,7 +376,7 @@ class Eagle2Drafter(HeadDrafter):
             DraftRoot(
                 reading.cache,
                 *reading.unread(sequence),
-                min(options.tree_nodes, budget.nodes),
+                budget.nodes if beam_of(sequence) is not None else min(options.tree_nodes, budget.nodes),
                 min(options.draft_tokens, budget.depth),
                 reading.context,
             )
