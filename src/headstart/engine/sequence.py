@@ -164,18 +164,16 @@ class Sequence:
         return self.finish_reason is not None
 
     def forked(self, id: int) -> Self:
-        """A beam that stands where this sequence stands, with nothing of its own but its tokens."""
+        """A beam that stands where this sequence stands. It counts into the same statistics: they are the group's."""
         return replace(
             self,
             id=id,
             tokens=self.tokens.copy(),
             leader=None,
             text=None,
-            stats=SequenceStats(),
             origins=[],
             rejected=[],
             logprobs=[],
-            prompt_logprobs=self.prompt_logprobs.copy(),
         )
 
     def extend(self, tokens: Iterable[int]) -> None:
