@@ -108,6 +108,8 @@ class BeamView:
     """Beams that are searched."""
     score: float
     """The beam's log-probability so far, after the request's transforms."""
+    end_tokens: frozenset[int] = frozenset()
+    """Paths end with these: nothing is ever read after them."""
 
 
 def beam_of(sequence: SequenceView) -> BeamView | None:
@@ -127,6 +129,8 @@ class DraftBudget:
     group_nodes: int = 0
     """Of a beam: nodes of its group's trees together, of which one tree may have more than ``nodes`` where the others
     have less."""
+    level_nodes: int = 0
+    """Of a beam: nodes of a level of its group's trees together; 0: the drafter decides."""
     least: float | None = None
     """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
     drafters that know how likely their guesses are."""

@@ -3,7 +3,7 @@
 A beam step can be verified for free where all beams that come out of it were guessed. So what counts on a level is
 that the best paths of the whole group are there, not that each beam's own are: a beam far behind has no child among
 them. A drafter that knows how likely its guesses are searches with its own estimates, ``WIDER`` times as wide as the
-search itself, for as many levels as its nodes last.
+search itself, for as many levels as its nodes last; where a planner knows better, as wide as that says.
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ def groups_of(sequences: Sequence[SequenceView]) -> Iterator[tuple[BeamView, lis
 def chosen_nodes(
     sequences: Sequence[SequenceView],
     budgets: Sequence[DraftBudget],
+    tokens: Sequence[Sequence[int]],
     parents: Sequence[Sequence[int]],
     scores: Sequence[Sequence[float]],
 ) -> dict[int, list[int]]:
     """What stays of the trees of beams, so that each group has no more nodes than it may have.
 
     Args:
+        tokens: [sequence][node]; none that ends a path stays.
         parents: [sequence][node], in topological order.
         scores: [sequence][node] estimated log-probability of the path after the sequence.
 
@@ -64,6 +66,7 @@ def chosen_nodes(
     chosen: dict[int, list[int]] = {}
     for beam, places in groups_of(sequences):
         nodes = max(budgets[place].group_nodes for place in places)
+        level_nodes = budgets[places[0]].level_nodes or WIDER * beam.width
         kept = {place: set[int]() for place in places}
         above = {(place, ROOT) for place in places}
         while above and nodes > 0:
@@ -73,9 +76,9 @@ def chosen_nodes(
                 level += [
                     (-base - scores[place][node], place, node)
                     for node, parent in enumerate(parents[place])
-                    if (place, parent) in above
+                    if (place, parent) in above and tokens[place][node] not in beam.end_tokens
                 ]
-            level = sorted(level)[: min(WIDER * beam.width, nodes)]
+            level = sorted(level)[: min(level_nodes, nodes)]
             nodes -= len(level)
             above = {(place, node) for _, place, node in level}
             for place, node in above:

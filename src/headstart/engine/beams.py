@@ -264,8 +264,9 @@ class BeamGroup:
 
     def _show(self) -> None:
         """Tell drafters where the beams stand."""
+        ends = self.search.rules.end_tokens
         for beam, path in zip(self.beams, self.search.live, strict=True):
-            beam.beam = BeamView(self.head.id, self.width, float(path.score))
+            beam.beam = BeamView(self.head.id, self.width, float(path.score), ends)
 
     def _said(self, path: Path, place: Place, drafts: Seq[DraftTree], laws: Seq[TargetLaw], steps: int) -> _Said:
         assert place.node is not None

@@ -26,6 +26,7 @@ class _Tree:
 
     sequence: SequenceView
     law: DraftLaw
+    end_tokens: frozenset[int]
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: dict[int, float] = field(default_factory=dict)
@@ -46,9 +47,9 @@ class _Tree:
         """The best continuations of the last level: score, parent, token; ``rows`` are the logits after it."""
         found = []
         for node, row in zip(self.frontier, rows, strict=True):
-            best = self.law.scores(row, self.paths[node]).topk(min(count, row.shape[-1]))
+            best = self.law.scores(row, self.paths[node]).topk(min(count + len(self.end_tokens), row.shape[-1]))
             for score, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                if score > -np.inf:
+                if score > -np.inf and token not in self.end_tokens:
                     found.append((self.scores[node] + score, node, token))
         return found
 
@@ -64,9 +65,9 @@ class _Tree:
 class _Group:
     """The beams of one search."""
 
-    def __init__(self, trees: Sequence[_Tree], width: int, nodes: int, depth: int) -> None:
+    def __init__(self, trees: Sequence[_Tree], level_nodes: int, nodes: int, depth: int) -> None:
         self.trees = trees
-        self._width = width
+        self._level_nodes = level_nodes
         self._nodes = nodes
         self._depth = depth
 
@@ -76,7 +77,7 @@ class _Group:
 
     def grow(self, logits: Mapping[int, Tensor]) -> None:
         """Add a level: id -> logits [frontier, vocab] after a beam's last level; beams without are left behind."""
-        count = min(WIDER * self._width, self._nodes)
+        count = min(self._level_nodes, self._nodes)
         level = [
             (-score, place, parent, token)
             for place, tree in enumerate(self.trees)
@@ -103,12 +104,13 @@ def draft_beams(
     for sequence in sequences:
         beam = beam_of(sequence)
         assert beam is not None
-        trees.append(_Tree(sequence, laws.of(sequence), scores={ROOT: beam.score}))
+        trees.append(_Tree(sequence, laws.of(sequence), beam.end_tokens, scores={ROOT: beam.score}))
     groups = []
     for beam, places in groups_of(sequences):
         budget = budgets[places[0]]
         depth = min(draft_tokens, budget.depth)
-        groups.append(_Group([trees[place] for place in places], beam.width, budget.group_nodes, depth))
+        level_nodes = budget.level_nodes or WIDER * beam.width
+        groups.append(_Group([trees[place] for place in places], level_nodes, budget.group_nodes, depth))
     growing = [group for group in groups if not group.finished]
     caught_up = model.catch_up([tree.sequence for group in growing for tree in group.trees])
     logits = {sequence_id: row[None] for sequence_id, row in caught_up.items()}

@@ -342,7 +342,8 @@ class Eagle2Drafter(HeadDrafter):
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]
         parents, scores = [tree.parents.tolist() for tree in grown], [tree.scores.tolist() for tree in grown]
-        for place, kept in chosen_nodes(sequences, allowed, parents, scores).items():
+        tokens = [tree.token_list for tree in trees]
+        for place, kept in chosen_nodes(sequences, allowed, tokens, parents, scores).items():
             trees[place] = trees[place].restricted_to(kept_mask(kept, len(trees[place])))
         return trees
 

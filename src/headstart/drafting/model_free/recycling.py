@@ -80,7 +80,8 @@ class RecyclingDrafter:
         drafts = [self._draft(sequence, budget) for sequence, budget in zip(sequences, wide, strict=True)]
         scores = [self._scores[nodes].tolist() for _, nodes in drafts]
         trees = [tree for tree, _ in drafts]
-        for place, kept in chosen_nodes(sequences, budgets, [tree.parents.tolist() for tree in trees], scores).items():
+        tokens, parents = [tree.token_list for tree in trees], [tree.parents.tolist() for tree in trees]
+        for place, kept in chosen_nodes(sequences, budgets, tokens, parents, scores).items():
             trees[place] = trees[place].restricted_to(kept_mask(kept, len(trees[place])))
         return trees
 

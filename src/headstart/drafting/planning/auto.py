@@ -375,6 +375,7 @@ class AutoDrafter:
         beams = chosen_nodes(
             [each.view for each in followed],
             budgets,
+            [each.merged.tokens for each in followed],
             [each.merged.parents for each in followed],
             [[math.log(max(reach, _IMPOSSIBLE)) for reach in each.merged.reach] for each in followed],
         )
