@@ -63,7 +63,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True, capture_output=True)
+    without_paths = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run(install, env=without_paths, check=True, capture_output=True)
     (packages,) = folder.glob("lib/python*/site-packages")
     # Files of paths in there are not read, so that a checkout installed there stays out.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
