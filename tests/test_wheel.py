@@ -41,6 +41,7 @@ outputs = LLM(model, drafter="ngram").generate(json.loads(sys.argv[3]), Sampling
 mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
 print(json.dumps({
     "backend": model.backend.name,
+    "threads": model.backend.threads,
     "tokens": [out.token_ids for out in outputs],
     "package": str(Path(sys.modules["headstart"].__file__).parent),
     "libraries": sorted(path for path in mapped if ".so" in path),
@@ -133,6 +134,7 @@ def test_without_a_compiler_it_says_what_a_source_build_says(
         assert said["package"].startswith(str(installed))
         assert said["backend"] == ours.backend.name
         assert said["backend"].startswith(f"native-{name}-")
+        assert all(said["tokens"])
         assert said["tokens"] == [out.token_ids for out in outputs]
         (library,) = [path for path in said["libraries"] if f"native-{name}-" in path]
         assert library.startswith(str(installed))
@@ -149,7 +151,7 @@ def test_the_default_model_says_the_same(installed: Path, bare: dict[str, str], 
     ours = load_model("smollm2", "auto")
     outputs = LLM(ours, drafter="ngram").generate(PROMPTS, SamplingParams(temperature=0, max_tokens=24))
     said = said_by(installed, {**bare, "OMP_NUM_THREADS": threads}, "smollm2", "auto")
-    assert said["backend"] == ours.backend.name
+    assert (said["backend"], said["threads"]) == (ours.backend.name, int(threads))
     assert said["tokens"] == [out.token_ids for out in outputs]
 
 
