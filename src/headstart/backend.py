@@ -21,8 +21,8 @@ class TextIndex(Protocol):
     """A growing text, and guesses of what follows it by what followed its last tokens before."""
 
     @property
-    def part(self) -> object:
-        """Its part in a stretch."""
+    def compiled(self) -> object:
+        """What guesses in a stretch (``headstart.stretch.Guesser``)."""
         ...
 
     @property

@@ -31,7 +31,7 @@ class SpanRecord:
     parents: list[int]
     """[node] as in ``DraftTree``."""
     grades: list[int]
-    """[node] likewise; without meaning under a ``CutPlan``."""
+    """[node] likewise; without meaning under a ``CutRule``."""
     path: list[int]
     """Accepted nodes, from the first level down."""
     token: int
@@ -62,7 +62,7 @@ class RoundRecord:
     """Of finding what the target says after its rows."""
     other_seconds: float
     expected_tokens: float
-    """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutPlan``."""
+    """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutRule``."""
     expected_seconds: float
     row_seconds: float
     """For each of the trees' nodes."""
@@ -83,22 +83,22 @@ class Judgement:
 
 @dataclass
 class Guesser:
-    """A drafter's part in a stretch, for one sequence."""
+    """A drafter at work in a stretch, for one sequence."""
 
-    part: object
-    """What the backend made for it."""
+    compiled: object
+    """What guesses, made by the backend: a text index, or what grows a head's trees."""
     finish: Callable[[], None]
     """Brings the drafter up to date, once the sequence holds what was said."""
     taps: tuple[int, ...] = ()
     """States that it reads, see ``PassBatch.taps``; one guesser at most reads any."""
     rates: Sequence[float] = ()
-    """[grade] how often its guesses hold; needed under a ``CutPlan``."""
+    """[grade] how often its guesses hold; needed under a ``CutRule``."""
     judgements: list[Judgement] = field(default_factory=list)
     """After the stretch: its guesses that were judged, in order."""
 
 
 @dataclass(frozen=True)
-class CutPlan:
+class CutRule:
     """What decides how many guesses are verified, over all sequences: as many as make the most tokens per second."""
 
     merits: Sequence[int]
@@ -110,13 +110,13 @@ class CutPlan:
 
 
 @dataclass(frozen=True)
-class StretchPart:
+class StretchDrafting:
     """What drafting brings to a stretch."""
 
     guessers: Sequence[Sequence[Guesser | None]] = ()
-    """[sequence][drafter] at most ``MOST_GUESSERS`` drafters; without a plan at most one, all of whose guesses are
+    """[sequence][drafter] at most ``MOST_GUESSERS`` drafters; without a cut rule at most one, all of whose guesses are
     verified. Empty: nobody guesses."""
-    plan: CutPlan | None = None
+    cut_rule: CutRule | None = None
     learn: Callable[[Sequence[RoundRecord]], None] = lambda rounds: None
     """Is shown the rounds that count, after the guessers' ``finish``."""
 
@@ -150,8 +150,8 @@ class StretchLimits:
     nodes: int
     """Of a tree at most."""
     depth: int
-    least: float | None = None
-    """As ``DraftBudget.least``."""
+    min_probability: float | None = None
+    """As ``DraftBudget.min_probability``."""
     guesses: bool = True
     """False for a drafter that only follows what is said."""
     sampling: Sampling | None = None
@@ -173,7 +173,7 @@ class Stretches(Protocol):
         cached: Sequence[int],
         roots: Sequence[int],
         limits: Sequence[StretchLimits],
-        part: StretchPart,
+        drafting: StretchDrafting,
     ) -> list[RoundRecord]:
         """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 

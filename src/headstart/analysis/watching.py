@@ -17,11 +17,11 @@ from headstart.analysis.profiles import Profile, RoundSeconds
 from headstart.analysis.trees import reach_of
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_drafting
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import RoundRecord, SpanRecord, StretchLimits, StretchPart
+from headstart.stretch import RoundRecord, SpanRecord, StretchDrafting, StretchLimits
 
 _SHORT_EVERY = 4
 _BATCH_ROUNDS = 16
@@ -82,21 +82,21 @@ class Watching:
             self._rounds += 1
         self._resumed = time.perf_counter()
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``Drafter``."""
         if self._is_short:
             return None  # asked by itself, for a single level
-        part = stretch_part(self._drafter, sequences, limits)
-        return part and replace(part, learn=lambda rounds: self._learn(part, rounds))
+        drafting = stretch_drafting(self._drafter, sequences, limits)
+        return drafting and replace(drafting, learn=lambda rounds: self._learn(drafting, rounds))
 
-    def _learn(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
+    def _learn(self, drafting: StretchDrafting, rounds: Sequence[RoundRecord]) -> None:
         """Rounds that were run at once are over."""
-        part.learn(rounds)
+        drafting.learn(rounds)
         self._rounds += 1
         passed = time.perf_counter() - self._resumed
         rest = passed - sum(done.pass_seconds + sum(done.draft_seconds) for done in rounds)
         for done in rounds:
-            drafts = [_tree_of(span, part) for span in done.spans]
+            drafts = [_tree_of(span, drafting) for span in done.spans]
             levels = max(int(draft.depths.max(initial=0)) for draft in drafts)
             self.timed[len(drafts)].append((levels, sum(done.draft_seconds)))
             if self._resumed:
@@ -184,10 +184,10 @@ def profile(
     return watcher.profile(contender.name, sorted({1, *batches}))
 
 
-def _tree_of(span: SpanRecord, part: StretchPart) -> DraftTree:
+def _tree_of(span: SpanRecord, drafting: StretchDrafting) -> DraftTree:
     """What was verified for one sequence in a round of a stretch."""
     tokens, parents, grades = (np.array(each, np.int32) for each in (span.tokens, span.parents, span.grades))
-    return DraftTree(tokens, parents, grades=None if part.plan else grades)
+    return DraftTree(tokens, parents, grades=None if drafting.cut_rule else grades)
 
 
 def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from test_native_heads import VOCAB, random_head, tables
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.cache.prefix import PrefixIndex
-from headstart.drafting.base import Drafter, SequenceView, stretch_part
+from headstart.drafting.base import Drafter, SequenceView, stretch_drafting
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.engine import engine as engine_module
@@ -133,7 +133,7 @@ class Heard:
 
 def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
     """The one guesser of a drafter's part."""
-    part = stretch_part(drafter, [sequence], [limits])
+    part = stretch_drafting(drafter, [sequence], [limits])
     assert part is not None
     ((guesser,),) = part.guessers
     assert guesser is not None

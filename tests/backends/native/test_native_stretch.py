@@ -24,7 +24,7 @@ from headstart.analysis.bench.run import RecordingDrafter
 from headstart.analysis.pass_times import PassTimer, measure_passes
 from headstart.analysis.watching import Watching
 from headstart.analysis.workbench import Workbench
-from headstart.backends.native.growth import NativeGrowth, NativeHeadPart
+from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.context import DraftContext
@@ -38,7 +38,7 @@ from headstart.engine.schedule import Limits
 from headstart.engine.stretch import AMONG_OTHERS, MOST_ROUNDS
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import GuesserFault, StretchLimits, StretchPart
+from headstart.stretch import GuesserFault, StretchDrafting, StretchLimits
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
@@ -322,12 +322,12 @@ def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
         engine.step()
     limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
     guesser = guesser_of(engine.drafter, sequence, limits)
-    guesser.part.isa = "another"
+    guesser.compiled.isa = "another"
     with pytest.raises(GuesserFault, match="another"):
-        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
-    guesser.part = object()
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchDrafting([[guesser]]))
+    guesser.compiled = object()
     with pytest.raises(GuesserFault, match="no guesser"):
-        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchDrafting([[guesser]]))
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -380,9 +380,9 @@ def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> 
     while not sequence.num_output:
         engine.step()
     limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
-    part = StretchPart([[guesser_of(drafter, sequence, limits) for drafter in both]])
+    drafting = StretchDrafting([[guesser_of(drafter, sequence, limits) for drafter in both]])
     with pytest.raises(GuesserFault, match="2 guessers"):
-        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], part)
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], drafting)
 
 
 @pytest.mark.parametrize("fault", ["pages", "room"])
@@ -393,15 +393,15 @@ def test_a_head_that_fails_costs_a_tolerant_engine_its_guesses_alone(
     plain = make_engine("none", head_directory)
     params = SamplingParams(temperature=0, max_tokens=60)
     said = run_all(plain, [toy_sequence(plain, random_tokens(30), params=params)])
-    parts = NativeGrowth.parts
+    growers = NativeGrowth.growers
 
-    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
-        made = parts(growth, *arguments)  # type: ignore[arg-type]
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadGrower]:
+        made = growers(growth, *arguments)  # type: ignore[arg-type]
         for each in made:
-            setattr(each.part, fault, 0)
+            setattr(each.compiled, fault, 0)
         return made
 
-    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
+    monkeypatch.setattr(NativeGrowth, "growers", spoiled)
     engine = make_engine(drafter, head_directory)
     with pytest.raises(GuesserFault):
         run_all(engine, [toy_sequence(engine, random_tokens(30), params=params)])

@@ -18,7 +18,7 @@ from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.backend import Backend
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
+from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_drafting
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
@@ -26,7 +26,7 @@ from headstart.errors import CheckpointError, ConfigError, HeadstartError
 from headstart.loading import Model
 from headstart.passes import IntArray
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 _WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 _STREAM_BYTES = 1 << 29
@@ -99,13 +99,13 @@ class RecordingDrafter:
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         self._drafter.observe(outcomes)
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``Drafter``."""
-        part = stretch_part(self._drafter, sequences, limits)
-        return part and replace(part, learn=lambda rounds: self._keep(part, rounds))
+        drafting = stretch_drafting(self._drafter, sequences, limits)
+        return drafting and replace(drafting, learn=lambda rounds: self._keep(drafting, rounds))
 
-    def _keep(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
-        part.learn(rounds)
+    def _keep(self, drafting: StretchDrafting, rounds: Sequence[RoundRecord]) -> None:
+        drafting.learn(rounds)
         self._shapes += [(np.array(span.parents, np.int32), None) for done in rounds for span in done.spans]
 
     def end(self, sequence_id: int) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backend import BackendKit
-from headstart.backends.torch.attention import AttentionPlan
+from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.kit import TorchKit
 from headstart.models.config import ModelConfig
@@ -112,7 +112,7 @@ class TorchBackend:
         layers = decoder.layers[:depth]
         windows = {layer.window for layer in layers}
         shared = config.num_heads // config.num_kv_heads
-        plan = AttentionPlan(batch, storage.block_size, windows, shared, self.dtype, self.device)
+        layout = AttentionLayout(batch, storage.block_size, windows, shared, self.dtype, self.device)
         positions = self._tensor(batch.positions)
         rotations = decoder.rotations(positions)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
@@ -120,7 +120,7 @@ class TorchBackend:
         for index, layer in enumerate(layers):
             if index in batch.taps:
                 taps[index] = hidden * config.tap_scale
-            hidden = layer(hidden, storage.data[index], plan, rotations)
+            hidden = layer(hidden, storage.data[index], layout, rotations)
         if depth in batch.taps:
             taps[depth] = hidden * config.tap_scale
         rows = self._tensor(batch.logit_rows)
