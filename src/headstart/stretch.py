@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headstart.draft_tree import DraftBudget
 from headstart.passes import IntArray, KVStorage
 from headstart.sampling.kernels import NoiseKey
 
@@ -147,11 +148,8 @@ class StretchLimits:
     room: int
     """Tokens that the context holds behind the root."""
     end_tokens: frozenset[int]
-    nodes: int
-    """Of a tree at most."""
-    depth: int
-    min_probability: float | None = None
-    """As ``DraftBudget.min_probability``."""
+    budget: DraftBudget
+    """Of each round."""
     guesses: bool = True
     """False for a drafter that only follows what is said."""
     sampling: Sampling | None = None
@@ -160,7 +158,7 @@ class StretchLimits:
     @property
     def rows(self) -> int:
         """Rows that may be written behind the cached tokens."""
-        return min(self.rounds * (1 + self.depth) + self.nodes, 1 + self.room)
+        return min(self.rounds * (1 + self.budget.depth) + self.budget.nodes, 1 + self.room)
 
 
 class Stretches(Protocol):

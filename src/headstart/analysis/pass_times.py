@@ -14,6 +14,7 @@ import numpy as np
 
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import Workbench
+from headstart.draft_tree import DraftBudget
 from headstart.engine.stretch import sampling_of
 from headstart.runner import Span, Wanted
 from headstart.sampling.params import SamplingParams
@@ -66,8 +67,7 @@ class PassTimer:
             tokens=_ROUNDS + 1,
             room=_ROUNDS + 1,
             end_tokens=frozenset(),
-            nodes=0,
-            depth=0,
+            budget=DraftBudget(0, 0),
             sampling=sampling_of(asked),
         )
         self._rows = ROWS[: bisect_left(ROWS, most_rows) + 1]

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.draft_tree import DraftBudget as DraftBudget
 from headstart.draft_tree import DraftTree
 from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError, meant
@@ -96,19 +97,6 @@ class SpeculationParams:
     def lossy_for(self, params: SamplingParams) -> str | None:
         """The same for one request: greedy ones lose nothing by typical acceptance."""
         return None if self.lossy == "typical" and params.greedy else self.lossy
-
-
-@dataclass(frozen=True)
-class DraftBudget:
-    """The most a drafter may propose for one sequence in one round; 0 nodes asks for the empty tree."""
-
-    nodes: int
-    depth: int
-    prompt_rows: int = 0
-    """Rows of prompts that ride in the same pass."""
-    min_probability: float | None = None
-    """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
-    drafters that know how likely their guesses are."""
 
 
 @dataclass(frozen=True)

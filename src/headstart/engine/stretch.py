@@ -101,8 +101,7 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
         tokens=min(stops.max_tokens - sequence.num_output, room),
         room=room,
         end_tokens=stops.end_tokens | stops.stop_tokens,
-        nodes=budget.nodes,
-        depth=budget.depth,
+        budget=budget,
         sampling=sampling_of(sequence),
     )
 

@@ -121,6 +121,18 @@ class CutText:
             self.stop = "so it ends"
 
 
+class ShortText(CutText):
+    """A text that ends after so many tokens, likewise."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(-1)
+        self.left = count
+
+    def append(self, token_id: int, ends: bool) -> None:
+        self.left -= 1
+        super().append(token_id if self.left else self.token, ends)
+
+
 class Heard:
     """Rates that keep what they are told."""
 
@@ -132,9 +144,9 @@ class Heard:
 
 
 def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
-    """The one guesser of a drafter's part."""
-    part = stretch_drafting(drafter, [sequence], [limits])
-    assert part is not None
-    ((guesser,),) = part.guessers
+    """The one guesser of a drafter in a stretch of one sequence."""
+    drafting = stretch_drafting(drafter, [sequence], [limits])
+    assert drafting is not None
+    ((guesser,),) = drafting.guessers
     assert guesser is not None
     return guesser

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from stretch_cases import (
     ISA,
     Counted,
     CutText,
+    ShortText,
     guesser_of,
     make_engine,
     mapped_tables,
@@ -26,11 +28,12 @@ from headstart.analysis.watching import Watching
 from headstart.analysis.workbench import Workbench
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
-from headstart.drafting.base import SpeculationParams
+from headstart.drafting.base import DraftBudget, Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.registry import create_drafter
+from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
@@ -279,6 +282,65 @@ def test_those_who_watch_a_drafter_see_every_round(
         assert sum(map(len, watching.profile(drafter).parents)) > 0
 
 
+class Kept(DrafterWrapper):
+    """Keeps what a drafter's rounds came to."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
+        self.seen: list[tuple[object, ...]] = []
+        self.at_once = 0
+
+    def watch(self, rounds: Sequence[WatchedRound]) -> None:
+        self.at_once += sum(each.at_once for each in rounds)
+        for each in rounds:
+            for outcome in each.outcomes:
+                draft = outcome.draft
+                grades = None if draft.grades is None else draft.grades.tolist()
+                self.seen.append(
+                    (
+                        outcome.first_position,
+                        outcome.row_tokens.tolist(),
+                        (draft.parents.tolist(), grades) if outcome.committed else None,
+                        outcome.accepted,
+                        outcome.committed,
+                        outcome.pass_rows,
+                    )
+                )
+
+
+@pytest.mark.parametrize("drafter", ["none", "suffix", "eagle3"])
+def test_rounds_come_to_the_same_for_those_who_watch(
+    drafter: str, head_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last one, where the output ends in the middle of an accepted path."""
+    params = SamplingParams(temperature=0, max_tokens=80)
+
+    def rounds(count: int) -> list[tuple[object, ...]]:
+        engine = make_engine(drafter, head_directory)
+        engine.drafters.drafters["default"] = kept = Kept(engine.drafter)
+        sequence = toy_sequence(engine, random_tokens(40), params=params)
+        sequence.text = ShortText(count)
+        run_all(engine, [sequence])
+        at_once.append(kept.at_once)
+        assert len(sequence.output) == count
+        return kept.seen
+
+    at_once: list[int] = []
+    ends, count = [70], 0
+    for *_, committed, _ in rounds(70):
+        count += len(committed)  # type: ignore[arg-type]
+        if len(committed) > 1:  # type: ignore[arg-type]
+            ends.append(count - 1)
+    assert (len(ends) > 1) == (drafter != "none")
+    ends = ends[:1] + ends[-2:]
+    together = [rounds(count) for count in ends]
+    assert all(at_once)
+    one_by_one(monkeypatch)
+    at_once = []
+    assert [rounds(count) for count in ends] == together
+    assert not any(at_once)
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_passes_are_timed_among_rounds_that_are_run_at_once(temperature: float, counted: Counted) -> None:
     bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200, max_sequences=2)
@@ -320,7 +382,7 @@ def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     engine.add(sequence)
     while not sequence.num_output:
         engine.step()
-    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
+    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), DraftBudget(4, 4))
     guesser = guesser_of(engine.drafter, sequence, limits)
     guesser.compiled.isa = "another"
     with pytest.raises(GuesserFault, match="another"):
@@ -379,7 +441,7 @@ def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> 
     engine.add(sequence)
     while not sequence.num_output:
         engine.step()
-    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
+    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), DraftBudget(4, 4))
     drafting = StretchDrafting([[guesser_of(drafter, sequence, limits) for drafter in both]])
     with pytest.raises(GuesserFault, match="2 guessers"):
         engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], drafting)

@@ -231,14 +231,14 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
     verified, competed = [0, 0], 0
     for _ in range(40):
         limits = [
-            StretchLimits(1, 1.0, 50, 500, frozenset(), nodes=int(rng.integers(1, 25)), depth=int(rng.integers(1, 6)))
+            StretchLimits(1, 1.0, 50, 500, frozenset(), DraftBudget(int(rng.integers(1, 25)), int(rng.integers(1, 6))))
             for _ in sequences
         ]
-        budgets = [DraftBudget(each.nodes, each.depth) for each in limits]
+        budgets = [each.budget for each in limits]
         prior = [
             [GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences
         ]
-        nodes = sum(each.nodes for each in limits)
+        nodes = sum(each.budget.nodes for each in limits)
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
         rule = CutRule([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
         proposed = [
@@ -251,11 +251,11 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
                 for each in zip(proposed, prior, strict=True)
             ],
             rule,
-            [each.nodes for each in limits],
+            [each.budget.nodes for each in limits],
         )
         # Those of a head come from one draft, with room for every sequence.
         offered = [drafter.stretch(views, limits) for drafter in drafters]  # type: ignore[attr-defined]
-        guessers = [[part.guessers[i][0] for part in offered] for i in range(together)]
+        guessers = [[drafting.guessers[i][0] for drafting in offered] for i in range(together)]
         for own, rates in zip(guessers, prior, strict=True):
             for guesser, rate in zip(own, rates, strict=True):
                 guesser.rates = rate.rates
@@ -402,7 +402,7 @@ def test_nobody_is_asked_where_there_is_no_room_for_a_guess(head_directory: Path
     while not all(sequence.num_output for sequence in sequences):
         engine.step()
     for tokens, asked in (([1, 1], [False, False]), ([1, 9], [False, True])):
-        limits = [StretchLimits(1, 1.0, count, 100, frozenset(), nodes=4, depth=4) for count in tokens]
+        limits = [StretchLimits(1, 1.0, count, 100, frozenset(), DraftBudget(4, 4)) for count in tokens]
         drafting = engine.drafter.stretch(sequences, limits)  # type: ignore[attr-defined]
         with engine.runner.cache.reserve({each.id: its.rows for each, its in zip(sequences, limits, strict=True)}):
             (done,) = engine.runner.run_stretch(

@@ -65,7 +65,7 @@ class NativeStretches:
         self._ropes.reach(max(map(_end, cached, limits)))
         block_tables = np.ascontiguousarray(block_tables, np.int32)
         taps = np.array(_taps(drafting.guessers), np.int32)
-        sequences, nodes = len(roots), max(1, *[each.nodes for each in limits])
+        sequences, nodes = len(roots), max(1, *[each.budget.nodes for each in limits])
         most_rounds = min([each.rounds for each in limits])
         trees = np.empty((4, most_rounds, sequences, nodes), np.int32)
         rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
@@ -130,7 +130,7 @@ class NativeStretches:
         entered = _Entered(
             guesser,
             np.array(guesser.rates, np.float64),
-            np.empty(limits.rounds * max(limits.nodes, 1), np.int32),
+            np.empty(limits.rounds * max(limits.budget.nodes, 1), np.int32),
         )
         to.rates, to.judgements, to.room = address(entered.rates), address(entered.judgements), len(entered.judgements)
         return entered
@@ -143,7 +143,7 @@ def _end(cached: int, limits: StretchLimits) -> int:
 
 def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
     """A sequence for the library, but its end tokens and guessers."""
-    return c.Stretched(cached, root, limits.room, limits.nodes, limits.depth, limits.tokens)
+    return c.Stretched(cached, root, limits.room, limits.budget.nodes, limits.budget.depth, limits.tokens)
 
 
 def _sampling(sampling: Sampling) -> c.Sampling:

@@ -341,7 +341,7 @@ class Eagle2Drafter(HeadDrafter):
             return None
         drafted = [(sequence, self._readings[sequence.id]) for sequence in sequences]
         self._prepare(drafted)
-        budgets = [DraftBudget(each.nodes, each.depth, min_probability=each.min_probability) for each in limits]
+        budgets = [each.budget for each in limits]
         growers = self._growth.growers(
             self._roots(drafted, budgets),
             path_bounds(self._options.min_probability_of(budgets, self._kit)),

@@ -197,8 +197,7 @@ class AutoDrafter:
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
-        lowest = self.costs.min_probability
-        budgets = [DraftBudget(each.nodes, each.depth, each.prompt_rows, lowest) for each in budgets]
+        budgets = [self.costs.budget(each) for each in budgets]
         if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):

@@ -87,7 +87,7 @@ class PlannedStretch:
         """None where a drafter cannot take part, or what a pass costs is to be found out. A resting drafter that is to
         be asked again is asked in every round of the stretch."""
         passes = costs.passes
-        if len(lanes) > MOST_GUESSERS or not all([each.depth for each in limits]):
+        if len(lanes) > MOST_GUESSERS or not all([each.budget.depth for each in limits]):
             return None
         if not passes.known or passes.stale(len(views), PLAIN_EVERY):
             return None
@@ -105,7 +105,7 @@ class PlannedStretch:
             if not follows:
                 continue
             allowed = [
-                replace(limits[i], min_probability=costs.min_probability, guesses=i in whom.sequences) for i in follows
+                replace(limits[i], budget=costs.budget(limits[i].budget), guesses=i in whom.sequences) for i in follows
             ]
             start = time.perf_counter()
             drafting = stretch_drafting(lane.member.drafter, [views[i] for i in follows], allowed)
@@ -122,7 +122,7 @@ class PlannedStretch:
     def cut(self, merits: Sequence[int]) -> CutRule:
         """How many guesses are verified; ``merits`` as ``auto_members.credits_of`` gives them."""
         roots = len(self.views)
-        nodes = sum([each.nodes for each in self.limits])
+        nodes = sum([each.budget.nodes for each in self.limits])
         context = sum([len(view.tokens) for view in self.views]) / roots
         seconds = self.costs.passes.seconds(roots, roots + nodes, context)
         return CutRule(merits, seconds, self.costs.other_seconds)

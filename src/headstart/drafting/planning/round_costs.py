@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.planning.pass_costs import PassCosts, Recent
 
 BESIDE_PROMPTS = 0.55
@@ -110,6 +111,10 @@ class RoundCosts:
     def min_probability(self) -> float | None:
         """The probability below which a path is not worth looking for; None: rows were not timed yet."""
         return self._min_probability.value or None
+
+    def budget(self, given: DraftBudget) -> DraftBudget:
+        """What a drafter is asked for: no path that is not worth looking for."""
+        return replace(given, min_probability=self.min_probability)
 
     def nodes_beside_prompts(self, sequences: int, reach: Sequence[float]) -> int:
         """The same in a pass that reads prompts. There a row costs as much as a prompt's row. An accepted guess saves
