@@ -20,7 +20,7 @@ from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sizing import cache_room, engine_limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
-from headstart.enumerations import Numerics, Precision
+from headstart.enumerations import BackendChoice, Numerics, Precision
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, load_model, parse_numerics, parse_precision, require_numerics
@@ -30,6 +30,7 @@ from headstart.models.generation_config import AUTO, named_file, sampling_defaul
 from headstart.other_names import takes_other_names
 from headstart.outline import context_length
 from headstart.phases import phase
+from headstart.reading import Reading
 from headstart.request import (
     EncodedPrompt,
     Message,
@@ -83,6 +84,9 @@ class LLM:
         generation_config: where requests without sampling parameters get them from: "auto", the model's own
             (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
             "vllm"), ``SamplingParams()``; or such a file, or its folder.
+        backend: whose code computes the target: "headstart", "transformers" (slower, and runs any decoder that the
+            package transformers knows), or "auto": the first where it can.
+        trust_remote_code: run code that comes with a model, where transformers needs it.
 
     vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
     ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching`` and ``dtype`` are understood, too.
@@ -114,8 +118,11 @@ class LLM:
         revision: str | None = None,
         device: str = "cpu",
         generation_config: str | Path = AUTO,
+        backend: BackendChoice | str = BackendChoice.AUTO,
+        trust_remote_code: bool = False,
     ) -> None:
         named_file(generation_config)
+        reading = Reading(backend, trust_remote_code)
         self._numerics = parse_numerics(numerics)
         self.speculation = speculation or SpeculationParams()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
@@ -128,7 +135,7 @@ class LLM:
             target = model
         else:
             with phase(f"Loading {model}"):
-                target = load_model(model, precision, revision, device)
+                target = load_model(model, precision, revision, device, reading)
         require_numerics(target, numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
@@ -141,7 +148,7 @@ class LLM:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        notices: list[str] = []
+        notices: list[str] = [target.notice] if target.notice else []
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
