@@ -152,6 +152,9 @@ class RequestOutput:
     """[prompt token] where asked for; None for the first one, which nothing comes before."""
     request_id: str = ""
     """Unique in its ``LLM``."""
+    encoder_prompt: str | None = None
+    """What the encoder read, where the model has one; ``prompt`` is what the outputs began with then."""
+    encoder_prompt_token_ids: list[int] | None = None
 
     @property
     def text(self) -> str:
