@@ -6,14 +6,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, WhisperFeatureExtractor
 
 from headstart import LLM, ConfigError, RequestError, SamplingParams
 from headstart.drafting.registry import available_drafters
 from headstart.loading import Model, load_model
-from tiny_encoder_decoders import FAMILIES, START, make_model, reference_tokens, save_model
+from tiny_encoder_decoders import FAMILIES, START, features, make_model, reference_tokens, save_model
 
 PROMPTS = ["Hello world", "Once upon a time, there was a house.", "abc abc abc", "x", "Hello world"]
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -160,6 +161,52 @@ def test_samples_of_one_seed_are_the_same_alone_and_together(plain: LLM) -> None
     together = [output.token_ids for output in plain.generate(PROMPTS, params)]
     assert together == [plain.generate(prompt, params)[0].token_ids for prompt in PROMPTS]
     assert together[0] == together[4] != plain.generate(PROMPTS[0], GREEDY)[0].token_ids
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    return LLM(save_model(reference("whisper"), tmp_path_factory.mktemp("whisper")), "suffix")
+
+
+def test_audio_is_read_as_transformers_reads_it(whisper: LLM) -> None:
+    wave = np.sin(np.arange(5000) * 0.3).astype(np.float32) * np.linspace(0, 1, 5000, dtype=np.float32)
+    extractor = WhisperFeatureExtractor(feature_size=6)
+    read = extractor(wave, sampling_rate=16_000, max_length=6400, return_tensors="np")["input_features"][0]
+    params = SamplingParams(temperature=0, max_tokens=10)
+    expected = reference_tokens(reference("whisper"), read, 10)
+    forms: list[Any] = [{"audio": wave}, {"multi_modal_data": {"audio": (wave, 16_000)}}, {"features": read}]
+    for form in forms:
+        for prompt in (form, {"encoder_prompt": form, "decoder_prompt": None}):
+            assert whisper.generate(prompt, params)[0].token_ids == expected
+    for begun in ({"prompt_token_ids": expected[:4]}, {"prompt_token_ids": [START, *expected[:4]]}):
+        assert whisper.generate({**forms[0], **begun}, params)[0].token_ids[:6] == expected[4:]
+
+
+def test_equal_features_share_a_memory(whisper: LLM) -> None:
+    before = whisper.engine.runner.encoder_passes
+    heard = [{"features": features(seed)} for seed in (1, 1, 2)]
+    outputs = whisper.generate(heard, GREEDY)
+    assert whisper.engine.runner.encoder_passes == before + 2
+    for output, seed in zip(outputs, (1, 1, 2), strict=True):
+        assert output.token_ids == reference_tokens(reference("whisper"), features(seed), 20)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("text", "encoder reads audio"),
+        ({"audio": "x.wav"}, "audio must be an array of 1 dimension"),
+        ({"audio": [[0.0]]}, "audio must be an array of 1 dimension"),
+        ({"audio": [float("nan")]}, "finite"),
+        ({"audio": ([0.0], 8000)}, "resample it to 16000"),
+        ({"audio": np.zeros(7000)}, "0.4 seconds and the encoder reads at most 0.4; cut it"),
+        ({"features": np.zeros((5, 4))}, "give 6 mel bins of 1 to 40 frames"),
+        ({"features": np.zeros((6, 41))}, "give 6 mel bins of 1 to 40 frames"),
+    ],
+)
+def test_bad_audio_gets_a_sentence(prompt: Any, message: str, whisper: LLM) -> None:
+    with pytest.raises(RequestError, match=message):
+        whisper.generate(prompt, GREEDY)
 
 
 @pytest.mark.parametrize(

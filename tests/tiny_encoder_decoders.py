@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 
 from tiny_checkpoint import tiny_tokenizer
 
@@ -125,8 +125,15 @@ def reference_tokens(
     model: PreTrainedModel, source: Sequence[int] | np.ndarray, count: int, **settings: Any
 ) -> list[int]:
     """What transformers' greedy ``generate`` says, the start token left out."""
-    said = model.generate(
-        **inputs_of(model, source), max_new_tokens=count, do_sample=False, num_beams=1, use_cache=False, **settings
+    # Whisper has a ``generate`` of its own, which looks for languages.
+    said = GenerationMixin.generate(
+        model,
+        **inputs_of(model, source),
+        max_new_tokens=count,
+        do_sample=False,
+        num_beams=1,
+        use_cache=False,
+        **settings,
     )
     tokens: list[int] = said[0].tolist()
     return tokens[1:]

@@ -36,6 +36,7 @@ class SequenceStats:
     """Counts and times of one sequence; seconds are wall time."""
 
     prompt_tokens: int = 0
+    """Positions of what an encoder reads included."""
     tokens: int = 0
     """Output tokens, an end-of-sequence token included."""
     rounds: int = 0

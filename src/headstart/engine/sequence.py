@@ -143,7 +143,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :])
-        self.stats.prompt_tokens = self.prompt_length
+        self.stats.prompt_tokens = self.prompt_length + (0 if self.source is None else self.source.positions)
 
     @property
     def output(self) -> list[int]:
