@@ -14,7 +14,7 @@ from torch import Tensor
 from headstart.backend import Backend, EncoderBackend
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.passes import IntArray, PassBatch, RowInputs, TapStates, path_lengths
+from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
 from headstart.stretch import RoundRecord, Stretches, StretchLimits, StretchPart
 
 BLOCK_SIZE = 32
@@ -150,6 +150,11 @@ class ModelRunner:
         memory.computed = True
         self.encoder_passes += 1
         return True
+
+    @property
+    def trial_source(self) -> EncoderInput | None:
+        """What sequences read of which nothing but the time is wanted; None: the model has no encoder."""
+        return None if self.backend.config.encoder is None else EncoderInput((0,) * BLOCK_SIZE)
 
     @property
     def runs_stretches(self) -> bool:

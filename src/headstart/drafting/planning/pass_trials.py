@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from headstart.passes import EncoderInput
 from headstart.runner import ModelRunner, Span, Wanted
 
 _ROWS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48)
@@ -15,8 +14,6 @@ _CONTEXT, _LEAST_CONTEXT = 1024, 256
 """Tokens of a context that is tried, and the fewest that tell anything."""
 _MANY, _REPEATS = 12, 3
 """Rows of the larger of its passes, and how often each is timed."""
-_SOURCE = 32
-"""Positions of an encoder memory that its rows read, where the target has an encoder; nothing is computed for them."""
 _SCRATCH = -1
 """A sequence of this id takes the rows; requests count from 0."""
 
@@ -26,13 +23,13 @@ def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
 
     Nothing is committed, and the cache is left as it was.
     """
-    room = runner.cache.num_free_tokens - _SOURCE * (_source(runner) is not None)
+    room = runner.cache.num_free_tokens - _memory_tokens(runner)
     sizes = [rows for rows in _ROWS if rows <= min(room, _positions(runner))]
     if not sizes:
         return []
     began = time.perf_counter()
     tried: list[tuple[int, float]] = []
-    runner.cache.add(_SCRATCH, source=_source(runner))
+    runner.cache.add(_SCRATCH, source=runner.trial_source)
     try:
         # The first one touches weights and cache blocks that may not have been read yet: it tells nothing.
         _pass(runner, sizes[-1])
@@ -53,12 +50,12 @@ def try_context(runner: ModelRunner) -> float:
 
     The context's keys and values are what the cache holds there; nothing is computed for them.
     """
-    room = (runner.cache.num_free_tokens - _SOURCE - _MANY) // 2
+    room = (runner.cache.num_free_tokens - _memory_tokens(runner) - _MANY) // 2
     length = min(_CONTEXT, room, _positions(runner) - _MANY)
     if length < _LEAST_CONTEXT:
         return 0.0
     taken: dict[tuple[int, int], list[float]] = {}
-    runner.cache.add(_SCRATCH, source=_source(runner))
+    runner.cache.add(_SCRATCH, source=runner.trial_source)
     try:
         for context in (0, length):
             with runner.cache.reserve({_SCRATCH: context}):
@@ -77,8 +74,8 @@ def try_context(runner: ModelRunner) -> float:
     return max(0.0, beyond[1] - beyond[0]) / ((_MANY - 1) * length)
 
 
-def _source(runner: ModelRunner) -> EncoderInput | None:
-    return None if runner.backend.config.encoder is None else EncoderInput((0,) * _SOURCE)
+def _memory_tokens(runner: ModelRunner) -> int:
+    return runner.cache.memory_blocks_needed(runner.trial_source) * runner.cache.block_size
 
 
 def _positions(runner: ModelRunner) -> int:
