@@ -14,7 +14,9 @@ from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
 from headstart.heads.tables import TargetTables
-from headstart.loading import Model, create_backend, load_model, weights_dtype
+from headstart.loading import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart.models.encoder_decoder_weights import select_decoder_layers
 from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
 from headstart.runner import ModelRunner
@@ -43,8 +45,11 @@ def draft_context(
 
     def layers(chosen: Sequence[int]) -> Backend:
         _require_open(model)
-        config, weights = select_layers(*load_decoder(model.checkpoint, weights_dtype(precision)), chosen)
-        return create_backend(config, weights, precision, model.device)
+        dtype = weights_dtype(precision)
+        if model.config.encoder is not None:
+            selected = select_decoder_layers(*load_encoder_decoder(model.checkpoint, dtype), chosen)
+            return create_encoder_decoder(*selected, precision, model.device)
+        return create_backend(*select_layers(*load_decoder(model.checkpoint, dtype), chosen), precision, model.device)
 
     # Several heads may ask.
     @cache

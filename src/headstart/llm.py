@@ -15,6 +15,7 @@ from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
+from headstart.encoder_prompt import encoded_for
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -28,7 +29,7 @@ from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
 from headstart.other_names import takes_other_names
-from headstart.outline import context_length
+from headstart.outline import context_length, source_length
 from headstart.phases import phase
 from headstart.reading import Reading
 from headstart.request import (
@@ -37,7 +38,6 @@ from headstart.request import (
     Prompt,
     Sample,
     StreamPiece,
-    encoded,
     encoded_chat,
     listed,
     listed_chats,
@@ -141,7 +141,7 @@ class LLM:
         """What a request gets that leaves sampling parameters out."""
         context = context_length(target.config, max_context)
         guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
-        limits = engine_limits(context, max_batch_size, max_rows, guesses)
+        limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
         runner = ModelRunner(target.backend, cache_room(target.backend, limits, cache_tokens), prefixes=prefixes)
         if draft_tokens is not None:
@@ -297,7 +297,7 @@ class LLM:
         Raises:
             RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
         """
-        return encoded(prompt, self.get_tokenizer(), add_special_tokens)
+        return encoded_for(self.model.config, prompt, self.get_tokenizer(), add_special_tokens)
 
     def encode_chat(
         self,
@@ -311,7 +311,8 @@ class LLM:
             RequestError: the model has no chat template, or the template cannot render these messages.
         """
         model = self.model
-        return encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        chat = encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        return encoded_for(model.config, chat, model.tokenizer)
 
     def samples(
         self,
@@ -334,7 +335,8 @@ class LLM:
             )
         speculation = speculation or self.speculation
         require_lossless(self._numerics, speculation, params)
-        prompt = prompt.cut(params, self.engine.limits.max_context)
+        limits = self.engine.limits
+        prompt = prompt.cut(params, limits.max_context, limits.max_source)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
         samples = [

@@ -232,9 +232,9 @@ class Generator:
 
     def _metrics(self, generation: GenerationRequest) -> dict[str, Any]:
         """How guesses fared, if that is wanted and there is one sample whose guesses they were (as in vLLM)."""
-        if len(generation.jobs) > 1 or not generation.body.wants_spec_decode_metrics(self._settings):
+        if len(generation.samples) > 1 or not generation.body.wants_spec_decode_metrics(self._settings):
             return {}
-        counts = spec_decode_metrics(generation.jobs[0].sequence.stats)
+        counts = spec_decode_metrics(generation.samples[0].sequence.stats)
         return {} if counts is None else {"metrics": {"speculative_decoding": counts}}
 
     def _head(self, generation: GenerationRequest, reply_id: str, chunk: bool) -> dict[str, Any]:

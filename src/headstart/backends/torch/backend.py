@@ -17,7 +17,7 @@ from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
 
-_NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
+NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
@@ -78,7 +78,7 @@ class TorchBackend:
         self.dtype = dtype
         self.device = torch.device(device)
         self.kit: BackendKit = kit or TorchKit(self.device)
-        self.name = _NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
+        self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         with torch.inference_mode():
             self.decoder = Decoder(config, weights, dtype, self.device)
 
