@@ -20,8 +20,11 @@ Convert = Callable[[Tensor, ModelConfig], Tensor]
 class TensorLayout:
     """Names of a family's tensors in one kind of file, without their ending ``.weight`` or ``.bias``.
 
-    ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights``, except that
-    ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``.
+    ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights`` and of its parts,
+    except that ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``. Latent
+    attention has ``q_down`` (or ``q``), ``kv_down``, ``q_up``, ``kv_up``; experts ``router``, ``router_correction``,
+    ``expert_gate``, ``expert_up``, ``expert_down``, whose names have ``{e}`` for the expert or are those of tensors in
+    which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``.
     """
 
     embedding: str
@@ -30,11 +33,20 @@ class TensorLayout:
     layer: Mapping[str, str]
     prefix: str = ""
     """Before every name but the head's; files of the bare model leave it out."""
+    embedding_norm: str = ""
     positions: str = ""
+    first_position: int = 0
+    """Row of the table that position 0 reads (OPT)."""
     rope_factors: str = ""
     """Whole name of a table that divides the rotary frequencies, where the format has one."""
     transposed: bool = False
     """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
+    stacks_transposed: bool = False
+    """Experts that are stacked in one tensor are [in, out]."""
+    whole: frozenset[str] = frozenset()
+    """Roles whose names are whole, without an ending."""
+    without_bias: frozenset[str] = frozenset()
+    """Roles that have no bias where their layer's other parts have one."""
     convert: Mapping[str, Convert] = field(default_factory=dict)
     """role -> conversion, where the file's layout differs from the canonical one."""
     ignored: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.config import Activation, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import Activation, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_from_gguf, rope_from_hf
@@ -128,7 +128,9 @@ def _qwen2(fields: Fields) -> ModelConfig:
 def _qwen3(fields: Fields) -> ModelConfig:
     config = base_from_hf(fields, "qwen3", tied=False, default_head_dim=128)
     attention_bias = fields.flag("attention_bias", False)
-    return replace(_qwen_windows(fields, config), qk_norm=True, qkv_bias=attention_bias, output_bias=attention_bias)
+    return replace(
+        _qwen_windows(fields, config), qk_norm=HeadNorms(), qkv_bias=attention_bias, output_bias=attention_bias
+    )
 
 
 def _smollm3(fields: Fields) -> ModelConfig:
@@ -219,7 +221,7 @@ def _qwen2_gguf(fields: Fields) -> ModelConfig:
 
 
 def _qwen3_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "qwen3", qk_norm=True)
+    return base_from_gguf(fields, "qwen3", qk_norm=HeadNorms())
 
 
 def _smollm3_gguf(fields: Fields) -> ModelConfig:
