@@ -116,9 +116,6 @@ def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Opera
     if config.parallel_residual:
         read = normed if config.shared_norm else _normed(parts.mlp_norm, hidden)
         return hidden + attended + parts.channel(read)
-    if config.stream_norms:
-        hidden = _normed(parts.attention_post_norm, hidden + attended)
-        return _normed(parts.mlp_post_norm, hidden + parts.channel(hidden))
     hidden = hidden + _normed(parts.attention_post_norm, attended)
     changed = parts.channel(_normed(parts.mlp_norm, hidden))
     return hidden + _normed(parts.mlp_post_norm, changed)

@@ -141,7 +141,11 @@ class Assembly:
         shape = (heads * size,) if norms.reach == "all" else (heads, size) if norms.own else (size,)
         if not norms.learnt:
             return self._blank(shape, norms.bias)
-        name = self.prefix + self.layout.layer[role].format(i=index)
+        name = self.prefix + self.layout.layer[role]
+        if "{h}" in name:
+            of_heads = [self.fetch(f"{name.format(i=index, h=head)}.weight", (size,)) for head in range(heads)]
+            return NormWeights(_stacked(of_heads).float().view(shape))
+        name = name.format(i=index)
         weight = self._convert(role, self.fetch(f"{name}.weight", shape).float())
         bias = self._convert(role, self.fetch(f"{name}.bias", shape).float()) if norms.bias else None
         return NormWeights(weight, bias)
@@ -312,7 +316,8 @@ class Assembly:
     def _vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:
         """float32 [size], or [count, size], of a role that is no matrix."""
         name = self._name(index, role)
-        return self._convert(role, self.fetch(name, (size,) if count is None else (count, size)).float())
+        shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
+        return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
     def _name(self, index: int, role: str, expert: int = 0) -> str:
         name = self.prefix + self.layout.layer[role].format(i=index, e=expert)

@@ -72,6 +72,8 @@ class Alibi:
 
     slopes: tuple[float, ...]
     """[head] what is taken off a score for every token of distance."""
+    scale: float = 1.0
+    """Of what is taken off."""
     coarse: bool = False
     """Slopes and their products with positions are rounded to bf16, as Falcon's are."""
 
@@ -180,8 +182,8 @@ class ModelConfig:
     """False: layers read the stream as it is (OLMo 2)."""
     post_norms: bool = False
     """Norms on the attention's and the MLP's output too (Gemma 2 and 3)."""
-    stream_norms: bool = False
-    """These norms are of the stream with the output added (GPT-1)."""
+    post_norm_scale: float = 1.0
+    """Put into these norms' weights when a checkpoint is read (HyperCLOVA X)."""
     embedding_norm: bool = False
     """A norm of the embedding (BLOOM)."""
     learned_positions: bool = False

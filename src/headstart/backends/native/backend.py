@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
     if lacking := _lacking(config):
-        return f"it has no {lacking}"
+        return f"PyTorch alone has {lacking}"
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
     if config.num_heads % config.num_kv_heads:
@@ -53,12 +53,11 @@ def _lacking(config: ModelConfig) -> str | None:
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,
         "queries that grow with their position": config.query_growth is not None,
-        "limit of queries, keys and values": config.qkv_clip is not None,
-        "norms of heads but RMS norms that they share": norms is not None and norms != HeadNorms(),
+        "a limit of queries, keys and values": config.qkv_clip is not None,
+        "norms of heads of this kind": norms is not None and norms != HeadNorms(),
         "layers without norms of their input": not config.pre_norms,
-        "norm that attention and MLP share": config.shared_norm,
-        "norms of the stream with a layer's output": config.stream_norms,
-        "norm of the embedding": config.embedding_norm,
+        "a norm that attention and MLP share": config.shared_norm,
+        "a norm of the embedding": config.embedding_norm,
     }
     return next((need for need, is_so in needs.items() if is_so), None)
 

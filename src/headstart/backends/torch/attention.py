@@ -213,8 +213,8 @@ def _alibi_bias(alibi: Alibi, rows: NDArray[np.int32], keys: NDArray[np.int64]) 
     if alibi.coarse:
         slopes = slopes.bfloat16()
         of_rows, of_keys = ((slopes * each.bfloat16()).float() for each in (of_rows, of_keys))
-        return of_keys[:, :, None, :] - of_rows[:, :, :, None]
-    return slopes[..., None] * (of_keys[:, :, None, :] - of_rows[:, :, :, None])
+        return (of_keys[:, :, None, :] - of_rows[:, :, :, None]) * alibi.scale
+    return slopes[..., None] * alibi.scale * (of_keys[:, :, None, :] - of_rows[:, :, :, None])
 
 
 def attend(

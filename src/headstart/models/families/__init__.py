@@ -8,7 +8,20 @@ from typing import Any
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
-from headstart.models.families import gemma, gpt, granite, llama, phi
+from headstart.models.families import (
+    alibi,
+    cohere,
+    gemma,
+    glm,
+    gpt,
+    gpt_kin,
+    granite,
+    kin,
+    layer_normed,
+    llama,
+    olmo,
+    phi,
+)
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.rope import reach
@@ -19,11 +32,18 @@ FAMILIES: tuple[Family, ...] = (
     *granite.FAMILIES,
     *gemma.FAMILIES,
     *gpt.FAMILIES,
+    *kin.FAMILIES,
+    *olmo.FAMILIES,
+    *cohere.FAMILIES,
+    *glm.FAMILIES,
+    *layer_normed.FAMILIES,
+    *gpt_kin.FAMILIES,
+    *alibi.FAMILIES,
 )
 
 _BY_NAME = {family.name: family for family in FAMILIES}
-_BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
-_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
+_BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES if family.model_type}
+_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES) if family.architecture}
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -56,8 +76,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
     fields = Fields(metadata, source, f"{architecture}.")
     fields.refuse("attention.causal", False, because="an encoder's attention")
+    assert family.gguf is not None
     config = family.gguf(fields)
-    layout = family.gguf_layout
+    layout = tensor_layout(config, "gguf")
     return _checked(
         replace(
             config,
@@ -82,11 +103,14 @@ def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> boo
 
 
 def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> Family:
-    if name not in families:
-        raise CheckpointError(
-            f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(sorted(families))}."
-        )
-    return families[name]
+    if name in families:
+        return families[name]
+    kinds = {"dense": "dense decoders", "experts": "mixtures of experts"}
+    known = (
+        f"{words} ({', '.join(sorted(each for each in families if families[each].kind == kind))})"
+        for kind, words in kinds.items()
+    )
+    raise CheckpointError(f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(known)}.")
 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:

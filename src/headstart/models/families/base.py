@@ -12,6 +12,8 @@ from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields
 
 CheckpointKind = Literal["hf", "gguf"]
+FamilyKind = Literal["dense", "experts"]
+"""Whether every row goes through all weights."""
 Convert = Callable[[Tensor, ModelConfig], Tensor]
 """From a file's layout of a tensor (weight or bias) to the canonical one of ``models.weights``."""
 
@@ -45,6 +47,8 @@ class TensorLayout:
     """Experts that are stacked in one tensor are [in, out]."""
     whole: frozenset[str] = frozenset()
     """Roles whose names are whole, without an ending."""
+    scalars: frozenset[str] = frozenset()
+    """Roles whose tensors have no axis."""
     without_bias: frozenset[str] = frozenset()
     """Roles that have no bias where their layer's other parts have one."""
     convert: Mapping[str, Convert] = field(default_factory=dict)
@@ -68,13 +72,16 @@ class Family:
 
     name: str
     model_type: str
-    """``model_type`` in config.json."""
+    """``model_type`` in config.json; "": a variant that another family's description leads to."""
     architecture: str
-    """``general.architecture`` in GGUF."""
+    """``general.architecture`` in GGUF; "": there is none, or it is not read."""
     hf: Callable[[Fields], ModelConfig]
-    gguf: Callable[[Fields], ModelConfig]
+    gguf: Callable[[Fields], ModelConfig] | None
     hf_layout: TensorLayout
-    gguf_layout: TensorLayout
+    gguf_layout: TensorLayout | None
+    kind: FamilyKind = "dense"
 
     def layout(self, kind: CheckpointKind) -> TensorLayout:
-        return self.hf_layout if kind == "hf" else self.gguf_layout
+        layout = self.hf_layout if kind == "hf" else self.gguf_layout
+        assert layout is not None
+        return layout
