@@ -73,13 +73,14 @@ class Checkpoint:
         """Every tensor's shape, in torch order."""
         return self.weights.shapes()
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype; quantised blocks dequantised to float32.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, quantised blocks dequantised to float32; or the one numbered ``index`` of
+        those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self.weights.read(name)
+        return self.weights.read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; nothing is read.

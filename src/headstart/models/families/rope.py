@@ -40,6 +40,23 @@ def rope_from_hf(
     return RopeConfig(theta, dim, _scaling(scaling, fields, theta))
 
 
+def partial_rope_from_hf(
+    fields: Fields, head_dim: int, default_share: float, default_theta: float = 10_000.0
+) -> RopeConfig:
+    """The rotation of all layers of a family that rotates a share of each head, ``partial_rotary_factor``."""
+    share = rotated_share(fields, default_share)
+    return rope_from_hf(fields, int(head_dim * share), default_theta, whole_heads=False)
+
+
+def rotated_share(fields: Fields, default: float, key: str = "partial_rotary_factor") -> float:
+    """Of a head's dimensions; ``key``: what older descriptions call it."""
+    share = fields.number(key, default)
+    for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
+        if nested is not None:
+            share = nested.number("partial_rotary_factor", share)
+    return share
+
+
 def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     match kind:
