@@ -39,6 +39,8 @@ def serve(
     precision: options.Precision = enumerations.Precision.AUTO,
     numerics: options.Numerics = enumerations.Numerics.AUTO,
     device: options.Device = "cpu",
+    backend: options.Backend = enumerations.BackendChoice.AUTO,
+    trust_remote_code: options.TrustRemoteCode = False,
     drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
@@ -180,6 +182,7 @@ def serve(
     from headstart.llm import LLM
     from headstart.loading import load_model
     from headstart.models.generation_config import named_file
+    from headstart.reading import Reading
 
     keys = _keys(api_key_file)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
@@ -199,7 +202,7 @@ def serve(
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
         with phases.phase(f"Loading {model}"):
-            target = load_model(model, precision.value, revision, device)
+            target = load_model(model, precision.value, revision, device, Reading(backend.value, trust_remote_code))
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(

@@ -26,6 +26,7 @@ ACTIVATIONS: dict[str, Operation] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
 }
 
 

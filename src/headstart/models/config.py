@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+from headstart.models.encoder_decoder import EncoderConfig
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rms", "layer"]
 
 
@@ -44,7 +46,7 @@ class LayerConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer. Sizes are in elements, lengths in tokens."""
+    """A transformer's decoder, and its encoder where it has one. Sizes are in elements, lengths in tokens."""
 
     family: str
     vocab_size: int
@@ -86,6 +88,8 @@ class ModelConfig:
     tied_head: bool = True
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    encoder: EncoderConfig | None = None
+    """None: it is a decoder alone."""
     name: str = field(default="", compare=False)
     """Where it came from, for messages."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
-from headstart.models.families import config_from_gguf, config_from_hf, tensor_layout
+from headstart.models.families import config_from_gguf, config_from_hf, encoder_decoder_layout, tensor_layout
 from headstart.models.families.base import CheckpointKind, Convert, TensorLayout
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights, TensorSource
@@ -67,8 +67,13 @@ def config_of(checkpoint: Checkpoint) -> ModelConfig:
 def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
     """Whether the file holds an output head that is not the embedding. As in transformers, it is then the head,
     whatever the configuration says of ties."""
-    layout, shapes = tensor_layout(config, "hf"), checkpoint.shapes()
-    head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
+    shapes = checkpoint.shapes()
+    if config.encoder is not None:
+        names = encoder_decoder_layout(config)
+        head, tables = f"{names.head}.weight", [f"{name}.weight" for name in names.embeddings]
+    else:
+        layout = tensor_layout(config, "hf")
+        head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
     stored = [name for name in tables if name in shapes]
     if head not in shapes or not stored:
         return False
@@ -106,7 +111,7 @@ def _checked(
         return torch.empty(shape, device="meta")
 
     def read(name: str, shape: Shape) -> Tensor:
-        _require_weights(name, source.stored(name), shape)
+        require_weights(name, source.stored(name), shape)
         return source.read(name)
 
     embedding = f"{prefix}{layout.embedding}"
@@ -119,11 +124,11 @@ def _checked(
         known = name in expected or name == f"{layout.head}.weight"  # files may hold a copy of a tied head
         return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
 
-    _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
+    check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return _Assembly(config, layout, prefix, embedding, dtype, read, source), has_factors
 
 
-def _check_names(
+def check_names(
     config: ModelConfig,
     shapes: Mapping[str, Shape],
     expected: Mapping[str, Shape],
@@ -239,7 +244,7 @@ class _Assembly:
                 self._convert(role, self.fetch(f"{names[role]}.bias", (outputs,)).float())
                 for role, outputs in parts.items()
             ]
-            bias = _stacked(biases)
+            bias = stacked(biases)
         bits = max(self._stored_bits(name) for name in names.values())
         return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
 
@@ -258,7 +263,7 @@ class _Assembly:
             self.fetch(name, as_stored)
             return MatrixPart(name, outputs, read)
         stored = self.source.stored(name)
-        _require_weights(name, stored, as_stored)
+        require_weights(name, stored, as_stored)
         order = None if convert is None else self._order_of_rows(convert, outputs)
         return MatrixPart(name, outputs, read, None if transposed else stored, order)
 
@@ -287,7 +292,7 @@ class _Assembly:
         return convert(tensor, self.config) if convert is not None else tensor
 
 
-def _require_weights(name: str, stored: StoredTensor, shape: Shape) -> None:
+def require_weights(name: str, stored: StoredTensor, shape: Shape) -> None:
     if stored.shape != shape or not stored.holds_weights:
         raise CheckpointError(
             f"tensor {name!r} holds {stored.type} of shape {list(stored.shape)} instead of floating-point "
@@ -295,7 +300,7 @@ def _require_weights(name: str, stored: StoredTensor, shape: Shape) -> None:
         )
 
 
-def _stacked(tensors: list[Tensor]) -> Tensor:
+def stacked(tensors: list[Tensor]) -> Tensor:
     first, *others = tensors
     if first.is_meta:
         # Concatenating shapes alone would import all of torch's compiler, which takes seconds.

@@ -14,7 +14,7 @@ from headstart.errors import RequestError
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.foreign import refuse_foreign
+from headstart.server.refused_fields import refuse_foreign
 from headstart.server.settings import ServerSettings
 
 _SAME = (

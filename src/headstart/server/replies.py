@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from headstart.engine.outputs import Completion, SequenceStats, TokenLogprobs
-from headstart.request import Job
+from headstart.request import Sample
 from headstart.text.tokenizer import Tokenizer
 
 
@@ -31,11 +31,11 @@ def event(content: Any) -> str:
     return f"data: {to_json(content)}\n\n"
 
 
-def usage(jobs: Sequence[Job], drafter: str | None) -> dict[str, Any]:
+def usage(samples: Sequence[Sample], drafter: str | None) -> dict[str, Any]:
     """Token counts of a request, with each prompt counted once, and what speculation contributed."""
-    each = [job.sequence.stats for job in jobs]
+    each = [sample.sequence.stats for sample in samples]
     # What a prompt's other samples take over from its first was not in the cache before this request.
-    prompts = {job.prompt_index: job.sequence.stats for job in jobs if job.sample == 0}
+    prompts = {sample.prompt_index: sample.sequence.stats for sample in samples if sample.index == 0}
     prompt_tokens = sum(stats.prompt_tokens for stats in prompts.values())
     tokens = sum(stats.tokens for stats in each)
     accepted, drafted = sum(stats.accepted for stats in each), sum(stats.drafted for stats in each)

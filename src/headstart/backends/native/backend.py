@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
+    if config.encoder is not None:
+        return "which has no encoder"
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
     if config.num_heads % config.num_kv_heads:
@@ -73,6 +75,7 @@ class NativeBackend:
 
     exact_rows = True
     finds_best = True
+    opens_layers = True
 
     def __init__(
         self,

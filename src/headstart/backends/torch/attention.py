@@ -1,13 +1,13 @@
 """Attention of ragged rows over a paged cache.
 
 A pass's rows belong to sequences of different lengths and row counts. Which keys each row reads is the same in
-every layer, so gather indices and masks are made once a pass (``AttentionPlan``); a layer then only gathers and
+every layer, so gather indices and masks are made once a pass (``AttentionLayout``); a layer then only gathers and
 multiplies. Sequences are grouped so that padding, which exists in here alone, stays small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.passes import PassBatch
+from headstart.passes import IntArray, PassBatch
 
 Indices = NDArray[np.int64]
 
 FOLDED_ROWS = 64
 """Up to this many rows, the query heads that share a key-value head become rows of one product."""
+MEMORY = -1
+"""Stands for a window: the sequence's encoder memory, all of which every row sees."""
 _SHORT_CONTEXT = 256
 """Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
 
@@ -35,6 +37,8 @@ class KeyView:
     num_keys: int
     mask: Tensor | None
     """[sequence, 1, row, key] added to the scores (0 or -inf); None where every row sees every key."""
+    distances: Tensor | None = None
+    """[sequence, row, key] int64: how far before the row the key stands, where asked for; of no use where unseen."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,15 @@ class RowGroup:
     """[sequence * row] rows of the pass; None where they are all of the pass's rows in order."""
     folded: bool
     views: dict[int | None, KeyView]
-    """window -> its keys."""
+    """window, or ``MEMORY`` -> its keys."""
 
 
-class AttentionPlan:
+class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
     ``windows``: the sliding windows that occur in the model's layers (None: full attention).
     ``heads_per_kv``: query heads that share a key-value head.
+    ``with_distances``: views of windows tell how far apart rows and keys stand.
     """
 
     def __init__(
@@ -66,8 +71,10 @@ class AttentionPlan:
         heads_per_kv: int,
         dtype: torch.dtype,
         device: torch.device,
+        with_distances: bool = False,
     ) -> None:
         self._batch = batch
+        self._with_distances = with_distances
         self._block_size = block_size
         self._heads_per_kv = heads_per_kv
         self._dtype = dtype
@@ -114,6 +121,8 @@ class AttentionPlan:
         ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
         folded = num_rows <= FOLDED_ROWS
         views = {window: self._view(members, rows, ancestors, window, folded) for window in windows}
+        if self._batch.memory_lengths is not None:
+            views[MEMORY] = self._memory_view(members, num_rows, folded)
         in_order = rows.size == self._batch.num_rows and bool((rows.ravel() == np.arange(rows.size)).all())
         index = None if in_order else self._index(rows.ravel())
         return RowGroup(len(members), num_rows, index, folded, views), rows.ravel(), real.ravel()
@@ -142,16 +151,31 @@ class AttentionPlan:
             of_row = np.take_along_axis(ancestors, row_in_sequence[:, :, None], axis=1)
             visible = np.take_along_axis(of_row, new_key[:, None, :], axis=2) & (keys < totals)[:, None, :]
             visible |= (keys < cached)[:, None, :]
-        if window is not None:
+        distances = None
+        if window is not None or self._with_distances:
             new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
             new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
             key_position = np.where(keys < cached, keys, new_position)
-            visible &= self._batch.positions[rows][:, :, None] - key_position[:, None, :] < window
-        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded))
+            distances = self._batch.positions[rows][:, :, None] - key_position[:, None, :]
+            if window is not None:
+                visible &= distances < window
+        told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
+        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded), told)
 
-    def _physical(self, sequence: Indices, logical: Indices) -> Indices:
-        """Physical slots of logical ones."""
-        block = self._batch.block_tables[sequence, logical // self._block_size].astype(np.int64)
+    def _memory_view(self, members: Indices, num_rows: int, folded: bool) -> KeyView:
+        tables, lengths = self._batch.memory_tables, self._batch.memory_lengths
+        assert tables is not None
+        assert lengths is not None
+        totals = lengths[members].astype(np.int64)[:, None]
+        keys = np.arange(int(totals.max()))
+        slots = self._physical(members[:, None], np.minimum(keys, totals - 1), tables).ravel()
+        visible = np.broadcast_to((keys < totals)[:, None], (len(members), num_rows, len(keys)))
+        return KeyView(self._slots(slots, len(members)), len(keys), self._mask(visible, folded))
+
+    def _physical(self, sequence: Indices, logical: Indices, tables: IntArray | None = None) -> Indices:
+        """Physical slots of logical ones; ``tables``: others than those of the sequences' own tokens."""
+        tables = self._batch.block_tables if tables is None else tables
+        block = tables[sequence, logical // self._block_size].astype(np.int64)
         return block * self._block_size + logical % self._block_size
 
     def _slots(self, slots: Indices, num_sequences: int) -> Tensor | slice:
@@ -192,24 +216,36 @@ def _ancestors(parents: Indices, num_rows: int) -> NDArray[np.bool_]:
 def attend(
     queries: Tensor,
     cache: Tensor,
-    plan: AttentionPlan,
+    layout: AttentionLayout,
     window: int | None,
     scale: float,
     softcap: float | None,
+    masks: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """[row, head * head_dim] attention output of one layer.
 
     ``queries``: [row, head, head_dim], rotated. ``cache``: [slot, 2, kv_head, head_dim], keys and values of this
     layer, the pass's own already written. ``softcap``: scores become softcap * tanh(score / softcap) before the
-    mask (Gemma 2, section 2).
+    mask (Gemma 2, section 2). ``masks``: [group] in place of the views', with biases [sequence, head, row, key];
+    every query head has a key-value head of its own then.
     """
-    outputs = [_attend_group(queries, cache, group, window, scale, softcap) for group in plan.groups]
+    given = [group.views[window].mask for group in layout.groups] if masks is None else masks
+    outputs = [
+        _attend_group(queries, cache, group, window, scale, softcap, mask)
+        for group, mask in zip(layout.groups, given, strict=True)
+    ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return joined if plan.output_rows is None else joined.index_select(0, plan.output_rows)
+    return joined if layout.output_rows is None else joined.index_select(0, layout.output_rows)
 
 
 def _attend_group(
-    queries: Tensor, cache: Tensor, group: RowGroup, window: int | None, scale: float, softcap: float | None
+    queries: Tensor,
+    cache: Tensor,
+    group: RowGroup,
+    window: int | None,
+    scale: float,
+    softcap: float | None,
+    mask: Tensor | None,
 ) -> Tensor:
     """[sequence * row, head * head_dim]."""
     view = group.views[window]
@@ -228,10 +264,10 @@ def _attend_group(
         grid = queries.view(sequences, rows, heads, head_dim).transpose(1, 2)
     if softcap is None:
         output = F.scaled_dot_product_attention(
-            grid, keys, values, view.mask, scale=scale, enable_gqa=not group.folded and shared > 1
+            grid, keys, values, mask, scale=scale, enable_gqa=not group.folded and shared > 1
         )
     else:
-        output = _capped_attention(grid, keys, values, view.mask, scale, softcap)
+        output = _capped_attention(grid, keys, values, mask, scale, softcap)
     if group.folded:
         output = output.view(sequences, kv_heads, rows, shared, head_dim)
     return output.transpose(1, 2).reshape(sequences * rows, heads * head_dim)

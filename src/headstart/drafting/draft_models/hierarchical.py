@@ -24,6 +24,7 @@ from headstart.drafting.draft_models.draft_law import DraftLaws
 from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
+from headstart.passes import EncoderInput
 from headstart.runner import Span
 from headstart.sampling.noise import SequenceNoise, Stream
 from headstart.sampling.params import SamplingParams
@@ -68,6 +69,7 @@ class DraftedSequence:
     params: SamplingParams
     speculation: SpeculationParams
     noise: SequenceNoise
+    source: EncoderInput | None
 
 
 class HierarchicalDrafter:
@@ -151,6 +153,7 @@ class HierarchicalDrafter:
                 draft.law.transforms.params,
                 sequence.speculation,
                 sequence.noise,
+                sequence.source,
             )
             self._inner.begin(view)
         view.outer = sequence

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from headstart.drafting.base import SequenceView, SpeculationParams
 from headstart.enumerations import VerifyRule
+from headstart.passes import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -21,6 +22,7 @@ class CoupledSequence:
     params: SamplingParams
     speculation: SpeculationParams
     noise: SequenceNoise
+    source: EncoderInput | None
 
     @classmethod
     def of(cls, sequence: SequenceView) -> CoupledSequence:
@@ -32,4 +34,5 @@ class CoupledSequence:
             sequence.params,
             replace(sequence.speculation, verify=VerifyRule.COUPLED),
             sequence.noise,
+            sequence.source,
         )

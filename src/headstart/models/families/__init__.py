@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import ModelConfig
-from headstart.models.families import gemma, gpt, granite, llama, phi
+from headstart.models.families import bart, gemma, gpt, granite, llama, phi, t5, whisper
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
+from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.rope import reach
 
@@ -21,8 +22,15 @@ FAMILIES: tuple[Family, ...] = (
     *gpt.FAMILIES,
 )
 
+ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)
+
+Kind = TypeVar("Kind")
 _BY_NAME = {family.name: family for family in FAMILIES}
-_BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES}
+_ENCODER_DECODERS = {family.name: family for family in ENCODER_DECODER_FAMILIES}
+_BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
+    **{family.model_type: family for family in FAMILIES},
+    **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
+}
 _BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
 
 
@@ -76,14 +84,19 @@ def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
     return _BY_NAME[config.family].layout(kind)
 
 
+def encoder_decoder_layout(config: ModelConfig) -> EncoderDecoderLayout:
+    """The same for a model with an encoder."""
+    return _ENCODER_DECODERS[config.family].layout(config)
+
+
 def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> bool:
     names = (layout.layer[role].format(i=0) for role in roles if role in layout.layer)
     return any(f"{name}.bias" in tensors for name in names)
 
 
-def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> Family:
+def _known(families: Mapping[str, Kind], name: str, key: str, source: str) -> Kind:
     if name not in families:
-        raise CheckpointError(
+        raise UnsupportedModelError(
             f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(sorted(families))}."
         )
     return families[name]
