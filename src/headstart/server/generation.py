@@ -110,7 +110,9 @@ class Generator:
         def make_jobs() -> list[Job]:
             jobs = []
             for index, prompt in enumerate(prompts):
-                encoded = self._llm.encode(prompt, special)
+                begun = body.decoder_prompt
+                pair = prompt if begun is None else {"encoder_prompt": prompt, "decoder_prompt": begun}
+                encoded = self._llm.encode(pair, special)
                 jobs += self._llm.jobs(encoded, params, wishes, prompt_index=index, cache_salt=salt)
             return jobs
 
