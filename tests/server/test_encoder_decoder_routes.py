@@ -10,6 +10,7 @@ import pytest
 from serving import ask
 
 from headstart import LLM, SamplingParams
+from headstart.async_engine import AsyncEngine
 from headstart.loading import Model, load_model
 from tiny_encoder_decoders import START, make_model, save_model
 
@@ -57,10 +58,11 @@ def test_a_prompt_that_is_too_long_is_refused(served: Model) -> None:
 
 
 @pytest.mark.parametrize("family", ["t5", "whisper"])
-def test_a_server_starts_with_a_rehearsal(family: str, tmp_path: Path) -> None:
-    llm = LLM(save_model(make_model(family), tmp_path), "suffix", cache_tokens=512)
-
-    async def work(client: httpx.AsyncClient) -> httpx.Response:
-        return await client.get("/health")
-
-    assert ask(llm, work).status_code == 200
+def test_a_server_rehearses_with_what_the_encoder_reads(family: str, tmp_path: Path) -> None:
+    engine = AsyncEngine(LLM(save_model(make_model(family), tmp_path), "suffix", cache_tokens=512))
+    engine.start()
+    try:
+        engine.rehearse()
+    finally:
+        engine.stop()
+    assert engine.llm.engine.runner.encoder_passes == 1
