@@ -27,10 +27,7 @@ def write_tiny_model(
 
     The native pass computes it with a ``head_dim`` of 32.
     """
-    tokenizer = tiny_tokenizer()
-    tokenizer.save(str(directory / "tokenizer.json"))
-    settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}
-    _write_json(directory / "tokenizer_config.json", settings | ({"chat_template": CHAT_TEMPLATE} if chat else {}))
+    tokenizer = write_tokenizer(directory, chat)
     vocab_size = tokenizer.get_vocab_size()
     config = {
         "model_type": "llama",
@@ -53,6 +50,15 @@ def write_tiny_model(
         _weights(tokenizer, seed, HEADS * head_dim, layers), directory / "model.safetensors", metadata={"format": "pt"}
     )
     return directory
+
+
+def write_tokenizer(directory: Path, chat: bool = True) -> Tokenizer:
+    """Of bytes and special tokens, as the files of a directory."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}
+    _write_json(directory / "tokenizer_config.json", settings | ({"chat_template": CHAT_TEMPLATE} if chat else {}))
+    return tokenizer
 
 
 def tiny_tokenizer() -> Tokenizer:

@@ -21,8 +21,8 @@ class TextIndex(Protocol):
     """A growing text, and guesses of what follows it by what followed its last tokens before."""
 
     @property
-    def part(self) -> object:
-        """Its part in a stretch."""
+    def compiled(self) -> object:
+        """What guesses in a stretch (``headstart.stretch.Guesser``)."""
         ...
 
     @property
@@ -125,6 +125,10 @@ class Backend(Protocol):
 
     finds_best: bool
     """A row's best token can be had without its logits: the same as theirs."""
+
+    opens_layers: bool
+    """Its layers can be run in part, looked into below the last one, and given something else than tokens to read; so
+    that drafters can be made of them, or trained on them."""
 
     kit: BackendKit
     """What runs beside its passes."""

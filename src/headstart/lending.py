@@ -11,6 +11,7 @@ from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
 from headstart.enumerations import Precision
+from headstart.errors import ConfigError
 from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
@@ -43,6 +44,7 @@ def draft_context(
         return LoadedModel(draft.backend, draft.tokenizer)
 
     def layers(chosen: Sequence[int]) -> Backend:
+        _require_open(model)
         dtype = weights_dtype(precision)
         if model.config.encoder is not None:
             selected = select_decoder_layers(*load_encoder_decoder(model.checkpoint, dtype), chosen)
@@ -52,6 +54,7 @@ def draft_context(
     # Several heads may ask.
     @cache
     def tables() -> TargetTables:
+        _require_open(model)
         dtype = weights_dtype(model.precision)
         embedding, head = load_tables(model.checkpoint, dtype)
         read = read_matrix(embedding, dtype)
@@ -82,13 +85,23 @@ def draft_context(
     )
 
 
+def _require_open(model: Model) -> None:
+    if not model.backend.opens_layers:
+        raise ConfigError(
+            f"{model.name} is run by transformers' own code, which lends no layers or tables; use a drafter that needs "
+            "none, as suffix, ngram, or draft-model with another model."
+        )
+
+
 def identity_of(model: Model) -> TargetIdentity:
     """What heads are found by, and record of their target."""
     return TargetIdentity(target_shape(model.config), model.checkpoint.digest, model.tokenizer.fingerprint)
 
 
 def heads_for(model: Model) -> ShippedHeads:
-    """The heads that come with Headstart for a model."""
+    """The heads that come with Headstart for a model; none where its tables cannot be lent."""
+    if not model.backend.opens_layers:
+        return ShippedHeads({}, {})
     return shipped_heads(identity_of(model))
 
 

@@ -20,6 +20,7 @@ from headstart.backends.native.packed_model import Rounding
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
+from headstart.describing import Described, describe
 from headstart.enumerations import Numerics, Precision
 from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
@@ -27,8 +28,9 @@ from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
-from headstart.models.weight_loading import config_of, load_decoder
+from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
+from headstart.reading import USUAL, Reading
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
@@ -53,6 +55,8 @@ class Model:
     backend: Backend = field(repr=False)
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    notice: str = ""
+    """What a user is to know of how it is computed; nothing where Headstart's own code does."""
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -70,10 +74,12 @@ def load_model(
     precision: Precision | str = Precision.AUTO,
     revision: str | None = None,
     device: str | torch.device = "cpu",
+    reading: Reading = USUAL,
 ) -> Model:
     """Load a model by alias, directory, hub id or .gguf file.
 
-    ``device``: "cpu", or an accelerator by PyTorch's name for it, as "cuda", "cuda:1", "mps".
+    ``device``: "cpu", or an accelerator by PyTorch's name for it, as "cuda", "cuda:1", "mps". ``reading``: whose code
+    computes it, and the like.
 
     Raises:
         CheckpointError: the model is missing, damaged, or of an unknown family.
@@ -82,7 +88,7 @@ def load_model(
     parse_precision(precision), parse_device(str(device))  # refused before anything is opened
     checkpoint = open_checkpoint(name, revision)
     tokenizer, template = Tokenizer.from_checkpoint(checkpoint), ChatTemplate.from_checkpoint(checkpoint)
-    return load_opened(checkpoint, tokenizer, template, precision, device)
+    return load_opened(checkpoint, tokenizer, template, precision, device, reading)
 
 
 def load_opened(
@@ -91,6 +97,7 @@ def load_opened(
     chat_template: ChatTemplate,
     precision: Precision | str = Precision.AUTO,
     device: str | torch.device = "cpu",
+    reading: Reading = USUAL,
 ) -> Model:
     """The same where everything but the weights has been read.
 
@@ -98,8 +105,13 @@ def load_opened(
         CheckpointError, ConfigError: as ``load_model``.
     """
     wanted, place = parse_precision(precision), parse_device(str(device))
-    config = config_of(checkpoint)
-    if config.encoder is None:
+    described = describe(checkpoint, reading)
+    notice = ""
+    backend: Backend
+    config = described.config
+    if described.foreign is not None:
+        backend, notice = _foreign_backend(checkpoint, described, wanted, place, reading)
+    elif config.encoder is None:
         config, weights = load_decoder(checkpoint, weights_dtype(wanted))
         backend = create_backend(config, weights, wanted, place)
     else:
@@ -113,6 +125,38 @@ def load_opened(
         backend=backend,
         tokenizer=tokenizer,
         chat_template=chat_template,
+        notice=notice,
+    )
+
+
+def _foreign_backend(
+    checkpoint: Checkpoint, described: Described, precision: Precision, device: torch.device, reading: Reading
+) -> tuple[Backend, str]:
+    """Passes by transformers' own code, and the sentence that says so.
+
+    Raises:
+        CheckpointError: the weights are damaged, or not to be decoded with.
+        ConfigError: the precision cannot be had so, or memory is short.
+    """
+    from headstart.backends.transformers.backend import load_transformers
+
+    usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
+    chosen = usual if precision is Precision.AUTO else precision
+    name = checkpoint.name
+    if chosen not in _TORCH_DTYPES:
+        raise ConfigError(
+            f"precision is {chosen.value!r}, which transformers' code, by which {name} is run, does not compute; use "
+            "bf16 or fp32."
+        )
+    dtype = _TORCH_DTYPES[chosen]
+    weights = sum(math.prod(shape) for shape in checkpoint.shapes().values())
+    require_room(weights * dtype.itemsize, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16")
+    backend = load_transformers(
+        described.foreign, described.config, checkpoint.path, dtype, device, reading.trust_remote_code
+    )
+    return backend, (
+        f"{name} ({described.config.family}) is run by transformers' own code, {backend.remark}, since "
+        f"{described.why}: as correct as Headstart's own, and slower."
     )
 
 
@@ -238,6 +282,7 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
     """
     if parse_numerics(numerics) is Numerics.EXACT and not model.backend.exact_rows:
         because = native.supports(model.config) or "this machine has none"
+        because = "transformers' code computes this model" if model.notice else because
         raise ConfigError(
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
             "floating-point numbers here."

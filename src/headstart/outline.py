@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from headstart.describing import describe
 from headstart.encoder_prompt import encoded_for
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
@@ -14,7 +15,7 @@ from headstart.loading import Model, load_opened
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.generation_config import AUTO, sampling_defaults
-from headstart.models.weight_loading import config_of
+from headstart.reading import USUAL, Reading
 from headstart.request import EncodedPrompt, Message, Prompt, encoded_chat
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.text.chat import ChatTemplate
@@ -51,9 +52,16 @@ class Outline:
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     sampling_defaults: SamplingDefaults
+    reading: Reading = USUAL
 
     @classmethod
-    def open(cls, model: str | Path, revision: str | None = None, generation_config: str | Path = AUTO) -> Self:
+    def open(
+        cls,
+        model: str | Path,
+        revision: str | None = None,
+        generation_config: str | Path = AUTO,
+        reading: Reading = USUAL,
+    ) -> Self:
         """Read everything but the weights.
 
         Raises:
@@ -62,10 +70,11 @@ class Outline:
         checkpoint = open_checkpoint(model, revision)
         return cls(
             checkpoint,
-            config_of(checkpoint),
+            describe(checkpoint, reading).config,
             Tokenizer.from_checkpoint(checkpoint),
             ChatTemplate.from_checkpoint(checkpoint),
             sampling_defaults(checkpoint, generation_config),
+            reading,
         )
 
     def load(self, precision: Precision | str = Precision.AUTO, device: str = "cpu") -> Model:
@@ -74,7 +83,7 @@ class Outline:
         Raises:
             CheckpointError, ConfigError: as ``load_model``.
         """
-        return load_opened(self.checkpoint, self.tokenizer, self.chat_template, precision, device)
+        return load_opened(self.checkpoint, self.tokenizer, self.chat_template, precision, device, self.reading)
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """As ``LLM.encode``."""

@@ -8,7 +8,7 @@ its own ``KVStorage``. Integer tables are NumPy int32, so that one set of tables
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -170,6 +170,17 @@ class PassOutput:
     logits: Tensor
     hidden: TapStates = NO_STATES
     best: IntArray | None = None
+
+
+def safe_steps(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs of slots in portions, each of which may be read whole before it is written: as if copied in order."""
+    sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
+    # Together, every source is read before any target is written: the same, unless an earlier target is a later
+    # source.
+    chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
+    step = 1 if chained else max(len(sources), 1)
+    for first in range(0, len(sources), step):
+        yield sources[first : first + step], targets[first : first + step]
 
 
 class KVStorage(Protocol):

@@ -94,18 +94,18 @@ class StreamPiece:
         return self.text
 
 
-class Job:
+class Sample:
     """A sequence and the text it has become.
 
     Args:
         model: the target.
         prompt: of the request; ``prompt_index`` is its place among the prompts of a call.
-        sample: which of the prompt's ``n`` samples this is.
+        index: which of the prompt's ``n`` samples this is.
         sequence_id: unique in the engine.
         seed: in [0, 2**64), resolved.
         cache_salt: only requests of the same salt share cached prefixes.
         trace: record what each round looked like.
-        constraint: limits what the output may be, and is not shared with other jobs; None: no limits.
+        constraint: limits what the output may be, and is not shared with other samples; None: no limits.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -116,7 +116,7 @@ class Job:
         model: Model,
         prompt: EncodedPrompt,
         prompt_index: int,
-        sample: int,
+        index: int,
         sequence_id: int,
         params: SamplingParams,
         seed: int,
@@ -146,7 +146,7 @@ class Job:
             speculation = replace(speculation, prediction=tuple(expected[:_LONGEST_PREDICTION]))
         self.prompt = prompt
         self.prompt_index = prompt_index
-        self.sample = sample
+        self.index = index
         self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params))
         self.sequence: Sequence = Sequence.of(
             sequence_id,
@@ -155,7 +155,7 @@ class Job:
             vocab_size=vocab_size,
             end_tokens=model.eos_token_ids,
             seed=seed,
-            sample=sample,
+            sample=index,
             kernels=model.backend.kit.rows,
             speculation=speculation,
             source=prompt.source,
@@ -186,7 +186,7 @@ class Job:
             rounds=rounds,
             prompt_logprobs=None if self._shown_tokens else self.prompt_logprobs,
             prompt_index=self.prompt_index,
-            sample=self.sample,
+            sample=self.index,
             finish_reason=sequence.finish_reason,
             completion=self.completion() if sequence.finished else None,
         )
@@ -212,7 +212,7 @@ class Job:
         sequence = self.sequence
         assert sequence.finish_reason is not None
         return Completion(
-            index=self.sample,
+            index=self.index,
             text=self._final_text(),
             token_ids=sequence.output,
             finish_reason=sequence.finish_reason,
@@ -231,7 +231,7 @@ class Job:
             self.prompt.token_ids,
             [],
             self.prompt_logprobs,
-            str(self.sequence.id - self.sample),
+            str(self.sequence.id - self.index),
             self.prompt.source_text,
             None if source is None else list(source.tokens),
         )

@@ -15,7 +15,7 @@ from headstart.backend import Backend, EncoderBackend
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
-from headstart.stretch import RoundRecord, Stretches, StretchLimits, StretchPart
+from headstart.stretch import RoundRecord, StretchDrafting, Stretches, StretchLimits
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -162,14 +162,18 @@ class ModelRunner:
         return self._stretches is not None
 
     def run_stretch(
-        self, sequence_ids: Sequence[int], roots: Sequence[int], limits: Sequence[StretchLimits], part: StretchPart
+        self,
+        sequence_ids: Sequence[int],
+        roots: Sequence[int],
+        limits: Sequence[StretchLimits],
+        drafting: StretchDrafting,
     ) -> list[RoundRecord]:
         """Rounds of these sequences, each after its token of ``roots`` (see ``Stretches``). The caller holds a
         reservation of the cache for ``limits.rows``, and commits what it keeps of the rows, which stand in order."""
         assert self._stretches is not None
         cache = self.cache
         cached = [cache.length(sequence_id) for sequence_id in sequence_ids]
-        rounds = self._stretches.run(cache.storage, cache.block_tables(sequence_ids), cached, roots, limits, part)
+        rounds = self._stretches.run(cache.storage, cache.block_tables(sequence_ids), cached, roots, limits, drafting)
         self.passes += len(rounds)
         return rounds
 

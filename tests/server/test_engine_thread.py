@@ -177,14 +177,14 @@ def test_a_thread_that_is_stopped_cuts_off_what_is_in_progress(llm: LLM) -> None
     engine.start()
 
     async def cut_off() -> StreamPiece:
-        jobs = llm.jobs(llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
-        answer = await engine.submit(jobs)
+        samples = llm.samples(llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
+        answer = await engine.submit(samples)
         pieces = aiter(answer)
         last = await anext(pieces)
         await asyncio.to_thread(engine.stop)
         async for piece in pieces:
             last = piece
-        assert 0 < jobs[0].sequence.num_output < 400
+        assert 0 < samples[0].sequence.num_output < 400
         return last
 
     completion = asyncio.run(cut_off()).completion

@@ -12,6 +12,7 @@ import typer
 from headstart import enumerations
 from headstart.drafting.options import option_value, parse_drafter
 from headstart.errors import RequestError
+from headstart.reading import USUAL, Reading
 
 if TYPE_CHECKING:
     from headstart.cli.progress import Activity
@@ -86,6 +87,7 @@ class Asked:
     generation_config: str = "auto"
     max_context: int | None = None
     device: str = "cpu"
+    reading: Reading = USUAL
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else ``LLM`` takes."""
 
@@ -107,7 +109,7 @@ class Asked:
         speculation = self.guessing.params()
         self.guessing.chosen()
         parse_precision(self.precision)
-        outline = Outline.open(self.model, self.revision, self.generation_config)
+        outline = Outline.open(self.model, self.revision, self.generation_config, self.reading)
         params = outline.sampling_defaults.params(self.sampling, {"max_tokens": MAX_TOKENS})
         params.check_vocabulary(outline.config.vocab_size)
         require_lossless(parse_numerics(self.numerics), speculation, params)

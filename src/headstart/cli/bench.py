@@ -159,7 +159,7 @@ def bench(
                 left = max(budget - (time.perf_counter() - began), 0.0)
                 able = len(listed) - len(runs.skipped)
                 extent = fit(chosen, pace, able, left, max_tokens=max_tokens, repeats=repeats)
-                interruption.plan(extent.turns)
+                interruption.expect(extent.turns)
                 most_repeats = repeats or MOST_REPEATS
                 activity.end_within(left)
                 activity.announce(
@@ -174,7 +174,7 @@ def bench(
                 max_tokens=extent.max_tokens,
                 seconds=left,
             )
-            interruption.plan(max(extent.turns, runs.turns))
+            interruption.expect(max(extent.turns, runs.turns))
 
     record = measurement_record(
         where,

@@ -120,7 +120,7 @@ def bench_serve(
         raise ConfigError("--concurrency and --rates are both empty; name a load.")
     if drafter in ("none", OFF):
         raise ConfigError(f"--drafter is {drafter!r}; name one that guesses, to compare with none.")
-    key = None if api_key_file is None else _first_key(api_key_file)
+    key = None if api_key_file is None else options.first_key(api_key_file)
     questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
     fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
     where = Origin(computes_here=url is None)
@@ -192,18 +192,6 @@ def _numbers(option: str, text: str, whole: bool = False) -> list[float]:
             kind = "whole numbers" if whole else "numbers"
             raise ConfigError(f"{option} holds {part!r}; give {kind} above 0 (up to 10000), by commas.")
     return numbers
-
-
-def _first_key(path: Path) -> str:
-    from headstart.server.access import read_keys
-
-    try:
-        keys = read_keys(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file is {path}, which cannot be read: {error}.") from error
-    if not keys:
-        raise ConfigError(f"--api-key-file is {path}, which holds no key.")
-    return keys[0]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from headstart.cli.options import FREE_DRAFTERS, OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.errors import HeadstartError, RequestError, closest
 from headstart.models.aliases import DEFAULT_MODEL
+from headstart.reading import Reading
 
 if TYPE_CHECKING:
     from headstart.cli.conversing import Conversation, Told
@@ -34,6 +35,8 @@ def chat(
     precision: options.Precision = enumerations.Precision.AUTO,
     numerics: options.Numerics = enumerations.Numerics.AUTO,
     device: options.Device = "cpu",
+    backend: options.Backend = enumerations.BackendChoice.AUTO,
+    trust_remote_code: options.TrustRemoteCode = False,
     max_context: options.MaxContext = None,
     drafter: options.AskedDrafter = None,
     draft_model: options.DraftModel = None,
@@ -115,6 +118,7 @@ def chat(
         generation_config,
         max_context,
         device,
+        Reading(backend.value, trust_remote_code),
         {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
     )
     interactive = sys.stdin is not None and sys.stdin.isatty()

@@ -14,6 +14,7 @@ from headstart.cli import options
 from headstart.cli.asking import Asked, Guessing, given, refuse_if_none, token_bias, warn_of_losses
 from headstart.cli.options import OUTPUT
 from headstart.models.aliases import DEFAULT_MODEL
+from headstart.reading import Reading
 
 if TYPE_CHECKING:
     from headstart.cli.comparing import Comparator
@@ -63,6 +64,8 @@ def generate(
     precision: options.Precision = enumerations.Precision.AUTO,
     numerics: options.Numerics = enumerations.Numerics.AUTO,
     device: options.Device = "cpu",
+    backend: options.Backend = enumerations.BackendChoice.AUTO,
+    trust_remote_code: options.TrustRemoteCode = False,
     batch_size: options.BatchSize = 16,
     max_context: options.MaxContext = None,
     truncate_prompt: options.TruncatePrompt = None,
@@ -185,6 +188,7 @@ def generate(
         generation_config,
         max_context,
         device,
+        Reading(backend.value, trust_remote_code),
         {"max_batch_size": batch_size},
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,12 +26,21 @@ KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
 
 
+class SpecDecodeMetrics(StrEnum):
+    """How much each reply says of its guesses: vLLM's names, but for ``detailed``."""
+
+    NONE = "none"
+    SUMMARY = "summary"
+
+
 def serve(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
     numerics: options.Numerics = enumerations.Numerics.AUTO,
     device: options.Device = "cpu",
+    backend: options.Backend = enumerations.BackendChoice.AUTO,
+    trust_remote_code: options.TrustRemoteCode = False,
     drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
@@ -106,6 +116,15 @@ def serve(
             help="An origin whose web pages may send requests, * for any; may be repeated.", rich_help_panel=SERVER
         ),
     ] = None,
+    spec_decode_metrics: Annotated[
+        SpecDecodeMetrics,
+        typer.Option(
+            "--per-request-spec-decode-metrics",
+            help="summary: each reply with one sample has metrics.speculative_decoding, in vLLM's form (a request can "
+            'ask for it by itself: "speculation": {"metrics": true}).',
+            rich_help_panel=SERVER,
+        ),
+    ] = SpecDecodeMetrics.NONE,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Samples that may wait; further ones get status 429.", rich_help_panel=SERVER)
     ] = 64,
@@ -163,6 +182,7 @@ def serve(
     from headstart.llm import LLM
     from headstart.loading import load_model
     from headstart.models.generation_config import named_file
+    from headstart.reading import Reading
 
     keys = _keys(api_key_file)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
@@ -182,7 +202,7 @@ def serve(
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
         with phases.phase(f"Loading {model}"):
-            target = load_model(model, precision.value, revision, device)
+            target = load_model(model, precision.value, revision, device, Reading(backend.value, trust_remote_code))
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(
@@ -211,6 +231,7 @@ def serve(
         api_keys=keys,
         allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
         cors_origins=tuple(allow_origin or ()),
+        spec_decode_metrics=spec_decode_metrics is SpecDecodeMetrics.SUMMARY,
     )
     for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence()):
         typer.echo(sentence, err=True)

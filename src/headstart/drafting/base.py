@@ -10,13 +10,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.draft_tree import DraftBudget as DraftBudget
 from headstart.draft_tree import DraftTree
 from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError, meant
 from headstart.passes import NO_STATES, EncoderInput, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import StretchLimits, StretchPart
+from headstart.stretch import StretchDrafting, StretchLimits
 
 
 class SequenceView(Protocol):
@@ -101,19 +102,6 @@ class SpeculationParams:
 
 
 @dataclass(frozen=True)
-class DraftBudget:
-    """The most a drafter may propose for one sequence in one round; 0 nodes asks for the empty tree."""
-
-    nodes: int
-    depth: int
-    prompt_rows: int = 0
-    """Rows of prompts that ride in the same pass."""
-    least: float | None = None
-    """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
-    drafters that know how likely their guesses are."""
-
-
-@dataclass(frozen=True)
 class TargetSignals:
     """What a drafter needs from the target's passes; the engine asks for no more than that."""
 
@@ -170,7 +158,7 @@ class Drafter(Protocol):
     cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
     guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
     first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequences, limits)``,
-    which gives its part (``headstart.stretch.StretchPart``), or None where it must be asked round by round.
+    which gives its guessers (``headstart.stretch.StretchDrafting``), or None where it must be asked round by round.
     """
 
     @property
@@ -200,13 +188,13 @@ def offers_stretches(drafter: Drafter) -> bool:
     return hasattr(drafter, "stretch")
 
 
-def stretch_part(
+def stretch_drafting(
     drafter: Drafter, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]
-) -> StretchPart | None:
+) -> StretchDrafting | None:
     """What a drafter brings to rounds that are run at once; None: it is asked round by round."""
     offer = getattr(drafter, "stretch", None)
-    part: StretchPart | None = None if offer is None else offer(sequences, limits)
-    return part
+    drafting: StretchDrafting | None = None if offer is None else offer(sequences, limits)
+    return drafting
 
 
 def bytes_of(drafter: Drafter) -> int:

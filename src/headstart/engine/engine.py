@@ -10,7 +10,7 @@ from headstart.drafting.base import Drafter
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import Limits, Plan, make_plan, require_fit, require_source_fit, unread
+from headstart.engine.schedule import Limits, PassSchedule, require_fit, require_source_fit, schedule_pass, unread
 from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.errors import CacheError, RequestError
@@ -73,13 +73,13 @@ class Engine:
             The sequences that took part; those that finished have left the engine. Empty when idle.
         """
         self._admit()
-        plan = self._plan()
-        if plan is None:
+        schedule = self._schedule()
+        if schedule is None:
             return self._leave()
-        self._encode(plan)
-        if not self._run_stretch(plan, seconds):
-            decode_round(self.runner, self.drafters, plan)
-        took_part = [sequence for sequence, _ in (*plan.reading, *plan.decoding)]
+        self._encode(schedule)
+        if not self._run_stretch(schedule, seconds):
+            decode_round(self.runner, self.drafters, schedule)
+        took_part = [sequence for sequence, _ in (*schedule.reading, *schedule.decoding)]
         for sequence in took_part:
             if sequence.error is None:
                 self.runner.cache.publish(sequence.id, sequence.tokens)
@@ -140,9 +140,9 @@ class Engine:
                 "prompt",
             )
 
-    def _encode(self, plan: Plan) -> None:
-        """Compute the encoder memories that the plan's sequences read, where nobody has yet."""
-        for sequence, _ in (*plan.reading, *plan.decoding):
+    def _encode(self, schedule: PassSchedule) -> None:
+        """Compute the encoder memories that the schedule's sequences read, where nobody has yet."""
+        for sequence, _ in (*schedule.reading, *schedule.decoding):
             if sequence.source is not None:
                 start = time.perf_counter()
                 if self.runner.encode(sequence.id):
@@ -163,13 +163,13 @@ class Engine:
             self.drafters.begin(sequence)
             self.running.append(sequence)
 
-    def _plan(self) -> Plan | None:
+    def _schedule(self) -> PassSchedule | None:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
         while self.running:
             ready, listening = self._ready()
-            plan = make_plan(ready, self.runner.cache, self.limits, listening)
-            if plan is not None:
-                return plan
+            schedule = schedule_pass(ready, self.runner.cache, self.limits, listening)
+            if schedule is not None:
+                return schedule
             youngest = self.running[-1]
             if len(self.running) == 1:
                 youngest.finish_reason = FinishReason.LENGTH
@@ -179,14 +179,14 @@ class Engine:
             self.waiting.appendleft(youngest)
         return None
 
-    def _run_stretch(self, plan: Plan, seconds: float) -> bool:
-        """Whether the plan's sequences, where they are all that run, decoded some rounds at once."""
+    def _run_stretch(self, schedule: PassSchedule, seconds: float) -> bool:
+        """Whether the scheduled sequences, where they are all that run, decoded some rounds at once."""
         may_enter = self.waiting and len(self.running) < self.limits.max_sequences
-        if plan.reading or len(plan.decoding) < len(self.running) or may_enter:
+        if schedule.reading or len(schedule.decoding) < len(self.running) or may_enter:
             return False
         if not all([sequence.num_output for sequence in self.running]):  # a first token is waited for
             return False
-        return run_stretch(self.runner, self.drafters, plan.decoding, self.limits.max_context, seconds)
+        return run_stretch(self.runner, self.drafters, schedule.decoding, self.limits.max_context, seconds)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.

@@ -65,7 +65,7 @@ def require_source_fit(source: EncoderInput | None, limits: Limits) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class PassSchedule:
     """The work of one pass."""
 
     reading: list[tuple[Sequence, int]]
@@ -81,12 +81,12 @@ def unread(sequence: Sequence, cache: PagedCache) -> int:
     return len(sequence.tokens) - 1 - cache.length(sequence.id)
 
 
-def make_plan(
+def schedule_pass(
     sequences: Seq[Sequence],
     cache: PagedCache,
     limits: Limits,
     listening: dict[int, list[Sequence]],
-) -> Plan | None:
+) -> PassSchedule | None:
     """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
 
     Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds.
@@ -126,7 +126,7 @@ def make_plan(
     if reading:
         prompt_rows = sum(count for _, count in reading)
         budgets = [(sequence, replace(budget, prompt_rows=prompt_rows)) for sequence, budget in budgets]
-    return Plan(reading, budgets, listening) if reading or budgets else None
+    return PassSchedule(reading, budgets, listening) if reading or budgets else None
 
 
 def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:

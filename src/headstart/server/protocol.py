@@ -14,7 +14,7 @@ from headstart.errors import RequestError
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.foreign import refuse_foreign
+from headstart.server.refused_fields import refuse_foreign
 from headstart.server.settings import ServerSettings
 
 _SAME = (
@@ -60,6 +60,8 @@ class Speculation(Body):
     tree_nodes: Count | None = None
     verify: Annotated[VerifyRule, Field(strict=False)] | None = None
     off: bool = False
+    metrics: bool = False
+    """true: the reply has ``metrics.speculative_decoding``, in vLLM's form."""
 
     def params(self, otherwise: SpeculationParams) -> SpeculationParams:
         """The request's wishes; ``otherwise`` holds the defaults."""
@@ -174,6 +176,10 @@ class Generation(Body):
     @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    def wants_spec_decode_metrics(self, settings: ServerSettings) -> bool:
+        """Whether the reply says how guesses fared: where the server always does, or this request asks for it."""
+        return settings.spec_decode_metrics or (self.speculation is not None and self.speculation.metrics)
 
     def wishes(self, otherwise: SpeculationParams) -> SpeculationParams:
         """How this request is drafted; ``otherwise`` holds the defaults."""

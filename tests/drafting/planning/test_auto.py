@@ -193,7 +193,7 @@ class Oracle:
         self.target, self.length, self.price, self.clock = target, length, price, clock
         self.asked = 0
         self.right = True
-        self.least: list[float | None] = []
+        self.min_probabilities: list[float | None] = []
         self.heard: set[int] = set()
 
     def begin(self, sequence) -> None: ...
@@ -205,7 +205,7 @@ class Oracle:
 
     def propose(self, sequences, budgets) -> list[DraftTree]:
         self.asked += len(sequences)
-        self.least += [budget.least for budget in budgets]
+        self.min_probabilities += [budget.min_probability for budget in budgets]
         self.clock.now += self.price * len(sequences)
         trees = []
         for sequence, budget in zip(sequences, budgets, strict=True):
@@ -252,8 +252,8 @@ def test_drafters_hear_how_likely_a_path_must_be_to_pay_for_its_row(monkeypatch:
     for per_row in (0.02, 0.1):
         drafter, oracles = with_oracles(monkeypatch, only=(3, 0.0))
         decode(drafter, [begin(drafter)], PREDICTABLE, lambda rows, each=per_row: 1 + each * (rows - 1), 50)
-        assert oracles["only"].least[0] is None
-        lines.append(oracles["only"].least[-1])
+        assert oracles["only"].min_probabilities[0] is None
+        lines.append(oracles["only"].min_probabilities[-1])
     assert 0.025 < lines[0] < lines[1] <= 0.2
 
 

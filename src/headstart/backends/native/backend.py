@@ -75,6 +75,7 @@ class NativeBackend:
 
     exact_rows = True
     finds_best = True
+    opens_layers = True
 
     def __init__(
         self,

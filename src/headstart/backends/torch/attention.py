@@ -1,7 +1,7 @@
 """Attention of ragged rows over a paged cache.
 
 A pass's rows belong to sequences of different lengths and row counts. Which keys each row reads is the same in
-every layer, so gather indices and masks are made once a pass (``AttentionPlan``); a layer then only gathers and
+every layer, so gather indices and masks are made once a pass (``AttentionLayout``); a layer then only gathers and
 multiplies. Sequences are grouped so that padding, which exists in here alone, stays small.
 """
 
@@ -55,7 +55,7 @@ class RowGroup:
     """window, or ``MEMORY`` -> its keys."""
 
 
-class AttentionPlan:
+class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
     ``windows``: the sliding windows that occur in the model's layers (None: full attention).
@@ -216,7 +216,7 @@ def _ancestors(parents: Indices, num_rows: int) -> NDArray[np.bool_]:
 def attend(
     queries: Tensor,
     cache: Tensor,
-    plan: AttentionPlan,
+    layout: AttentionLayout,
     window: int | None,
     scale: float,
     softcap: float | None,
@@ -229,13 +229,13 @@ def attend(
     mask (Gemma 2, section 2). ``masks``: [group] in place of the views', with biases [sequence, head, row, key];
     every query head has a key-value head of its own then.
     """
-    given = [group.views[window].mask for group in plan.groups] if masks is None else masks
+    given = [group.views[window].mask for group in layout.groups] if masks is None else masks
     outputs = [
         _attend_group(queries, cache, group, window, scale, softcap, mask)
-        for group, mask in zip(plan.groups, given, strict=True)
+        for group, mask in zip(layout.groups, given, strict=True)
     ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return joined if plan.output_rows is None else joined.index_select(0, plan.output_rows)
+    return joined if layout.output_rows is None else joined.index_select(0, layout.output_rows)
 
 
 def _attend_group(

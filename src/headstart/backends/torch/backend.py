@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backend import BackendKit
-from headstart.backends.torch.attention import AttentionPlan
+from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.kit import TorchKit
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
-from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
 
 NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
@@ -37,13 +37,8 @@ class TorchStorage:
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
-        sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
-        # Together, every source is read before any target is written: the same, unless an earlier target is a later
-        # source.
-        chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
-        step = 1 if chained else max(len(sources), 1)
-        for first in range(0, len(sources), step):
-            self._copy(sources[first : first + step], targets[first : first + step])
+        for sources, targets in safe_steps(source, target):
+            self._copy(sources, targets)
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise."""
@@ -68,6 +63,7 @@ class TorchBackend:
 
     exact_rows = False
     finds_best = False
+    opens_layers = True
 
     def __init__(
         self,
@@ -112,7 +108,7 @@ class TorchBackend:
         layers = decoder.layers[:depth]
         windows = {layer.window for layer in layers}
         shared = config.num_heads // config.num_kv_heads
-        plan = AttentionPlan(batch, storage.block_size, windows, shared, self.dtype, self.device)
+        layout = AttentionLayout(batch, storage.block_size, windows, shared, self.dtype, self.device)
         positions = self._tensor(batch.positions)
         rotations = decoder.rotations(positions)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
@@ -120,7 +116,7 @@ class TorchBackend:
         for index, layer in enumerate(layers):
             if index in batch.taps:
                 taps[index] = hidden * config.tap_scale
-            hidden = layer(hidden, storage.data[index], plan, rotations)
+            hidden = layer(hidden, storage.data[index], layout, rotations)
         if depth in batch.taps:
             taps[depth] = hidden * config.tap_scale
         rows = self._tensor(batch.logit_rows)

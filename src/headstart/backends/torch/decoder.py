@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import AttentionPlan, attend
+from headstart.backends.torch.attention import AttentionLayout, attend
 from headstart.backends.torch.linear import Linear
 from headstart.layers.layer import run_layer
 from headstart.layers.rotary import Rotation
@@ -80,21 +80,23 @@ class DecoderLayer:
     def nbytes(self) -> int:
         return sum(linear.nbytes for linear in (self.qkv, self.output, self.up, self.down))
 
-    def __call__(self, hidden: Tensor, cache: Tensor, plan: AttentionPlan, rotations: Sequence[Rotation]) -> Tensor:
+    def __call__(self, hidden: Tensor, cache: Tensor, layout: AttentionLayout, rotations: Sequence[Rotation]) -> Tensor:
         """[row, hidden] -> [row, hidden]; the rows' keys and values are written to ``cache``
         [slot, 2, kv_head, head_dim]."""
-        return run_layer(self.config, self, hidden, partial(self._attend, cache=cache, plan=plan, rotations=rotations))
+        return run_layer(
+            self.config, self, hidden, partial(self._attend, cache=cache, layout=layout, rotations=rotations)
+        )
 
-    def _attend(self, heads: Tensor, cache: Tensor, plan: AttentionPlan, rotations: Sequence[Rotation]) -> Tensor:
+    def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, rotations: Sequence[Rotation]) -> Tensor:
         config = self.config
         rotated = heads[:, : config.num_heads + config.num_kv_heads]
         if self.head_norm is not None:
             self.head_norm.apply_(rotated)
         if self.rope is not None:
             rotations[self.rope].apply_(rotated)
-        cache.index_copy_(0, plan.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
+        cache.index_copy_(0, layout.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
         queries = heads[:, : config.num_heads]
-        return attend(queries, cache, plan, self.window, config.scale, config.attention_softcap)
+        return attend(queries, cache, layout, self.window, config.scale, config.attention_softcap)
 
 
 class Decoder:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headstart.backend import BackendKit
-from headstart.backends.torch.attention import MEMORY, AttentionPlan, attend
+from headstart.backends.torch.attention import MEMORY, AttentionLayout, attend
 from headstart.backends.torch.backend import NAMES, TorchStorage
 from headstart.backends.torch.decoder import Norm
 from headstart.backends.torch.encoder import Embedder, Encoder, StackMatrices, optional_norm
@@ -27,7 +27,7 @@ from headstart.models.encoder_decoder_weights import CrossWeights, EncoderDecode
 from headstart.passes import FINAL_TAP, EncoderInput, IntArray, KVStorage, PassBatch, PassOutput, TapStates
 
 Masks = Callable[[int], Sequence[Tensor] | None]
-"""Layer -> [group] masks of its attention with biases in them; None: those of the plan."""
+"""Layer -> [group] masks of its attention with biases in them; None: those of the layout."""
 
 
 class CrossMatrices:
@@ -49,6 +49,7 @@ class EncoderDecoderBackend:
 
     exact_rows = False
     finds_best = False
+    opens_layers = True
 
     def __init__(
         self,
@@ -114,8 +115,8 @@ class EncoderDecoderBackend:
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
         relative = bool(self._relative)
-        plan = AttentionPlan(batch, storage.block_size, [None], 1, self.dtype, self.device, relative)
-        masks = self._masks(plan)
+        layout = AttentionLayout(batch, storage.block_size, [None], 1, self.dtype, self.device, relative)
+        masks = self._masks(layout)
         inputs = None
         if batch.inputs is not None:
             inputs = self._tensor(batch.inputs.rows).long(), batch.inputs.values.to(self.device, self.dtype)
@@ -126,10 +127,12 @@ class EncoderDecoderBackend:
                 taps[index] = hidden
             cache = data[index]
             hidden = self._layer.attention(
-                parts, hidden, partial(self._attend, cache=cache, plan=plan, masks=masks(index))
+                parts, hidden, partial(self._attend, cache=cache, layout=layout, masks=masks(index))
             )
             hidden = self._layer.cross_attention(
-                cross, hidden, partial(attend, cache=cache, plan=plan, window=MEMORY, scale=config.scale, softcap=None)
+                cross,
+                hidden,
+                partial(attend, cache=cache, layout=layout, window=MEMORY, scale=config.scale, softcap=None),
             )
             hidden = self._layer.channel(parts, hidden)
         if depth in batch.taps:
@@ -139,13 +142,13 @@ class EncoderDecoderBackend:
         normed = self._normed(hidden.index_select(0, self._tensor(batch.logit_rows)))
         return PassOutput(self._head(normed).float(), TapStates.of({tap: taps[tap] for tap in batch.taps}))
 
-    def _attend(self, heads: Tensor, cache: Tensor, plan: AttentionPlan, masks: Sequence[Tensor] | None) -> Tensor:
+    def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, masks: Sequence[Tensor] | None) -> Tensor:
         config = self.config
         keys_values = heads[:, config.num_heads :].reshape(len(heads), 2, -1, config.head_dim)
-        cache.index_copy_(0, plan.new_slots, keys_values)
-        return attend(heads[:, : config.num_heads], cache, plan, None, config.scale, None, masks)
+        cache.index_copy_(0, layout.new_slots, keys_values)
+        return attend(heads[:, : config.num_heads], cache, layout, None, config.scale, None, masks)
 
-    def _masks(self, plan: AttentionPlan) -> Masks:
+    def _masks(self, layout: AttentionLayout) -> Masks:
         if not self._relative:
             return lambda layer: None
         made: dict[int, list[Tensor]] = {}
@@ -153,12 +156,12 @@ class EncoderDecoderBackend:
         def of_layer(layer: int) -> list[Tensor]:
             table = min(layer, len(self._relative) - 1)
             if table not in made:
-                made[table] = self._biases(self._relative[table], plan)
+                made[table] = self._biases(self._relative[table], layout)
             return made[table]
 
         return of_layer
 
-    def _biases(self, table: Tensor, plan: AttentionPlan) -> list[Tensor]:
+    def _biases(self, table: Tensor, layout: AttentionLayout) -> list[Tensor]:
         """[group] biases [sequence, head, row, key] by distance, and -inf where a row does not see a key.
 
         ``table``: [head, bucket].
@@ -167,7 +170,7 @@ class EncoderDecoderBackend:
         assert encoder is not None
         assert encoder.relative is not None
         masks = []
-        for group in plan.groups:
+        for group in layout.groups:
             view = group.views[None]
             assert view.distances is not None
             bias = table[:, distance_buckets(view.distances, encoder.relative, both_sides=False)].transpose(0, 1)

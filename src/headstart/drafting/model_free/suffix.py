@@ -30,7 +30,7 @@ from headstart.drafting.model_free.continuations import (
 )
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
-from headstart.stretch import Guesser, StretchLimits, StretchPart
+from headstart.stretch import Guesser, StretchDrafting, StretchLimits
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         )
         return index or SuffixAutomaton(options.max_depth)
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``Drafter``."""
         guessers = []
         for sequence in sequences:
@@ -165,7 +165,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
             if isinstance(text, SuffixAutomaton):
                 return None
             guessers.append((Guesser(text, partial(self._finish, sequence, text)),))
-        return StretchPart(guessers)
+        return StretchDrafting(guessers)
 
     def _finish(self, sequence: SequenceView, text: TextIndex) -> None:
         """A stretch is over. Where its last rounds do not count, the text may have gone further than the sequence."""

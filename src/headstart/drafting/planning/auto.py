@@ -30,7 +30,7 @@ from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.phases import phase
-from headstart.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 _STRANGERS = 2
 """Most sequences for which a drafter is first asked in one round: it may have their prompts to learn."""
@@ -197,8 +197,7 @@ class AutoDrafter:
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
-        least = self.costs.least_reach
-        budgets = [DraftBudget(each.nodes, each.depth, each.prompt_rows, least) for each in budgets]
+        budgets = [self.costs.budget(each) for each in budgets]
         if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
@@ -230,7 +229,7 @@ class AutoDrafter:
             else:
                 self.costs.read_prompts(outcomes[0].pass_rows, outcomes[0].pass_seconds)
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``Drafter``."""
         followed = [self._followed[sequence.id] for sequence in sequences]
         if len(followed) < len(self._followed):
@@ -253,7 +252,7 @@ class AutoDrafter:
             planned.learn(rounds)
             self._merits = credits_of(self._members)
 
-        return StretchPart(planned.guessers, planned.cut(credits_of([lane.member for lane in lanes])), learn)
+        return StretchDrafting(planned.guessers, planned.cut(credits_of([lane.member for lane in lanes])), learn)
 
     def end(self, sequence_id: int) -> None:
         if self._followed.pop(sequence_id, None) is not None:

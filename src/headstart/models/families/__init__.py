@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import ModelConfig
 from headstart.models.families import bart, gemma, gpt, granite, llama, phi, t5, whisper
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
@@ -96,7 +96,7 @@ def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> boo
 
 def _known(families: Mapping[str, Kind], name: str, key: str, source: str) -> Kind:
     if name not in families:
-        raise CheckpointError(
+        raise UnsupportedModelError(
             f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(sorted(families))}."
         )
     return families[name]

@@ -9,9 +9,9 @@ import pytest
 import torch
 from head_cases import HIDDEN, TARGET
 
-from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary, context_vocabulary
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.tables import TargetTables
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary, text_vocabulary
 from mapped_heads import map_rows, output_rows
 
 VOCAB, DRAFT_VOCAB = 90, 50
@@ -31,8 +31,8 @@ def mapped_head(norm_output: bool = True) -> EagleHead:
     return head
 
 
-def vocabulary_of(head: EagleHead) -> ContextVocabulary:
-    vocabulary = context_vocabulary(head, TABLES, VOCAB)
+def vocabulary_of(head: EagleHead) -> TextVocabulary:
+    vocabulary = text_vocabulary(head, TABLES, VOCAB)
     assert vocabulary is not None
     return vocabulary
 
@@ -40,7 +40,7 @@ def vocabulary_of(head: EagleHead) -> ContextVocabulary:
 @pytest.mark.parametrize("norm_output", [True, False])
 def test_logits_are_those_that_the_head_would_have(norm_output: bool) -> None:
     head = mapped_head(norm_output)
-    tokens = ContextTokens(vocabulary_of(head), 20)
+    tokens = TextTokens(vocabulary_of(head), 20)
     tokens.read([0, 5, 9, 17, 80])
     assert tokens.tokens.tolist() == [5, 17, 80]
     output = torch.randn(3, HIDDEN, generator=torch.Generator().manual_seed(1))
@@ -50,7 +50,7 @@ def test_logits_are_those_that_the_head_would_have(norm_output: bool) -> None:
     mapped = torch.linalg.lstsq(ROWS[IDS], head.lm_head.weight * head.norm.weight, driver="gelsd").solution
     with torch.no_grad():
         whole.lm_head.weight.copy_(ROWS @ mapped / head.norm.weight)
-        wanted = whole.logits(output)[:, [5, 17, 80]] + ContextVocabulary.bias
+        wanted = whole.logits(output)[:, [5, 17, 80]] + TextVocabulary.bias
         found = tokens.logits(head.feed_back(output), None if norm_output else head.config.norm_eps)
     torch.testing.assert_close(found, wanted, rtol=0.02, atol=0.05)
 
@@ -60,16 +60,16 @@ def test_heads_whose_rows_are_no_map_of_the_targets_say_what_they_can() -> None:
     assert vocabulary_of(head).explained > 0.99
     with torch.no_grad():
         head.lm_head.weight.copy_(torch.randn(DRAFT_VOCAB, HIDDEN, generator=torch.Generator().manual_seed(8)))
-    assert context_vocabulary(head, TABLES, VOCAB) is None
+    assert text_vocabulary(head, TABLES, VOCAB) is None
 
 
 def test_heads_that_say_every_token_lack_none() -> None:
     head = EagleHead(eagle_config(replace(TARGET, vocab_size=VOCAB), "eagle3"))
-    assert context_vocabulary(head, TABLES, VOCAB) is None
+    assert text_vocabulary(head, TABLES, VOCAB) is None
 
 
 def test_padding_of_the_tables_is_no_token() -> None:
-    vocabulary = context_vocabulary(mapped_head(), TABLES, VOCAB - 1)
+    vocabulary = text_vocabulary(mapped_head(), TABLES, VOCAB - 1)
     assert vocabulary is not None
     assert not vocabulary.lacks[VOCAB - 1]
     assert vocabulary.lacks[VOCAB - 2]
@@ -78,7 +78,7 @@ def test_padding_of_the_tables_is_no_token() -> None:
 def test_a_text_that_grows_is_known_like_one_that_is_whole() -> None:
     text = np.random.default_rng(0).integers(0, VOCAB, 60).tolist()
     vocabulary = vocabulary_of(mapped_head())
-    whole, grown = ContextTokens(vocabulary, 40), ContextTokens(vocabulary, 40)
+    whole, grown = TextTokens(vocabulary, 40), TextTokens(vocabulary, 40)
     for end in range(1, len(text) + 1):
         grown.read(text[:end])
     whole.read(text)
@@ -91,7 +91,7 @@ def test_a_text_that_grows_is_known_like_one_that_is_whole() -> None:
 
 def test_of_a_long_text_the_last_tokens_are_known_and_as_many_that_follow() -> None:
     lacking = [token for token in range(VOCAB) if token % 9 >= 5]
-    tokens = ContextTokens(vocabulary_of(mapped_head()), 3)
+    tokens = TextTokens(vocabulary_of(mapped_head()), 3)
     tokens.read([*lacking[:10], lacking[0], 1, 2])
     assert tokens.tokens.tolist() == [*lacking[8:10], lacking[0]]
     tokens.read([*lacking[:10], lacking[0], 1, 2, lacking[0], *lacking[1:8]])
@@ -100,7 +100,7 @@ def test_of_a_long_text_the_last_tokens_are_known_and_as_many_that_follow() -> N
 
 
 def test_room_is_made_behind_what_is_known() -> None:
-    tokens = ContextTokens(vocabulary_of(mapped_head()), 20)
+    tokens = TextTokens(vocabulary_of(mapped_head()), 20)
     tokens.read([5, 6])
     rows = tokens.rows.clone()
     assert tokens.reserve(7) == 9
@@ -112,5 +112,5 @@ def test_room_is_made_behind_what_is_known() -> None:
 
 def test_a_table_of_the_targets_own_is_not_counted_twice() -> None:
     tied, head = ROWS.bfloat16(), mapped_head()
-    with_own = ContextVocabulary(head, TargetTables(torch.zeros_like(tied), tied), VOCAB)
-    assert with_own.nbytes - ContextVocabulary(head, TargetTables(tied, tied), VOCAB).nbytes == tied.nbytes
+    with_own = TextVocabulary(head, TargetTables(torch.zeros_like(tied), tied), VOCAB)
+    assert with_own.nbytes - TextVocabulary(head, TargetTables(tied, tied), VOCAB).nbytes == tied.nbytes

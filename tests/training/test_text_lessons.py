@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 from training_toys import packs, tables, target
 
-from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.rotary import RotaryTable
 from headstart.training import losses
-from headstart.training.context_lessons import BatchContext, ContextLessons
 from headstart.training.eagle_objective import EagleObjective, _Unrolled
 from headstart.training.losses import ROW_LOSSES
 from headstart.training.objective import Chains, StepLosses, Teacher
 from headstart.training.states import Batch, TargetStates
+from headstart.training.text_lessons import BatchTextTokens, TextLessons
 
 VOCAB = target().config.vocab_size
 IDS = torch.arange(VOCAB)[torch.arange(VOCAB) % 3 > 0]
@@ -38,41 +38,41 @@ def batch_for(head: EagleHead) -> Batch:
     return TargetStates(target().backend, tables().head, head.config.taps, 0).batch(packs()[:2])
 
 
-def context_of(head: EagleHead, batch: Batch) -> BatchContext:
-    return ContextLessons(head, tables(), IDS).of(batch)
+def text_tokens_of(head: EagleHead, batch: Batch) -> BatchTextTokens:
+    return TextLessons(head, tables(), IDS).of(batch)
 
 
 def test_tokens_count_from_where_their_document_holds_them() -> None:
     head = reduced_head()
     batch = batch_for(head)
-    context = context_of(head, batch)
+    text_tokens = text_tokens_of(head, batch)
     has = set(IDS.tolist())
     real = batch.documents >= 0
-    assert context.ids.tolist() == sorted({*batch.tokens[real].tolist()} - has)
+    assert text_tokens.ids.tolist() == sorted({*batch.tokens[real].tolist()} - has)
     said: set[tuple[int, int]] = set()
     for pack in range(len(batch.tokens)):
         for place in range(batch.tokens.shape[1]):
             document = int(batch.documents[pack, place])
             if document >= 0:
                 said.add((document, int(batch.tokens[pack, place])))
-                wanted = [(document, token) in said for token in context.ids.tolist()]
-                assert context.seen[pack, place].tolist() == wanted
-    tokens = torch.full_like(batch.tokens, int(context.ids[0]))
-    assert torch.equal(context.holds(tokens[real], real), context.seen[..., 0][real])
-    assert not context.holds(torch.full_like(batch.tokens, int(IDS[0]))[real], real).any()
+                wanted = [(document, token) in said for token in text_tokens.ids.tolist()]
+                assert text_tokens.seen[pack, place].tolist() == wanted
+    tokens = torch.full_like(batch.tokens, int(text_tokens.ids[0]))
+    assert torch.equal(text_tokens.holds(tokens[real], real), text_tokens.seen[..., 0][real])
+    assert not text_tokens.holds(torch.full_like(batch.tokens, int(IDS[0]))[real], real).any()
 
 
 @pytest.mark.parametrize("norm_output", [True, False])
 def test_its_rows_and_logits_are_those_of_a_draft(norm_output: bool) -> None:
     head = reduced_head(norm_output)
-    context = context_of(head, batch_for(head))
-    drafting = ContextTokens(ContextVocabulary(head, tables(), VOCAB), len(context.ids))
-    drafting.read(context.ids.tolist())
-    torch.testing.assert_close(context.rows, drafting.rows.float(), rtol=0.02, atol=0.02)
+    text_tokens = text_tokens_of(head, batch_for(head))
+    drafting = TextTokens(TextVocabulary(head, tables(), VOCAB), len(text_tokens.ids))
+    drafting.read(text_tokens.ids.tolist())
+    torch.testing.assert_close(text_tokens.rows, drafting.rows.float(), rtol=0.02, atol=0.02)
     output = torch.randn(3, head.config.hidden_size, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         wanted = drafting.logits(head.feed_back(output), None if norm_output else head.config.norm_eps)
-        torch.testing.assert_close(context.logits(output), wanted, rtol=0.02, atol=0.2)
+        torch.testing.assert_close(text_tokens.logits(output), wanted, rtol=0.02, atol=0.2)
 
 
 @pytest.mark.parametrize("name", ROW_LOSSES)
@@ -88,19 +88,21 @@ def test_the_loss_and_its_gradients_are_those_of_one_wide_row(
     parameters = [parameter for parameter in head.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(found, parameters)
 
-    context, teacher = context_of(head, batch), Teacher(tables(), IDS)
-    places = StepLosses(head, teacher, batch, name, decay, context)
+    text_tokens, teacher = text_tokens_of(head, batch), Teacher(tables(), IDS)
+    places = StepLosses(head, teacher, batch, name, decay, text_tokens)
     unrolled = _Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
-    every = torch.cat((IDS, context.ids))
+    every = torch.cat((IDS, text_tokens.ids))
     learnt, whole = 0, torch.zeros(())
     for step in range(steps):
         output = unrolled.step()
         chosen = places.places(step)
         states = output[chosen[unrolled.places]]
         normed = head.norm(states) if norm_output else F.rms_norm(states, states.shape[-1:], None, head.norm.eps)
-        more = normed @ context.made_rows.T + ContextVocabulary.bias
+        more = normed @ text_tokens.made_rows.T + TextVocabulary.bias
         ahead = torch.roll(torch.arange(batch.tokens.shape[1]), -1 - step)
-        seen = torch.cat((torch.ones(int(chosen.sum()), len(IDS), dtype=torch.bool), context.seen[:, ahead][chosen]), 1)
+        seen = torch.cat(
+            (torch.ones(int(chosen.sum()), len(IDS), dtype=torch.bool), text_tokens.seen[:, ahead][chosen]), 1
+        )
         law = F.linear(batch.final[:, ahead][chosen], tables().head[every]).masked_fill(~seen, -torch.inf).softmax(-1)
         logits = torch.cat((head.logits(states), more), dim=-1).masked_fill(~seen, -1e4)
         whole = whole + decay**step * ROW_LOSSES[name](logits, law).sum() / batch.guessed(0).sum()
@@ -112,18 +114,18 @@ def test_the_loss_and_its_gradients_are_those_of_one_wide_row(
         torch.testing.assert_close(gradient, wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_guesses_of_context_tokens_count_where_the_text_holds_them() -> None:
+def test_guesses_of_text_tokens_count_where_the_text_holds_them() -> None:
     head = reduced_head()
     batch = batch_for(head)
-    context = context_of(head, batch)
-    chains = Chains(Teacher(tables(), IDS), batch, context=context)
+    text_tokens = text_tokens_of(head, batch)
+    chains = Chains(Teacher(tables(), IDS), batch, text_tokens=text_tokens)
     favourites = torch.roll(batch.favourites, -1, 1)[chains.places]
-    token = int(favourites[torch.isin(favourites, context.ids)].mode().values)
-    column = context.ids.tolist().index(token)
-    logits = torch.zeros(len(favourites), len(IDS) + len(context.ids))
+    token = int(favourites[torch.isin(favourites, text_tokens.ids)].mode().values)
+    column = text_tokens.ids.tolist().index(token)
+    logits = torch.zeros(len(favourites), len(IDS) + len(text_tokens.ids))
     logits[:, len(IDS) + column] = 1
     chains.judge(0, logits)
-    said = context.seen[chains.places][:, column] & (favourites == token)
+    said = text_tokens.seen[chains.places][:, column] & (favourites == token)
     assert 0 < int(said.sum()) == int(chains.result().right[0])
 
 
@@ -131,9 +133,9 @@ def test_a_text_without_such_tokens_is_learnt_as_ever() -> None:
     head = reduced_head()
     batch = batch_for(head)
     only_known = replace(batch, tokens=IDS[batch.tokens % len(IDS)])
-    context = context_of(head, only_known)
-    assert context.ids.tolist() == []
-    assert context.seen.shape == (*batch.tokens.shape, 0)
+    text_tokens = text_tokens_of(head, only_known)
+    assert text_tokens.ids.tolist() == []
+    assert text_tokens.seen.shape == (*batch.tokens.shape, 0)
     objective = EagleObjective(head, tables(), IDS, steps=2)
     assert torch.isfinite(objective.loss(only_known))
     assert objective.held_out(only_known).rows == int(only_known.guessed(0).sum())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.training.pace import TIMED_STEPS, Pace, steps_within
+from headstart.training.time_budget import TIMED_STEPS, Pace, steps_within
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ _LEAST_EXPLAINED = 0.5
 """Share of the variance of rows left out that the map must explain."""
 
 
-class ContextVocabulary:
+class TextVocabulary:
     """The tokens that a head lacks, and how its output rows for them are made.
 
     Args:
@@ -74,16 +74,16 @@ class ContextVocabulary:
         return (self.table[torch.from_numpy(tokens).long()].float() @ self.map.T).bfloat16()
 
 
-class ContextTokens:
+class TextTokens:
     """What a head may say of one sequence's text beyond its vocabulary. They are in the order of the text.
 
     Args:
         most: tokens of the text as it is read first, the last ones; what follows may bring as many again.
-        rows_of: makes output rows; None: ``ContextVocabulary.rows``.
+        rows_of: makes output rows; None: ``TextVocabulary.rows``.
     """
 
     def __init__(
-        self, vocabulary: ContextVocabulary, most: int, rows_of: Callable[[IntArray], Tensor] | None = None
+        self, vocabulary: TextVocabulary, most: int, rows_of: Callable[[IntArray], Tensor] | None = None
     ) -> None:
         self.vocabulary = vocabulary
         self._most = most
@@ -152,11 +152,11 @@ class ContextTokens:
         return states @ self.rows.float().T + self.vocabulary.bias
 
 
-def context_vocabulary(head: EagleHead, tables: TargetTables, vocab_size: int) -> ContextVocabulary | None:
+def text_vocabulary(head: EagleHead, tables: TargetTables, vocab_size: int) -> TextVocabulary | None:
     """None where the head says every token, or where its rows are no linear map of the target's."""
     if not head.config.reduced:
         return None
-    vocabulary = ContextVocabulary(head, tables, vocab_size)
+    vocabulary = TextVocabulary(head, tables, vocab_size)
     return vocabulary if vocabulary.explained >= _LEAST_EXPLAINED else None
 
 

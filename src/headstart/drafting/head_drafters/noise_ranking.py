@@ -7,7 +7,7 @@ its own logits with the same noise. What is said stays a function of the target 
 guessed, so the law is the target's (docs/decisions/0024).
 
 A request whose guesses look at this noise must not have draws verified in other rounds: which rule decides would then
-depend on the noise, and the law would be biased. Drafters that rank by foresight make point masses alone.
+depend on the noise, and the law would be biased. Drafters that rank by noise make point masses alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUCLEUS = 256
 """Tokens among which top-p is looked for."""
 
 
-class Foresight:
+class NoiseRanking:
     """Turns a drafter's logits into scores whose softmax says how likely each token is to be said.
 
     Greedy requests keep their logits, the others get temperature times the position's noise on top: as the temperature

@@ -1,4 +1,4 @@
-// What the target's own noise tells about the tokens to come (drafting/head_drafters/foresight.py), in float.
+// What the target's own noise tells about the tokens to come (drafting/head_drafters/noise_ranking.py), in float.
 //
 // Guesses alone depend on it: what is said is decided in sampling.h.
 #pragma once
@@ -8,18 +8,18 @@
 
 #include "sampling.h"
 
-class Foresight {
+class NoiseRanking {
  public:
   // Puts the noise of a position on a draft's logits: `rows` of them, `stride` floats apart. Their first columns stand
-  // for the tokens `ids`, the others for those of `context`, which may be null.
-  void put(float *logits, int rows, int stride, const int32_t *ids, int vocab, const HeadstartContext *context,
+  // for the tokens `ids`, the others for those of `text_tokens`, which may be null.
+  void put(float *logits, int rows, int stride, const int32_t *ids, int vocab, const HeadstartTextTokens *text_tokens,
            const HeadstartSampling &sampling, int position) {
     HeadstartNoise noise = sampling.noise;
     noise.counter[0] = static_cast<uint32_t>(position);
     if (ids_.empty())
       for (int i = 0; i < vocab; ++i) ids_.push_back(std::max(ids[i], 0));
     ids_.resize(vocab);
-    if (context) ids_.insert(ids_.end(), context->tokens, context->tokens + context->count);
+    if (text_tokens) ids_.insert(ids_.end(), text_tokens->tokens, text_tokens->tokens + text_tokens->count);
     const int columns = static_cast<int>(ids_.size());
     words_.resize(columns), shift_.resize(columns);
     chosen_words(words_.data(), ids_.data(), columns, noise);
@@ -65,7 +65,7 @@ class Foresight {
     return m + (y * m - 0.5f) * square + static_cast<float>(exponent) * 0.69314718056f;
   }
 
-  std::vector<int64_t> ids_;  // of a head's vocabulary, which never changes, and of the last context
+  std::vector<int64_t> ids_;  // of a head's vocabulary, which never changes, and of the last text tokens
   std::vector<uint32_t> words_;
   std::vector<float> shift_;
 };

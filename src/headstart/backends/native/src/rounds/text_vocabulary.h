@@ -1,5 +1,5 @@
 // Tokens that only a sequence's text brings: their output rows, and their logits after a head's states
-// (heads/context_vocabulary.py).
+// (heads/text_vocabulary.py).
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -39,8 +39,8 @@ static inline void all_dots(const float *x, int size, int count, RowOf &&row_of,
 }
 
 // Output rows [count][hidden] of some tokens; each is the same whatever the others are.
-static inline void context_rows(const HeadstartVocabulary &vocabulary, int hidden, const int32_t *tokens, int count,
-                                Bf16 *rows) {
+static inline void text_rows(const HeadstartTextVocabulary &vocabulary, int hidden, const int32_t *tokens, int count,
+                             Bf16 *rows) {
   const size_t inputs = vocabulary.inputs;
   const auto *const table = static_cast<const Bf16 *>(vocabulary.table);
   for (int k = 0; k < hidden; ++k)
@@ -50,21 +50,21 @@ static inline void context_rows(const HeadstartVocabulary &vocabulary, int hidde
 }
 
 // A token that was said: it is known from now on, if the head lacks it.
-static inline void add_context(HeadstartContext &context, int hidden, int token) {
-  int32_t *const end = context.tokens + context.count;
-  if (!context.vocabulary->lacks[token] || context.count == context.room ||
-      std::find(context.tokens, end, token) != end)
+static inline void add_text_token(HeadstartTextTokens &text_tokens, int hidden, int token) {
+  int32_t *const end = text_tokens.tokens + text_tokens.count;
+  if (!text_tokens.vocabulary->lacks[token] || text_tokens.count == text_tokens.room ||
+      std::find(text_tokens.tokens, end, token) != end)
     return;
-  context_rows(*context.vocabulary, hidden, &token, 1,
-               static_cast<Bf16 *>(context.rows) + static_cast<size_t>(context.count) * hidden);
-  context.tokens[context.count++] = token;
+  text_rows(*text_tokens.vocabulary, hidden, &token, 1,
+            static_cast<Bf16 *>(text_tokens.rows) + static_cast<size_t>(text_tokens.count) * hidden);
+  text_tokens.tokens[text_tokens.count++] = token;
 }
 
 // Logits after `rows` states [hidden], `stride` floats between their rows. States that were not normed have an `eps`
 // for it, others 0.
-static inline void context_logits(const HeadstartContext &context, const float *states, int rows, int hidden, float eps,
-                                  float *logits, int stride) {
-  const auto *const weights = static_cast<const Bf16 *>(context.rows);
+static inline void text_logits(const HeadstartTextTokens &text_tokens, const float *states, int rows, int hidden,
+                               float eps, float *logits, int stride) {
+  const auto *const weights = static_cast<const Bf16 *>(text_tokens.rows);
   for (int row = 0; row < rows; ++row) {
     const float *const state = states + static_cast<size_t>(row) * hidden;
     float scale = 1.f;
@@ -75,7 +75,7 @@ static inline void context_logits(const HeadstartContext &context, const float *
     }
     float *const to = logits + static_cast<size_t>(row) * stride;
     all_dots(
-        state, hidden, context.count, [&](int i) { return weights + static_cast<size_t>(i) * hidden; },
-        [&](int i, float x) { to[i] = scale * x + context.vocabulary->bias; });
+        state, hidden, text_tokens.count, [&](int i) { return weights + static_cast<size_t>(i) * hidden; },
+        [&](int i, float x) { to[i] = scale * x + text_tokens.vocabulary->bias; });
   }
 }

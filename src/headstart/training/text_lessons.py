@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.heads.context_vocabulary import ContextVocabulary, RowMap, mapped_rows
 from headstart.heads.eagle import EagleHead
 from headstart.heads.tables import TargetTables
+from headstart.heads.text_vocabulary import RowMap, TextVocabulary, mapped_rows
 from headstart.training.states import Batch
 
 
-class ContextLessons:
+class TextLessons:
     """For one head with a reduced vocabulary. The map that makes rows follows the head's own as they are learnt.
 
     Args:
@@ -28,11 +28,11 @@ class ContextLessons:
         self._lacks = torch.ones(len(tables.head), dtype=torch.bool, device=ids.device)
         self._lacks[ids] = False
 
-    def of(self, batch: Batch) -> BatchContext:
-        return BatchContext(self._head, self._table, self._map, self._lacks, batch)
+    def of(self, batch: Batch) -> BatchTextTokens:
+        return BatchTextTokens(self._head, self._table, self._map, self._lacks, batch)
 
 
-class BatchContext:
+class BatchTextTokens:
     """The tokens of a batch's documents that a head lacks.
 
     Attributes:
@@ -69,10 +69,10 @@ class BatchContext:
         return found
 
     def logits(self, output: Tensor) -> Tensor:
-        """[..., token] of a step's output, as ``ContextTokens.logits``."""
+        """[..., token] of a step's output, as ``TextTokens.logits``."""
         head = self._head
         if head.config.norm_output:
             states = head.norm(output)
         else:
             states = F.rms_norm(output.float(), output.shape[-1:], None, head.norm.eps).to(output.dtype)
-        return F.linear(states, self.rows) + ContextVocabulary.bias
+        return F.linear(states, self.rows) + TextVocabulary.bias

@@ -7,7 +7,7 @@
 #include "../api.h"
 #include "../kernels/cells.h"
 
-struct SequencePlan {
+struct SequenceLayout {
   int first_row, end_row, cached;
   int held;  // rows of a growing draft that earlier passes left behind the cached ones
   const int32_t *blocks;
@@ -32,7 +32,7 @@ struct AttentionPart {
 constexpr double kWellDealt = 1.25;
 constexpr int kPageReadEntries = 4;  // what reading a page is held to cost, in entries to multiply: an estimate
 
-class Plan {
+class PassLayout {
  public:
   // Null, or what is wrong with the pass.
   const char *build(const HeadstartPass &pass, int tokens, int pages, int layers, int positions) {
@@ -42,33 +42,34 @@ class Plan {
     positions_.resize(pass.rows);
     sequences_.clear(), path_begin_.assign(pass.rows, 0), path_.clear(), tree_span_ = 0;
     for (int s = 0; s < pass.sequences; ++s) {
-      SequencePlan plan{pass.row_starts[s],
-                        pass.row_starts[s + 1],
-                        pass.cached_lengths[s],
-                        0,
-                        pass.block_tables + static_cast<int64_t>(s) * pass.blocks_per_sequence,
-                        true};
-      if (plan.cached < 0 || plan.first_row >= plan.end_row)
+      SequenceLayout layout{pass.row_starts[s],
+                            pass.row_starts[s + 1],
+                            pass.cached_lengths[s],
+                            0,
+                            pass.block_tables + static_cast<int64_t>(s) * pass.blocks_per_sequence,
+                            true};
+      if (layout.cached < 0 || layout.first_row >= layout.end_row)
         return "a sequence has no rows or a negative cached length";
       if (pass.paths)
-        if (const char *error = take_paths(pass, plan)) return error;
-      const int blocks = ceil_div(plan.slot(plan.end_row), kPageKeys * pages_per_block_);
+        if (const char *error = take_paths(pass, layout)) return error;
+      const int blocks = ceil_div(layout.slot(layout.end_row), kPageKeys * pages_per_block_);
       if (blocks > pass.blocks_per_sequence) return "a block table is shorter than its sequence";
       for (int b = 0; b < blocks; ++b)
-        if (plan.blocks[b] < 0 || (plan.blocks[b] + 1) * pages_per_block_ > pages)
+        if (layout.blocks[b] < 0 || (layout.blocks[b] + 1) * pages_per_block_ > pages)
           return "a block table names a block outside the cache";
-      for (int row = plan.first_row; row < plan.end_row && !pass.paths; ++row) {
+      for (int row = layout.first_row; row < layout.end_row && !pass.paths; ++row) {
         const int parent = pass.parents[row];
-        if (parent >= row || (parent != -1 && parent < plan.first_row)) return "a parent does not stand before its row";
-        positions_[row] = parent < 0 ? plan.cached : positions_[parent] + 1;
+        if (parent >= row || (parent != -1 && parent < layout.first_row))
+          return "a parent does not stand before its row";
+        positions_[row] = parent < 0 ? layout.cached : positions_[parent] + 1;
         if (pass.positions && pass.positions[row] != positions_[row]) return "a position is not its parent's plus one";
-        plan.straight &= parent == (row == plan.first_row ? -1 : row - 1);
+        layout.straight &= parent == (row == layout.first_row ? -1 : row - 1);
       }
-      if (!plan.straight && !pass.paths) add_paths(pass, plan);
-      if (!plan.straight)
-        tree_span_ =
-            std::max(tree_span_, kPageKeys + round_up(plan.slot(plan.end_row) - plan.cached + kPageKeys, kPageKeys));
-      sequences_.push_back(plan);
+      if (!layout.straight && !pass.paths) add_paths(pass, layout);
+      if (!layout.straight)
+        tree_span_ = std::max(tree_span_,
+                              kPageKeys + round_up(layout.slot(layout.end_row) - layout.cached + kPageKeys, kPageKeys));
+      sequences_.push_back(layout);
     }
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
     for (const int32_t position : positions_)
@@ -79,17 +80,17 @@ class Plan {
   // [row] of the pass.
   const int32_t *positions() const { return positions_.data(); }
 
-  const std::vector<SequencePlan> &sequences() const { return sequences_; }
-  const SequencePlan &sequence_of(int row) const {
+  const std::vector<SequenceLayout> &sequences() const { return sequences_; }
+  const SequenceLayout &sequence_of(int row) const {
     return *std::upper_bound(sequences_.begin(), sequences_.end(), row,
-                             [](int r, const SequencePlan &s) { return r < s.end_row; });
+                             [](int r, const SequenceLayout &s) { return r < s.end_row; });
   }
   // Logical slots of a tree row's ancestors in this pass and itself, from the cached length on.
   const int32_t *path(int row) const { return path_.data() + path_begin_[row]; }
   // Most keys that a tree's rows can be scored against slot by slot (see attention.h).
   int tree_span() const { return tree_span_; }
 
-  int page(const SequencePlan &sequence, int logical_page) const {
+  int page(const SequenceLayout &sequence, int logical_page) const {
     return sequence.blocks[logical_page / pages_per_block_] * pages_per_block_ + logical_page % pages_per_block_;
   }
 
@@ -229,36 +230,36 @@ class Plan {
     return nullptr;
   }
 
-  void add_paths(const HeadstartPass &pass, const SequencePlan &plan) {
-    for (int row = plan.first_row; row < plan.end_row; ++row) {
+  void add_paths(const HeadstartPass &pass, const SequenceLayout &layout) {
+    for (int row = layout.first_row; row < layout.end_row; ++row) {
       path_begin_[row] = static_cast<int64_t>(path_.size());
-      const int depth = positions_[row] - plan.cached;
+      const int depth = positions_[row] - layout.cached;
       path_.resize(path_.size() + depth + 1);
       if (depth > 0)
         std::copy_n(path_.begin() + path_begin_[pass.parents[row]], depth, path_.begin() + path_begin_[row]);
-      path_.back() = plan.slot(row);
+      path_.back() = layout.slot(row);
     }
   }
 
   // The paths that the pass names itself, and from them how many rows of the draft are held.
-  const char *take_paths(const HeadstartPass &pass, SequencePlan &plan) {
-    plan.straight = false;
-    for (int row = plan.first_row; row < plan.end_row; ++row) {
+  const char *take_paths(const HeadstartPass &pass, SequenceLayout &layout) {
+    layout.straight = false;
+    for (int row = layout.first_row; row < layout.end_row; ++row) {
       positions_[row] = pass.positions[row];
-      const int depth = positions_[row] - plan.cached;
+      const int depth = positions_[row] - layout.cached;
       const int32_t *path = pass.paths + static_cast<int64_t>(row) * pass.path_length;
       if (depth < 0 || depth >= pass.path_length) return "a path is shorter than its row is deep";
-      if (row == plan.first_row) plan.held = path[depth] - plan.cached;
-      if (plan.held < 0 || path[depth] != plan.slot(row)) return "a path does not end with its own row";
+      if (row == layout.first_row) layout.held = path[depth] - layout.cached;
+      if (layout.held < 0 || path[depth] != layout.slot(row)) return "a path does not end with its own row";
       for (int i = 0; i < depth; ++i)
-        if (path[i] < plan.cached || path[i] >= plan.slot(row)) return "a path leads outside the draft";
+        if (path[i] < layout.cached || path[i] >= layout.slot(row)) return "a path leads outside the draft";
       path_begin_[row] = static_cast<int64_t>(path_.size());
       path_.insert(path_.end(), path, path + depth + 1);
     }
     return nullptr;
   }
 
-  std::vector<SequencePlan> sequences_;
+  std::vector<SequenceLayout> sequences_;
   std::vector<int32_t> positions_;  // [row]
   std::vector<int64_t> path_begin_;
   std::vector<int32_t> path_;
