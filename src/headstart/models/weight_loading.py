@@ -94,6 +94,10 @@ def _checked(
     source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype
 ) -> tuple[Assembly, bool]:
     """What reads a decoder whose tensors are all there, and whether it has factors of its rotary frequencies."""
+    if config.encoder is not None:
+        raise CheckpointError(
+            f"model {config.name!r} has an encoder, which cannot be used here; name a model without one."
+        )
     layout = tensor_layout(config, kind)
     shapes = source.shapes()
     bare = f"{layout.embedding}.weight"
