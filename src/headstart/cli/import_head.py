@@ -58,7 +58,7 @@ def import_(
 
         headstart import ORG/HEAD --model ./Scout --layer-numbers outputs --out heads/scout
 
-        headstart bench --model ./Llama --drafter eagle3 --draft-model heads/eagle3
+        headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
     """
     from headstart.heads.eagle import EagleHead
     from headstart.heads.importing import import_head, locate_head, stored_dtype
@@ -83,4 +83,4 @@ def import_(
         about += f", can say {loaded.config.draft_vocab_size} of {loaded.config.vocab_size} tokens"
     elif isinstance(loaded, ParallelHeads):
         about = f", {loaded.config.slots} heads"
-    typer.echo(f"{out}: {kind}{about}. Try it: headstart bench -m {model} --drafter {kind} --draft-model {out}")
+    typer.echo(f"{out}: {kind}{about}. Try it: headstart bench -m {model} --drafters {kind}:model={out}")
