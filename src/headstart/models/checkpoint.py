@@ -7,7 +7,7 @@ plain metadata, checked as far as the files alone allow.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -131,14 +131,14 @@ def _locate(name: str, revision: str | None) -> Path:
     alias = ALIASES.get(name)
     if alias is not None:
         installed = None if revision else alias.installed_file()
-        return installed or _fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
+        return installed or fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
     path = local_path(name)
     if name and exists(path):
         if revision is not None:
             raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
         return path
-    if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return _fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
+    if is_hub_id(name) and path.suffix != ".gguf":
+        return fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
     near = closest(name, ALIASES)
     raise CheckpointError(
         f"model is {name!r}, which does not exist; {f'did you mean {near!r}? Else ' if near else ''}"
@@ -146,13 +146,26 @@ def _locate(name: str, revision: str | None) -> Path:
     )
 
 
-def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:
-    """The local snapshot of a hub repository, downloaded where it is not cached yet."""
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form of a repository on the hub ("org/name")."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _HUB_FILES) -> Path:
+    """The local snapshot of a hub repository, downloaded where it is not cached yet.
+
+    Args:
+        mend: what to do if it cannot be had, as the end of a sentence.
+        files: patterns of those that are wanted.
+
+    Raises:
+        CheckpointError: there is no such repository, or it cannot be fetched.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
