@@ -62,7 +62,8 @@ def config_of(checkpoint: Checkpoint) -> ModelConfig:
 def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
     """Whether the file holds an output head that is not the embedding. As in transformers, it is then the head,
     whatever the configuration says of ties."""
-    layout, shapes = tensor_layout(config, "hf"), checkpoint.shapes()
+    shapes = checkpoint.shapes()
+    layout = tensor_layout(config, "hf").found_in(shapes)
     head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
     stored = [name for name in tables if name in shapes]
     if head not in shapes or not stored:
@@ -89,8 +90,8 @@ def _checked(
     source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype
 ) -> tuple[Assembly, bool]:
     """What reads a decoder whose tensors are all there, and whether it has factors of its rotary frequencies."""
-    layout = tensor_layout(config, kind)
     shapes = source.shapes()
+    layout = tensor_layout(config, kind).found_in(shapes)
     bare = f"{layout.embedding}.weight"
     prefix = "" if layout.prefix + bare not in shapes and bare in shapes else layout.prefix
     has_factors = bool(layout.rope_factors) and layout.rope_factors in shapes

@@ -21,6 +21,7 @@ from headstart.models.families import (
     llama,
     olmo,
     phi,
+    seeing,
 )
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
@@ -39,6 +40,7 @@ FAMILIES: tuple[Family, ...] = (
     *layer_normed.FAMILIES,
     *gpt_kin.FAMILIES,
     *alibi.FAMILIES,
+    *seeing.FAMILIES,
 )
 
 _BY_NAME = {family.name: family for family in FAMILIES}
