@@ -18,6 +18,7 @@ from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
 from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
+from headstart.models.gguf_split import SplitGguf
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
 from headstart.models.weights import TensorSource
@@ -180,7 +181,5 @@ def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GgufFile(path)
     if file.metadata.get("general.type") == "adapter":
         raise _adapter(path, "name the model's file to run it without")
-    parts = file.metadata.get("split.count", 0)
-    if parts not in (0, 1):
-        raise CheckpointError(f"{path} is one of {parts!r:.20} parts; join them with llama-gguf-split --merge first.")
-    return Checkpoint("gguf", name, path, file.metadata, file)
+    weights = file if file.metadata.get("split.count", 0) in (0, 1) else SplitGguf(file)
+    return Checkpoint("gguf", name, path, weights.metadata, weights)

@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import FileStamp, WeightsDigest, read_json, require_file
-from headstart.models.stored import StoredTensor
+from headstart.models.files import FileStamp, read_json, require_file
+from headstart.models.stored import StoredTensor, digest_of
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -93,11 +93,7 @@ class SafetensorsFiles:
 
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
-        digest = WeightsDigest()
-        for name, shard in sorted(self._home.items(), key=lambda item: item[0]):
-            tensor = shard.stored(name)
-            digest.add(name, tensor.type, tensor.shape, tensor.data.data)
-        return digest.hexdigest()
+        return digest_of({name: shard.stored(name) for name, shard in self._home.items()})
 
 
 class _Shard:
