@@ -19,7 +19,8 @@ from headstart.models.aliases import ALIASES
 from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
 from headstart.models.gguf_split import SplitGguf
-from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.pickled_files import PickledFiles, has_pickled_files
+from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
 from headstart.models.weights import TensorSource
 
@@ -34,8 +35,12 @@ _HUB_FILES = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
+    "tokenizer.model",
+    "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
+_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+"""Fetched where there is nothing better."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -142,7 +147,12 @@ def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+        if not has_safetensors(found):
+            found = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
+            )
+        return found
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
@@ -167,7 +177,9 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
         eos = read_json(generation_file).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
-    return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
+    pickled = has_pickled_files(directory) and not has_safetensors(directory)
+    weights: _Weights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
+    return Checkpoint("hf", name, directory, config, weights)
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:

@@ -58,8 +58,8 @@ class SplitGguf:
         promised = self.metadata.get("split.tensors.count")
         if promised is not None and promised != len(self._home):
             raise CheckpointError(
-                f"{paths[0]} and its other parts hold {len(self._home)} tensors instead of {promised!r:.20}; fetch them "
-                "again."
+                f"{paths[0]} and its other parts hold {len(self._home)} tensors instead of {promised!r:.20}; fetch "
+                "them again."
             )
 
     @property

@@ -135,6 +135,11 @@ class _Shard:
         return data, json.loads(data[8:base]), base
 
 
+def has_safetensors(directory: Path) -> bool:
+    """Whether a directory holds its weights so."""
+    return (directory / INDEX_FILE).exists() or (directory / SINGLE_FILE).exists()
+
+
 def _weight_map(index: Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -147,10 +152,10 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _no_weights(directory: Path) -> str:
-    if list(directory.glob("pytorch_model*.bin")) or list(directory.glob("*.pt*")):
+    if list(directory.glob("*.bin")) or list(directory.glob("*.pt*")):
         return (
-            f"{directory} holds pickled weights only, which can run code when loaded; "
-            "convert them to safetensors (save_pretrained of a current transformers writes them)."
+            f"{directory} holds pickled weights by names that transformers does not use; convert them to safetensors "
+            "(save_pretrained of transformers writes them)."
         )
     if any(directory.glob("*.safetensors")):
         return f"{directory} holds safetensors shards but no {INDEX_FILE}; fetch it, or name one file {SINGLE_FILE}."
