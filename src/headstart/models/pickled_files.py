@@ -114,8 +114,8 @@ def _load(path: Path) -> dict[str, Tensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} is damaged, or holds more than tensors, which is not loaded since it could run code; convert it to "
-            "safetensors (save_pretrained of transformers writes them)."
+            f"{path} is damaged, or holds more than tensors, which is not loaded since it could run code; convert it "
+            "to safetensors (save_pretrained of transformers writes them)."
         ) from error
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
