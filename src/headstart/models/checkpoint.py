@@ -18,7 +18,9 @@ from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
 from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
-from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.gguf_split import SplitGguf
+from headstart.models.pickled_files import PickledFiles, has_pickled_files
+from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
 from headstart.models.weights import TensorSource
 
@@ -33,6 +35,8 @@ _HUB_FILES = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
+    "tokenizer.model",
+    "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
 _OVERRIDDEN = (
@@ -45,6 +49,8 @@ _OVERRIDDEN = (
     "begin_suppress_tokens",
 )
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
+_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+"""Fetched where there is nothing better."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -165,7 +171,12 @@ def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        if files is _HUB_FILES and not has_safetensors(found):
+            found = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
+            )
+        return found
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
@@ -189,7 +200,9 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
     if generation_file.exists():
         generation = read_json(generation_file)
         config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
-    return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
+    pickled = has_pickled_files(directory) and not has_safetensors(directory)
+    weights: _Weights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
+    return Checkpoint("hf", name, directory, config, weights)
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:
@@ -203,7 +216,5 @@ def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GgufFile(path)
     if file.metadata.get("general.type") == "adapter":
         raise _adapter(path, "name the model's file to run it without")
-    parts = file.metadata.get("split.count", 0)
-    if parts not in (0, 1):
-        raise CheckpointError(f"{path} is one of {parts!r:.20} parts; join them with llama-gguf-split --merge first.")
-    return Checkpoint("gguf", name, path, file.metadata, file)
+    weights = file if file.metadata.get("split.count", 0) in (0, 1) else SplitGguf(file)
+    return Checkpoint("gguf", name, path, weights.metadata, weights)
