@@ -63,7 +63,7 @@ def test_groups_are_kept_apart_and_others_left_alone() -> None:
     assert set(chosen_nodes(sequences, [budget(2)] * 3, parents, parents, scores)) == {0, 2}
     wide = wide_budgets(sequences, [budget(12), DraftBudget(4, 4), budget(12)])
     assert [each.nodes for each in wide] == [12, 4, 12]
-    assert [each.least for each in wide] == [LEAST, None, LEAST]
+    assert [each.min_probability for each in wide] == [LEAST, None, LEAST]
 
 
 def test_scores_of_paths_add_up() -> None:

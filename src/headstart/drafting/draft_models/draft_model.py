@@ -36,7 +36,7 @@ class DraftModelDrafter:
         pass
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
-        """See ``Drafter``."""
+        """See ``Forking``."""
         self._model.fork(source.id, sequence.id)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:

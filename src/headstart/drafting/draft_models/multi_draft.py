@@ -103,7 +103,7 @@ class MultiDraftDrafter:
         pass
 
     def fork(self, source: SequenceView, sequence: SequenceView) -> None:
-        """See ``Drafter``."""
+        """See ``Forking``."""
         for model in self._models:
             model.fork(source.id, sequence.id)
 
