@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import NoOptions, check_files, parse_options
+from headstart.drafting.options import HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, meant
 
 if TYPE_CHECKING:
@@ -125,6 +125,12 @@ _BUILT_IN = {
             "uniformly random tokens: the floor that any drafter must beat",
             "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
             f"{_HERE}.model_free.trivial:RandomDrafter",
+        ),
+        DrafterInfo(
+            "synthetic",
+            "answers of before, right at chosen rates: for load tests",
+            "Headstart; vLLM's synthetic acceptance, but exact",
+            f"{_HERE}.model_free.synthetic:SyntheticDrafter",
         ),
         DrafterInfo(
             "draft-model",
@@ -246,7 +252,8 @@ def drafter_options(drafter: str | type[Any]) -> type[Any]:
     Raises:
         ConfigError: no drafter has this name, or its package cannot be imported.
     """
-    return getattr(_drafter_class(drafter), "Options", NoOptions)
+    found = _drafter_class(drafter)
+    return found.Options if isinstance(found, HasOptions) else NoOptions
 
 
 def checked_options(

@@ -18,7 +18,9 @@ from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
 from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
-from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.gguf_split import SplitGguf
+from headstart.models.pickled_files import PickledFiles, has_pickled_files
+from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
 from headstart.models.weights import TensorSource
 
@@ -33,8 +35,22 @@ _HUB_FILES = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
+    "tokenizer.model",
+    "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
+_OVERRIDDEN = (
+    "eos_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+)
+"""Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
+_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+"""Fetched where there is nothing better."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -55,21 +71,22 @@ class Checkpoint:
     path: Path
     """The directory ("hf") or file ("gguf") on disk."""
     metadata: Mapping[str, Any]
-    """"hf": ``config.json``, its ``eos_token_id`` overridden by ``generation_config.json`` where that has one (as
-    transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
+    """"hf": ``config.json``, some of its entries (``eos_token_id`` ...) overridden by ``generation_config.json`` where
+    that has them (as transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
     weights: _Weights
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape, in torch order."""
         return self.weights.shapes()
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype; quantised blocks dequantised to float32.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, quantised blocks dequantised to float32; or the one numbered ``index`` of
+        those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self.weights.read(name)
+        return self.weights.read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; nothing is read.
@@ -154,7 +171,12 @@ def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        if files is _HUB_FILES and not has_safetensors(found):
+            found = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
+            )
+        return found
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
@@ -176,10 +198,11 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
     config = read_json(directory / "config.json")
     generation_file = directory / "generation_config.json"
     if generation_file.exists():
-        eos = read_json(generation_file).get("eos_token_id")
-        if eos is not None:
-            config["eos_token_id"] = eos
-    return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
+        generation = read_json(generation_file)
+        config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
+    pickled = has_pickled_files(directory) and not has_safetensors(directory)
+    weights: _Weights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
+    return Checkpoint("hf", name, directory, config, weights)
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:
@@ -193,7 +216,5 @@ def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GgufFile(path)
     if file.metadata.get("general.type") == "adapter":
         raise _adapter(path, "name the model's file to run it without")
-    parts = file.metadata.get("split.count", 0)
-    if parts not in (0, 1):
-        raise CheckpointError(f"{path} is one of {parts!r:.20} parts; join them with llama-gguf-split --merge first.")
-    return Checkpoint("gguf", name, path, file.metadata, file)
+    weights = file if file.metadata.get("split.count", 0) in (0, 1) else SplitGguf(file)
+    return Checkpoint("gguf", name, path, weights.metadata, weights)

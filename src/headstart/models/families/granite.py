@@ -1,7 +1,7 @@
 """Granite 2 to 4, where every layer is attention and a dense MLP: Llama's layers with four factors.
 
-Sources: the configuration and modelling files of transformers (models/granite, granitemoehybrid); for GGUF llama.cpp's
-converter, which calls both "granite" and interleaves the rotary halves of q and k.
+Sources: the configuration and modelling files of transformers (models/granite, granite_swa, granitemoehybrid); for GGUF
+llama.cpp's converter, which calls both "granite" and interleaves the rotary halves of q and k.
 
 A layer adds its output times a factor. As an RMS norm does not see the scale of its input, the same is computed with
 the whole stream divided by that factor: the embedding's factor and the norms' epsilon change, no layer does. Taps show
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from headstart.errors import CheckpointError
+from headstart.errors import UnsupportedModelError
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
@@ -25,6 +25,7 @@ from headstart.models.families.llama import (
     base_from_gguf,
     base_from_hf,
     refuse_experts,
+    windows_from_hf,
 )
 
 
@@ -60,6 +61,29 @@ def _granite(fields: Fields) -> ModelConfig:
     return replace(_scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
 
 
+def _granite_swa(fields: Fields) -> ModelConfig:
+    config = _scaled_from_hf(fields, "granite_swa")
+    sliding = [i % 4 != 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
+    thetas = fields.get("layer_rope_theta")
+    thetas = [config.ropes[0].theta] * config.num_layers if thetas is None else thetas
+    if not isinstance(thetas, list) or len(thetas) != config.num_layers or not all(_is_theta(each) for each in thetas):
+        raise fields.bad("layer_rope_theta", thetas, f"{config.num_layers} numbers, 0 for a layer without positions")
+    bases = sorted({theta for theta in thetas if theta})
+    ropes = [bases.index(theta) if theta else None for theta in thetas]
+    return replace(
+        config,
+        mlp_bias=fields.flag("mlp_bias", False),
+        layers=tuple(LayerConfig(*each) for each in zip(windows, ropes, strict=True)),
+        ropes=tuple(replace(config.ropes[0], theta=float(base)) for base in bases),
+        sinks=True,
+    )
+
+
+def _is_theta(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30
+
+
 def _granite4(fields: Fields) -> ModelConfig:
     refuse_experts(fields, "num_local_experts", 8)
     config = _scaled_from_hf(fields, "granite4")
@@ -68,7 +92,7 @@ def _granite4(fields: Fields) -> ModelConfig:
     if not isinstance(kinds, list) or len(kinds) != config.num_layers:
         raise fields.bad("layer_types", kinds, f"{config.num_layers} entries")
     if any(kind not in ("attention", "full_attention") for kind in kinds):
-        raise CheckpointError(
+        raise UnsupportedModelError(
             f"{fields.source} has layers that are not attention (Mamba), which is not supported; use a Granite 4 model "
             "without 'h' in its name."
         )
@@ -111,6 +135,19 @@ _FUSED_MLP = {
 
 FAMILIES = (
     Family("granite", "granite", "granite", _granite, _granite_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+    Family(
+        "granite_swa",
+        "granite_swa",
+        "",
+        _granite_swa,
+        None,
+        replace(
+            _HF_LAYOUT,
+            layer=HF_LAYER | {"sinks": "layers.{i}.self_attn.sinks"},
+            whole=frozenset({"sinks"}),
+        ),
+        None,
+    ),
     Family(
         "granite4",
         "granitemoehybrid",
