@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from headstart.encoder_prompt import trial_prompt
 from headstart.engine.sequence import Sequence as EngineSequence
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.llm import LLM
@@ -248,7 +249,7 @@ class AsyncEngine:
     def _rehearsed(self) -> Exception | None:
         """What went wrong; None: nothing."""
         length = max(1, min(_REHEARSAL_TOKENS, (self._engine.limits.max_context - 1) // 2))
-        prompt = self.llm.encode([0] * length)
+        prompt = trial_prompt(self.llm.model.config, self.llm.get_tokenizer(), length)
         params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, seed=0)
         samples: list[Sample] = []
         try:

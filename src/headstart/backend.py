@@ -13,7 +13,7 @@ from headstart.heads.head_pass import HeadPass, ParallelHeadsPass
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
-from headstart.passes import IntArray, KVStorage, PassBatch, PassOutput
+from headstart.passes import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.sampling.kernels import RowKernels
 from headstart.stretch import Stretches
 
@@ -115,7 +115,8 @@ class BackendKit(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can run passes; see ``RunsStretches``, too."""
+    """A model that can run passes; see ``RunsStretches``, too. One whose ``config`` has an encoder is an
+    ``EncoderBackend``."""
 
     config: ModelConfig
     name: str
@@ -125,6 +126,10 @@ class Backend(Protocol):
 
     finds_best: bool
     """A row's best token can be had without its logits: the same as theirs."""
+
+    opens_layers: bool
+    """Its layers can be run in part, looked into below the last one, and given something else than tokens to read; so
+    that drafters can be made of them, or trained on them."""
 
     kit: BackendKit
     """What runs beside its passes."""
@@ -148,3 +153,14 @@ class RunsStretches(Protocol):
     """A backend that can run several rounds at once."""
 
     stretches: Stretches
+
+
+class EncoderBackend(Backend, Protocol):
+    """One with an encoder. Rows of its passes read the encoder memory of their sequence, too."""
+
+    def encode(self, source: EncoderInput, storage: KVStorage, blocks: Sequence[int]) -> None:
+        """Read an input and fill these physical blocks with its memory, in order: the same bits whatever else is read.
+
+        What is behind the input's last position stays as it is.
+        """
+        ...

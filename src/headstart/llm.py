@@ -15,12 +15,13 @@ from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
+from headstart.encoder_prompt import encoded_for
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sizing import cache_room, engine_limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
-from headstart.enumerations import Numerics, Precision
+from headstart.enumerations import BackendChoice, Numerics, Precision
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, load_model, parse_numerics, parse_precision, require_numerics
@@ -28,15 +29,15 @@ from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
 from headstart.other_names import takes_other_names
-from headstart.outline import context_length
+from headstart.outline import context_length, source_length
 from headstart.phases import phase
+from headstart.reading import Reading
 from headstart.request import (
     EncodedPrompt,
     Message,
     Prompt,
     Sample,
     StreamPiece,
-    encoded,
     encoded_chat,
     listed,
     listed_chats,
@@ -83,6 +84,9 @@ class LLM:
         generation_config: where requests without sampling parameters get them from: "auto", the model's own
             (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
             "vllm"), ``SamplingParams()``; or such a file, or its folder.
+        backend: whose code computes the target: "headstart", "transformers" (slower, and runs any decoder that the
+            package transformers knows), or "auto": the first where it can.
+        trust_remote_code: run code that comes with a model, where transformers needs it.
 
     vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
     ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching`` and ``dtype`` are understood, too.
@@ -114,8 +118,11 @@ class LLM:
         revision: str | None = None,
         device: str = "cpu",
         generation_config: str | Path = AUTO,
+        backend: BackendChoice | str = BackendChoice.AUTO,
+        trust_remote_code: bool = False,
     ) -> None:
         named_file(generation_config)
+        reading = Reading(backend, trust_remote_code)
         self._numerics = parse_numerics(numerics)
         self.speculation = speculation or SpeculationParams()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
@@ -128,20 +135,20 @@ class LLM:
             target = model
         else:
             with phase(f"Loading {model}"):
-                target = load_model(model, precision, revision, device)
+                target = load_model(model, precision, revision, device, reading)
         require_numerics(target, numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
         context = context_length(target.config, max_context)
         guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
-        limits = engine_limits(context, max_batch_size, max_rows, guesses)
+        limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
         runner = ModelRunner(target.backend, cache_room(target.backend, limits, cache_tokens), prefixes=prefixes)
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        notices: list[str] = []
+        notices: list[str] = [target.notice] if target.notice else []
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
@@ -290,7 +297,7 @@ class LLM:
         Raises:
             RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
         """
-        return encoded(prompt, self.get_tokenizer(), add_special_tokens)
+        return encoded_for(self.model.config, prompt, self.get_tokenizer(), add_special_tokens)
 
     def encode_chat(
         self,
@@ -304,7 +311,8 @@ class LLM:
             RequestError: the model has no chat template, or the template cannot render these messages.
         """
         model = self.model
-        return encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        chat = encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        return encoded_for(model.config, chat, model.tokenizer)
 
     def samples(
         self,
@@ -327,7 +335,8 @@ class LLM:
             )
         speculation = speculation or self.speculation
         require_lossless(self._numerics, speculation, params)
-        prompt = prompt.cut(params, self.engine.limits.max_context)
+        limits = self.engine.limits
+        prompt = prompt.cut(params, limits.max_context, limits.max_source)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
         samples = [

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backend import Backend, RunsStretches
+from headstart.backend import Backend, EncoderBackend, RunsStretches
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.passes import IntArray, PassBatch, RowInputs, TapStates, path_lengths
+from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 BLOCK_SIZE = 32
@@ -85,6 +85,8 @@ class ModelRunner:
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.passes = 0
         """Passes run so far."""
+        self.encoder_passes = 0
+        """Inputs that the encoder has read so far."""
 
     def forward(
         self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
@@ -100,6 +102,7 @@ class ModelRunner:
         starts = list(accumulate(map(len, spans), initial=0))
         wanted = [_wanted_rows(span) for span in spans]
         best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
+        memories = self.cache.memory_tables(ids)
         output = self.backend.forward(
             PassBatch(
                 tokens=_joined([span.tokens for span in spans]),
@@ -112,6 +115,8 @@ class ModelRunner:
                 taps=taps,
                 num_layers=num_layers,
                 inputs=_joined_inputs(spans, starts),
+                memory_lengths=None if memories is None else memories[0],
+                memory_tables=None if memories is None else memories[1],
             ),
             self.cache.storage,
         )
@@ -135,6 +140,21 @@ class ModelRunner:
             )
             first_logit += len(rows)
         return outputs
+
+    def encode(self, sequence_id: int) -> bool:
+        """Compute the encoder memory that a sequence reads; False: that was done already, or it has none."""
+        memory = self.cache.memory_of(sequence_id)
+        if memory is None or memory.computed:
+            return False
+        cast(EncoderBackend, self.backend).encode(memory.source, self.cache.storage, memory.blocks)
+        memory.computed = True
+        self.encoder_passes += 1
+        return True
+
+    @property
+    def trial_source(self) -> EncoderInput | None:
+        """What sequences read of which nothing but the time is wanted; None: the model has no encoder."""
+        return None if self.backend.config.encoder is None else EncoderInput((0,) * BLOCK_SIZE)
 
     @property
     def runs_stretches(self) -> bool:

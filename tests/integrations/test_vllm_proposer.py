@@ -62,7 +62,7 @@ def test_acceptance_is_the_drafters_own(drafter: str) -> None:
     own = create_drafter(name, DraftContext(64), **options)
     view = SimpleNamespace(
         id=0, tokens=list(PROMPT), prompt_length=len(PROMPT), speculation=SpeculationParams(),
-        params=SamplingParams(temperature=0),
+        params=SamplingParams(temperature=0), source=None,
     )  # fmt: skip
     own.begin(view)  # type: ignore[arg-type]
     truth, accepted, drafted = decoded(target, PROMPT, 140), [], []

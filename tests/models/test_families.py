@@ -232,7 +232,7 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "more than low_freq_factor"),
         ("qwen3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, but must be 1"),
         ("llama3", {"rope_parameters": LLAMA3 | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
-        ("llama", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ("llama", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ("llama", {"num_key_value_heads": 4}, "6 heads, which 4 key-value heads do not divide"),
         ("gpt2", {"n_head": 40}, "40 heads for 36 hidden dimensions"),
         ("llama", {"head_dim": 7}, "rotates 7 dimensions"),

@@ -120,7 +120,7 @@ def measure_passes(
     ids = [_MODEL_ID - place for place in range(max(batches))]
     try:
         for sequence_id in ids:
-            runner.cache.add(sequence_id)
+            runner.cache.add(sequence_id, source=runner.trial_source)
             with runner.cache.reserve({sequence_id: context}):
                 runner.forward([Span.chain(sequence_id, [_TOKEN] * context, "none")])
                 runner.cache.commit(sequence_id, range(context))

@@ -14,11 +14,13 @@ from headstart.cli import options
 from headstart.drafting.options import option_value, parse_drafter
 from headstart.errors import RequestError
 from headstart.models.aliases import DEFAULT_MODEL
+from headstart.reading import Reading
 
 if TYPE_CHECKING:
     from headstart.cli.progress import Activity
     from headstart.cli.prompts import Conversation
     from headstart.drafting.base import SpeculationParams
+    from headstart.engine.schedule import Limits
     from headstart.llm import LLM
     from headstart.outline import Outline
     from headstart.sampling.params import SamplingParams
@@ -36,7 +38,14 @@ class Running:
     precision: options.Precision = enumerations.Precision.AUTO
     numerics: options.Numerics = enumerations.Numerics.AUTO
     device: options.Device = "cpu"
+    backend: options.Backend = enumerations.BackendChoice.AUTO
+    trust_remote_code: options.TrustRemoteCode = False
     max_context: options.MaxContext = None
+
+    @property
+    def reading(self) -> Reading:
+        """How the model's files are to be read."""
+        return Reading(self.backend.value, self.trust_remote_code)
 
 
 @dataclass(frozen=True)
@@ -104,8 +113,9 @@ class Asked:
         Raises:
             ConfigError, RequestError, CheckpointError: naming it.
         """
+        from headstart.engine.schedule import Limits
         from headstart.loading import parse_numerics, parse_precision
-        from headstart.outline import Outline, context_length
+        from headstart.outline import Outline, context_length, source_length
         from headstart.request import require_lossless
         from headstart.sampling.params import SamplingParams
 
@@ -113,13 +123,14 @@ class Asked:
         speculation = self.guessing.params()
         self.guessing.chosen()
         parse_precision(self.running.precision)
-        outline = Outline.open(self.running.model, self.running.revision, self.generation_config)
+        outline = Outline.open(self.running.model, self.running.revision, self.generation_config, self.running.reading)
         params = outline.sampling_defaults.params(self.sampling, {"max_tokens": MAX_TOKENS})
         params.check_vocabulary(outline.config.vocab_size)
         require_lossless(parse_numerics(self.running.numerics), speculation, params)
         context = context_length(outline.config, self.running.max_context)
+        limits = Limits(max_context=context, max_source=source_length(outline.config, context))
         for conversation in conversations:
-            _check_prompt(conversation, outline, params, context)
+            _check_prompt(conversation, outline, params, limits)
         return params, speculation, outline
 
     def load(self, activity: Activity, outline: Outline, speculation: SpeculationParams) -> LLM:
@@ -186,15 +197,16 @@ def _drafter_option(text: str) -> tuple[str, object]:
     return name, option_value(value)
 
 
-def _check_prompt(conversation: Conversation, outline: Outline, params: SamplingParams, context: int) -> None:
+def _check_prompt(conversation: Conversation, outline: Outline, params: SamplingParams, limits: Limits) -> None:
     """The first turn of a conversation, without adding it."""
-    from headstart.engine.schedule import require_fit
+    from headstart.engine.schedule import require_fit, require_source_fit
 
     if conversation.error is not None:
         return
     try:
-        prompt = deepcopy(conversation).request(outline, 0).cut(params, context)
-        require_fit(len(prompt.token_ids), context)
+        prompt = deepcopy(conversation).request(outline, 0).cut(params, limits.max_context, limits.max_source)
+        require_fit(len(prompt.token_ids), limits.max_context)
+        require_source_fit(prompt.source, limits)
     except RequestError as error:
         if conversation.line is None:
             raise

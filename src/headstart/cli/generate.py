@@ -51,6 +51,14 @@ def generate(
         str | None,
         typer.Option(help="System message of a chat; means --chat.", metavar="TEXT", rich_help_panel=PROMPT_PANEL),
     ] = None,
+    decoder_prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="What outputs begin with, where the model has an encoder, which reads the prompt.",
+            metavar="TEXT",
+            rich_help_panel=PROMPT_PANEL,
+        ),
+    ] = None,
     running: Running,
     batch_size: options.BatchSize = 16,
     truncate_prompt: options.TruncatePrompt = None,
@@ -116,6 +124,8 @@ def generate(
         cat notes.txt | headstart generate --chat --system "Summarize the notes."
 
         headstart generate --prompts questions.jsonl --json > answers.jsonl
+
+        headstart generate --model ./nllb-200 "How are you?" --decoder-prompt "fra_Latn"
     """
     prompt = _piped() if prompt is None and prompts is None else prompt
     _check_together(prompt, prompts, show_drafts, n, as_json, logprobs, prompt_logprobs)
@@ -151,6 +161,9 @@ def generate(
         {"max_batch_size": batch_size},
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
+    for conversation in conversations:
+        if conversation.decoder_prompt is None:
+            conversation.decoder_prompt = decoder_prompt
 
     from headstart.cli.progress import Activity
 

@@ -47,6 +47,22 @@ Device = Annotated[
         metavar="DEVICE",
     ),
 ]
+Backend = Annotated[
+    enumerations.BackendChoice,
+    typer.Option(
+        help="Whose code computes the model. transformers: that of the package, which runs any decoder that it knows, "
+        "slower. auto: Headstart's own where it has a description of the model, else transformers'.",
+        rich_help_panel=MODEL,
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run Python code that comes with a model, where transformers needs it. Read it first.",
+        rich_help_panel=MODEL,
+    ),
+]
 Numerics = Annotated[
     enumerations.Numerics,
     typer.Option(

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,13 @@ SPARE_CONNECTIONS = 16
 """For requests that are not generation, and for those that are told to come again later."""
 KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
+
+
+class SpecDecodeMetrics(StrEnum):
+    """How much each reply says of its guesses: vLLM's names, but for ``detailed``."""
+
+    NONE = "none"
+    SUMMARY = "summary"
 
 
 @with_groups
@@ -102,6 +110,15 @@ def serve(
             help="An origin whose web pages may send requests, * for any; may be repeated.", rich_help_panel=SERVER
         ),
     ] = None,
+    spec_decode_metrics: Annotated[
+        SpecDecodeMetrics,
+        typer.Option(
+            "--per-request-spec-decode-metrics",
+            help="summary: each reply with one sample has metrics.speculative_decoding, in vLLM's form (a request can "
+            'ask for it by itself: "speculation": {"metrics": true}).',
+            rich_help_panel=SERVER,
+        ),
+    ] = SpecDecodeMetrics.NONE,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Samples that may wait; further ones get status 429.", rich_help_panel=SERVER)
     ] = 64,
@@ -178,7 +195,7 @@ def serve(
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
         with phases.phase(f"Loading {running.model}"):
-            target = load_model(running.model, running.precision, running.revision, running.device)
+            target = load_model(running.model, running.precision, running.revision, running.device, running.reading)
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(
@@ -207,6 +224,7 @@ def serve(
         api_keys=keys,
         allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
         cors_origins=tuple(allow_origin or ()),
+        spec_decode_metrics=spec_decode_metrics is SpecDecodeMetrics.SUMMARY,
     )
     for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence()):
         typer.echo(sentence, err=True)

@@ -14,7 +14,7 @@ from headstart.draft_tree import DraftBudget as DraftBudget
 from headstart.draft_tree import DraftTree
 from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError, meant
-from headstart.passes import NO_STATES, TapStates
+from headstart.passes import NO_STATES, EncoderInput, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -30,6 +30,8 @@ class SequenceView(Protocol):
     speculation: SpeculationParams
     noise: SequenceNoise
     """Counter-based randomness of this sequence (its seed and sample index)."""
+    source: EncoderInput | None
+    """What the target's encoder reads for it; None: the target has none."""
 
 
 @dataclass(frozen=True)

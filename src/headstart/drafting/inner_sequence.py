@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.passes import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -20,6 +21,7 @@ class InnerSequence:
     params: SamplingParams
     speculation: SpeculationParams
     noise: SequenceNoise
+    source: EncoderInput | None
 
     @classmethod
     def of(
@@ -39,6 +41,7 @@ class InnerSequence:
             outer.params if params is None else params,
             outer.speculation if speculation is None else speculation,
             outer.noise,
+            outer.source,
         )
 
 

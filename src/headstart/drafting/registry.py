@@ -127,6 +127,12 @@ _BUILT_IN = {
             f"{_HERE}.model_free.trivial:RandomDrafter",
         ),
         DrafterInfo(
+            "synthetic",
+            "answers of before, right at chosen rates: for load tests",
+            "Headstart; vLLM's synthetic acceptance, but exact",
+            f"{_HERE}.model_free.synthetic:SyntheticDrafter",
+        ),
+        DrafterInfo(
             "draft-model",
             "a chain from a smaller model, or from some of the target's own layers",
             "Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318)",

@@ -10,7 +10,7 @@ from headstart.drafting.base import Drafter
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import Limits, PassSchedule, require_fit, schedule_pass, unread
+from headstart.engine.schedule import Limits, PassSchedule, require_fit, require_source_fit, schedule_pass, unread
 from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.errors import CacheError, RequestError
@@ -50,11 +50,8 @@ class Engine:
         """
         prompt, context = sequence.prompt_length, self.limits.max_context
         require_fit(prompt, context)
-        if prompt + 1 > self._cache_tokens:
-            raise RequestError(
-                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",
-                "prompt",
-            )
+        require_source_fit(sequence.source, self.limits)
+        self._require_room(sequence)
         vocab_size = self.runner.backend.config.vocab_size
         for token in sequence.tokens:
             if not 0 <= token < vocab_size:
@@ -79,6 +76,7 @@ class Engine:
         schedule = self._schedule()
         if schedule is None:
             return self._leave()
+        self._encode(schedule)
         if not self._run_stretch(schedule, seconds):
             decode_round(self.runner, self.drafters, schedule)
         took_part = [sequence for sequence, _ in (*schedule.reading, *schedule.decoding)]
@@ -121,6 +119,35 @@ class Engine:
         cache = self.runner.cache
         return cache.allocator.num_blocks * cache.block_size
 
+    def _require_room(self, sequence: Sequence) -> None:
+        """Refuse what the cache can never hold.
+
+        Raises:
+            RequestError: the prompt, or it and what the encoder reads, is too long.
+        """
+        cache, prompt = self.runner.cache, sequence.prompt_length
+        positions = 0 if sequence.source is None else sequence.source.positions
+        blocks = -(-positions // cache.block_size) + -(-(prompt + 1) // cache.block_size)
+        if prompt + 1 > self._cache_tokens:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",
+                "prompt",
+            )
+        if blocks > cache.allocator.num_blocks:
+            raise RequestError(
+                f"the encoder's prompt has {positions} tokens, which do not fit into a cache of {self._cache_tokens} "
+                "beside the output; raise cache_tokens.",
+                "prompt",
+            )
+
+    def _encode(self, schedule: PassSchedule) -> None:
+        """Compute the encoder memories that the schedule's sequences read, where nobody has yet."""
+        for sequence, _ in (*schedule.reading, *schedule.decoding):
+            if sequence.source is not None:
+                start = time.perf_counter()
+                if self.runner.encode(sequence.id):
+                    sequence.stats.prefill_seconds += time.perf_counter() - start
+
     def _admit(self) -> None:
         cache = self.runner.cache
         while self.waiting and len(self.running) < self.limits.max_sequences:
@@ -132,7 +159,7 @@ class Engine:
             self.waiting.popleft()
             if sequence.started is None:
                 sequence.started = time.perf_counter()
-            cache.add(sequence.id, sequence.cache_salt)
+            cache.add(sequence.id, sequence.cache_salt, sequence.source)
             self.drafters.begin(sequence)
             self.running.append(sequence)
 
@@ -210,9 +237,10 @@ class Engine:
         cache = self.runner.cache
         if self._leader(sequence) is not None:
             return 1
-        cached = sequence.id in cache
-        length = len(sequence.tokens) - (cache.length(sequence.id) if cached else 0)
-        return cache.blocks_needed(sequence.id, length) if cached else -(-length // cache.block_size)
+        if sequence.id in cache:
+            return cache.blocks_needed(sequence.id, len(sequence.tokens) - cache.length(sequence.id))
+        memory = cache.memory_blocks_needed(sequence.source, sequence.cache_salt)
+        return memory + -(-len(sequence.tokens) // cache.block_size)
 
     def _leave(self) -> list[Sequence]:
         finished = [sequence for sequence in self.running if sequence.finished]

@@ -9,6 +9,7 @@ from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
+from headstart.passes import EncoderInput
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Limits:
     """Guessed rows of a pass, over all its sequences: up to a machine's knee they cost next to nothing."""
     max_context: int = 2048
     """Prompt and output tokens of a sequence."""
+    max_source: int = 0
+    """Positions of what an encoder reads; 0: the target has none."""
 
 
 def require_fit(prompt: int, context: int) -> None:
@@ -37,6 +40,26 @@ def require_fit(prompt: int, context: int) -> None:
         raise RequestError(
             f"the prompt has {prompt} tokens and the context holds {context}, at least one of them for output; "
             "shorten the prompt.",
+            "prompt",
+        )
+
+
+def require_source_fit(source: EncoderInput | None, limits: Limits) -> None:
+    """Refuse what an encoder can never read.
+
+    Raises:
+        RequestError: it is too long, missing, or there is no encoder.
+    """
+    if source is None and limits.max_source:
+        raise RequestError("this model has an encoder, which has nothing to read; give an encoder_prompt.", "prompt")
+    if source is None:
+        return
+    if not limits.max_source:
+        raise RequestError("a prompt has an encoder_prompt, but this model has no encoder; give a prompt.", "prompt")
+    if source.positions > limits.max_source:
+        raise RequestError(
+            f"the encoder's prompt has {source.positions} tokens and the encoder reads at most {limits.max_source}; "
+            "shorten it.",
             "prompt",
         )
 

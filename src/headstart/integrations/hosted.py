@@ -27,6 +27,7 @@ from headstart.drafting.registry import (
 )
 from headstart.engine.pool import DrafterPool
 from headstart.errors import ConfigError, meant
+from headstart.passes import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -56,6 +57,8 @@ class HostedSequence:
     params: SamplingParams = _GREEDY
     """Guesses are the likeliest tokens, whatever the engine samples with: it verifies them as point masses."""
     noise: SequenceNoise = field(default_factory=lambda: SequenceNoise(0))
+    source: EncoderInput | None = None
+    """Engines show nothing of what an encoder reads."""
 
 
 def drafter_of(given: object) -> tuple[str, dict[str, object]]:

@@ -35,6 +35,16 @@ _HUB_FILES = [
     "additional_chat_templates/*.jinja",
     "adapter_config.json",  # to be refused
 ]
+_OVERRIDDEN = (
+    "eos_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+)
+"""Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -55,21 +65,22 @@ class Checkpoint:
     path: Path
     """The directory ("hf") or file ("gguf") on disk."""
     metadata: Mapping[str, Any]
-    """"hf": ``config.json``, its ``eos_token_id`` overridden by ``generation_config.json`` where that has one (as
-    transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
+    """"hf": ``config.json``, some of its entries (``eos_token_id`` ...) overridden by ``generation_config.json`` where
+    that has them (as transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
     weights: _Weights
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape, in torch order."""
         return self.weights.shapes()
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype; quantised blocks dequantised to float32.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, quantised blocks dequantised to float32; or the one numbered ``index`` of
+        those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self.weights.read(name)
+        return self.weights.read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; nothing is read.
@@ -163,9 +174,8 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
     config = read_json(directory / "config.json")
     generation_file = directory / "generation_config.json"
     if generation_file.exists():
-        eos = read_json(generation_file).get("eos_token_id")
-        if eos is not None:
-            config["eos_token_id"] = eos
+        generation = read_json(generation_file)
+        config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
     return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
 
 

@@ -23,7 +23,7 @@ from headstart.server.access import TENANT, error_body
 from headstart.server.choices import GenerationRequest
 from headstart.server.engine_thread import EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
-from headstart.server.replies import Reply, event, speculation, usage
+from headstart.server.replies import Reply, event, spec_decode_metrics, speculation, usage
 from headstart.server.responses import ResponseStream, response_head, whole_response
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
@@ -110,7 +110,9 @@ class Generator:
         def make_samples() -> list[Sample]:
             samples = []
             for index, prompt in enumerate(prompts):
-                encoded = self._llm.encode(prompt, special)
+                begun = body.decoder_prompt
+                pair = prompt if begun is None else {"encoder_prompt": prompt, "decoder_prompt": begun}
+                encoded = self._llm.encode(pair, special)
                 samples += self._llm.samples(encoded, params, wishes, prompt_index=index, cache_salt=salt)
             return samples
 
@@ -166,7 +168,8 @@ class Generator:
                 return Reply(*_failure(generation.body, sample, answer))
         choices = [generation.choice(sample, place) for place, sample in enumerate(generation.samples)]
         reply = self._head(generation, _new_id(generation), chunk=False)
-        return Reply(reply | {"choices": choices, "usage": _usage(generation, answer)} | _of_chat(generation))
+        told = {"choices": choices, "usage": _usage(generation, answer)} | self._metrics(generation)
+        return Reply(reply | told | _of_chat(generation))
 
     async def _events(self, generation: GenerationRequest, answer: Answer, request: Request) -> AsyncIterator[str]:
         head = self._head(generation, _new_id(generation), chunk=True)
@@ -201,7 +204,8 @@ class Generator:
                     extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
                 yield event(head | {"choices": [generation.chunk(place, part, piece)]} | extra)
             if generation.body.wants_usage:
-                yield event(head | {"choices": [], "usage": _usage(generation, answer)})
+                last = {"choices": [], "usage": _usage(generation, answer)} | self._metrics(generation)
+                yield event(head | last)
             yield "data: [DONE]\n\n"
 
     async def _response_events(
@@ -227,6 +231,13 @@ class Generator:
                 if piece.finish_reason is not None:
                     for shown in stream.end(part, str(piece.finish_reason), usage(generation.samples, answer.drafter)):
                         yield shown
+
+    def _metrics(self, generation: GenerationRequest) -> dict[str, Any]:
+        """How guesses fared, if that is wanted and there is one sample whose guesses they were (as in vLLM)."""
+        if len(generation.samples) > 1 or not generation.body.wants_spec_decode_metrics(self._settings):
+            return {}
+        counts = spec_decode_metrics(generation.samples[0].sequence.stats)
+        return {} if counts is None else {"metrics": {"speculative_decoding": counts}}
 
     def _head(self, generation: GenerationRequest, reply_id: str, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if generation.chat else "text_completion"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -64,6 +64,32 @@ def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str,
         "mean_accepted_length": tokens / rounds if rounds else 0.0,
         "drafted_per_position": _added([stats.drafted_per_position for stats in each]),
         "accepted_per_position": _added([stats.accepted_per_position for stats in each]),
+    }
+
+
+def spec_decode_metrics(stats: SequenceStats) -> dict[str, Any] | None:
+    """``metrics.speculative_decoding`` in vLLM's form (its ``--per-request-spec-decode-metrics summary``), for one
+    sample; None: nothing was guessed.
+
+    A step is a round in which something was guessed. ``acceptance_histogram`` [j] counts those of which j guesses
+    became output; of a tree a path counts, its other guesses are among ``num_draft_tokens``. ``num_spec_tokens`` is the
+    depth of the deepest guess.
+    """
+    if not stats.drafted_per_position or not stats.drafted_per_position[0]:
+        return None
+    reached = [stats.drafted_per_position[0], *stats.accepted_per_position, 0]
+    depth = len(stats.drafted_per_position)
+    histogram = [here - deeper for here, deeper in pairwise(reached)]
+    histogram += [0] * (depth + 1 - len(histogram))
+    accepted = sum(stats.accepted_per_position)
+    return {
+        "mean_acceptance_length": 1 + accepted / reached[0],
+        "draft_acceptance_rate": accepted / stats.drafted,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": reached[0],
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": stats.drafted,
+        "num_spec_tokens": depth,
     }
 
 

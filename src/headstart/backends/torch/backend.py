@@ -13,22 +13,23 @@ from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.kit import TorchKit
+from headstart.backends.torch.mixers import cache_row
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
-from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
 
-_NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
+NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
-    """Paged keys and values: ``data`` [layer, slot, 2, kv_head, head_dim], keys first, slots block by block."""
+    """What tokens keep, paged: ``data`` [layer, slot, *``cache_row``], slots block by block."""
 
     def __init__(
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (config.num_layers, num_blocks * block_size, 2, config.num_kv_heads, config.head_dim)
+        shape = (config.num_layers, num_blocks * block_size, *cache_row(config))
         self.data = torch.zeros(shape, dtype=dtype, device=device)
 
     @property
@@ -37,13 +38,8 @@ class TorchStorage:
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
-        sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
-        # Together, every source is read before any target is written: the same, unless an earlier target is a later
-        # source.
-        chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
-        step = 1 if chained else max(len(sources), 1)
-        for first in range(0, len(sources), step):
-            self._copy(sources[first : first + step], targets[first : first + step])
+        for sources, targets in safe_steps(source, target):
+            self._copy(sources, targets)
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise."""
@@ -68,6 +64,7 @@ class TorchBackend:
 
     exact_rows = False
     finds_best = False
+    opens_layers = True
 
     def __init__(
         self,
@@ -82,7 +79,7 @@ class TorchBackend:
         self.dtype = dtype
         self.device = torch.device(device)
         self.kit: BackendKit = kit or TorchKit(self.device)
-        self.name = _NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
+        self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         with torch.inference_mode():
             self.decoder = Decoder(config, weights, dtype, self.device)
 
@@ -111,16 +108,24 @@ class TorchBackend:
 
         layers = decoder.layers[:depth]
         windows = {layer.window for layer in layers}
-        shared = config.num_heads // config.num_kv_heads
-        layout = AttentionLayout(batch, storage.block_size, windows, shared, self.dtype, self.device)
+        _, kv_heads, _ = cache_row(config)
+        layout = AttentionLayout(
+            batch,
+            storage.block_size,
+            windows,
+            config.num_heads // kv_heads,
+            self.dtype,
+            self.device,
+            config.alibi,
+        )
         positions = self._tensor(batch.positions)
-        rotations = decoder.rotations(positions)
+        shared = decoder.at(positions, layout)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(layers):
             if index in batch.taps:
                 taps[index] = hidden * config.tap_scale
-            hidden = layer(hidden, storage.data[index], layout, rotations)
+            hidden = layer(hidden, storage.data[index], shared)
         if depth in batch.taps:
             taps[depth] = hidden * config.tap_scale
         rows = self._tensor(batch.logit_rows)

@@ -140,6 +140,10 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         ids = () if isinstance(prediction, str) else prediction
         return SuffixState(self._new_text(), self._scope_of(sequence), len(sequence.tokens), ids)
 
+    def read_source(self, state: SuffixState, tokens: Sequence[int]) -> None:
+        state.text.extend(tokens)
+        state.text.start_text()
+
     def _new_text(self) -> SuffixAutomaton | TextIndex:
         options = self._options
         index = self._kit and self._kit.text_index(

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
@@ -79,7 +79,7 @@ def _gemma3(fields: Fields) -> ModelConfig:
     local = rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
     return replace(
         _with_local_rope(config, full, local),
-        qk_norm=True,
+        qk_norm=HeadNorms(),
         logit_softcap=fields.optional_number("final_logit_softcapping"),
     )
 
@@ -140,7 +140,7 @@ def _gemma3_gguf(fields: Fields) -> ModelConfig:
     local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
     return replace(
         _with_local_rope(config, config.ropes[0], local),
-        qk_norm=True,
+        qk_norm=HeadNorms(),
         logit_softcap=fields.optional_number("final_logit_softcapping"),
     )
 

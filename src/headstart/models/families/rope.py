@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import RopeConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 
@@ -29,7 +29,7 @@ def rope_from_hf(
     for place in (fields, parameters, older) if whole_heads else ():
         # transformers ignores the entry or fails, vLLM follows it: there are no numbers to agree with.
         if place is not None and place.number("partial_rotary_factor", 1.0) != 1:
-            raise place.bad("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
+            raise place.unsupported("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
     theta = fields.number(theta_key, default_theta)
     if parameters is not None:
         theta = parameters.number("rope_theta", theta)
@@ -38,6 +38,23 @@ def rope_from_hf(
         return RopeConfig(theta, dim)
     theta = scaling.number("rope_theta", theta)
     return RopeConfig(theta, dim, _scaling(scaling, fields, theta))
+
+
+def partial_rope_from_hf(
+    fields: Fields, head_dim: int, default_share: float, default_theta: float = 10_000.0
+) -> RopeConfig:
+    """The rotation of all layers of a family that rotates a share of each head, ``partial_rotary_factor``."""
+    share = rotated_share(fields, default_share)
+    return rope_from_hf(fields, int(head_dim * share), default_theta, whole_heads=False)
+
+
+def rotated_share(fields: Fields, default: float, key: str = "partial_rotary_factor") -> float:
+    """Of a head's dimensions; ``key``: what older descriptions call it."""
+    share = fields.number(key, default)
+    for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
+        if nested is not None:
+            share = nested.number("partial_rotary_factor", share)
+    return share
 
 
 def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
@@ -64,7 +81,7 @@ def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float |
                     "original_max_position_embeddings", trained, maximum=MAX_POSITIONS
                 ),
             }
-    raise CheckpointError(
+    raise UnsupportedModelError(
         f"{scaling.source}: rope_type is {kind!r:.60}, but only default, dynamic, linear, llama3 and yarn are "
         "supported; use another model, or remove the scaling if its longer context is not needed."
     )

@@ -168,10 +168,7 @@ class Endpoint:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         async with self._room:
             self.asked += 1
-            try:
-                reply = await self._client.post(_PATHS[self.api], json=body)
-            except httpx2.HTTPError as error:
-                raise HeadstartError(f"{self.url} broke off ({type(error).__name__}: {error}).") from error
+            reply = await self._posted(body)
         self.on_request()
         if 400 <= reply.status_code < 500 or reply.status_code in _MISSING:
             if reply.status_code in (401, 403):
@@ -185,6 +182,18 @@ class Endpoint:
             raise HeadstartError(
                 f"{self.url} answered in another form than OpenAI's ({type(error).__name__}: {error})."
             ) from error
+
+    async def _posted(self, body: Mapping[str, Any]) -> httpx2.Response:
+        for again in (True, False):
+            try:
+                return await self._client.post(_PATHS[self.api], json=body)
+            except httpx2.RemoteProtocolError as error:
+                # A server may close an idle connection in the moment in which it is used again.
+                if not again:
+                    raise HeadstartError(f"{self.url} broke off twice ({error}).") from error
+            except httpx2.HTTPError as error:
+                raise HeadstartError(f"{self.url} broke off ({type(error).__name__}: {error}).") from error
+        raise AssertionError("unreachable")
 
     def _spoken(self, prompt: str | Sequence[Mapping[str, str]]) -> dict[str, Any]:
         if self.api == COMPLETIONS:
