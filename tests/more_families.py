@@ -28,6 +28,23 @@ FALCON: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "num_hidden_laye
     "bos_token_id": 257,
     "eos_token_id": 258,
 }
+SCALED = {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4} | {
+    "attention_multiplier": 0.3
+}
+EYES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+} | {
+    "image_size": 28,
+    "patch_size": 14,
+    "model_type": "clip_vision_model",
+}
+QWEN_EYES: dict[str, Any] = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2} | {
+    "intermediate_size": 32
+}
+MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
 
 MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2-relu": (
@@ -35,6 +52,10 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**GPT, "activation_function": "relu"},
     ),
     "llama-relu2": ("Llama", {**TINY, "hidden_act": "relu2"}),
+    "llama-partial": (
+        "Llama",
+        {**TINY, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    ),
     "olmo": ("Olmo", {**TINY, "clip_qkv": 0.8}),
     "olmo2": ("Olmo2", TINY),
     "olmo3": ("Olmo3", {**TINY, **WINDOWS}),
@@ -55,13 +76,37 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nanochat": ("NanoChat", {**TINY, "final_logit_softcapping": 2.0}),
     "hyperclovax": (
         "HyperCLOVAX",
-        {**TINY, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4}
-        | {"attention_multiplier": 0.3, "use_post_norm": True},
+        {**TINY, **SCALED, "use_post_norm": True},
     ),
     "cohere": ("Cohere", {**TINY, "use_qk_norm": True, "logit_scale": 0.5}),
     "cohere2": ("Cohere2", {**TINY, **WINDOWS, "logit_scale": 0.5}),
     "glm": ("Glm", {**TINY, "head_dim": 16}),
     "glm4": ("Glm4", {**TINY, "head_dim": 16}),
+    "gemma": ("Gemma", {**TINY, "head_dim": 16, "hidden_act": "gelu"}),
+    "vaultgemma": ("VaultGemma", {**TINY, **WINDOWS, "head_dim": 16, "query_pre_attn_scalar": 12}),
+    "granite_swa": ("GraniteSWA", {**TINY, **WINDOWS, **SCALED, "layer_rope_theta": [1e4, 0, 1e3]}),
+    "llava": ("Llava", {"text_config": {**TINY, "model_type": "llama"}, "vision_config": EYES}),
+    "llava-qwen2": ("Llava", {"text_config": {**TINY, "model_type": "qwen2"}, "vision_config": EYES}),
+    "mistral3": (
+        "Mistral3",
+        {"text_config": {**TINY, "model_type": "mistral"}}
+        | {"vision_config": {**EYES, "model_type": "pixtral", "head_dim": 16}},
+    ),
+    "qwen2_vl": (
+        "Qwen2VL",
+        {"text_config": {**TINY, "rope_parameters": MROPE}}
+        | {"vision_config": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 14}},
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VL",
+        {"text_config": {**TINY, "rope_parameters": MROPE}}
+        | {"vision_config": {**QWEN_EYES, "fullatt_block_indexes": [0]}},
+    ),
+    "qwen3_vl": (
+        "Qwen3VL",
+        {"text_config": {**TINY, "head_dim": 16, "rope_parameters": MROPE}}
+        | {"vision_config": {**QWEN_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
+    ),
     "stablelm": ("StableLm", {**TINY, "use_qkv_bias": True}),
     "stablelm-parallel": ("StableLm", {**TINY, "use_parallel_residual": True, "qk_layernorm": True}),
     "starcoder2": ("Starcoder2", {**TINY, "sliding_window": 7}),

@@ -115,7 +115,7 @@ class BackendKit(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can run passes; see ``RunsStretches``, too. One whose ``config`` has an encoder is an
+    """A model that can run passes; see ``RunsStretches``, too; one whose ``config`` has an encoder is an
     ``EncoderBackend``."""
 
     config: ModelConfig
@@ -148,13 +148,6 @@ class Backend(Protocol):
         ...
 
 
-@runtime_checkable
-class RunsStretches(Protocol):
-    """A backend that can run several rounds at once."""
-
-    stretches: Stretches
-
-
 class EncoderBackend(Backend, Protocol):
     """One with an encoder. Rows of its passes read the encoder memory of their sequence, too."""
 
@@ -164,3 +157,10 @@ class EncoderBackend(Backend, Protocol):
         What is behind the input's last position stays as it is.
         """
         ...
+
+
+@runtime_checkable
+class RunsStretches(Protocol):
+    """A backend that can run several rounds at once."""
+
+    stretches: Stretches

@@ -230,7 +230,7 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("phi3", {"rope_parameters": {"rope_type": "llama2"}}, "rope_type is 'llama2'"),
         ("llama", {"rope_scaling": {"rope_type": "linear"}}, "no entry 'factor'"),
         ("llama3", {"rope_parameters": LLAMA3 | {"high_freq_factor": 1.0}}, "more than low_freq_factor"),
-        ("qwen3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, but must be 1"),
+        ("qwen3-yarn", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5, but must be 1"),
         ("llama3", {"rope_parameters": LLAMA3 | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
         ("llama", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
         ("llama", {"num_key_value_heads": 4}, "6 heads, which 4 key-value heads do not divide"),

@@ -44,8 +44,7 @@ class Running:
 
     @property
     def reading(self) -> Reading:
-        """How the model's files are to be read."""
-        return Reading(self.backend.value, self.trust_remote_code)
+        return Reading(self.backend, self.trust_remote_code)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
         names = encoder_decoder_layout(config)
         head, tables = f"{names.head}.weight", [f"{name}.weight" for name in names.embeddings]
     else:
-        layout = tensor_layout(config, "hf")
+        layout = tensor_layout(config, "hf").found_in(shapes)
         head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
     stored = [name for name in tables if name in shapes]
     if head not in shapes or not stored:
@@ -98,8 +98,8 @@ def _checked(
         raise CheckpointError(
             f"model {config.name!r} has an encoder, which cannot be used here; name a model without one."
         )
-    layout = tensor_layout(config, kind)
     shapes = source.shapes()
+    layout = tensor_layout(config, kind).found_in(shapes)
     bare = f"{layout.embedding}.weight"
     prefix = "" if layout.prefix + bare not in shapes and bare in shapes else layout.prefix
     has_factors = bool(layout.rope_factors) and layout.rope_factors in shapes

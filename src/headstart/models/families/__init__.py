@@ -22,6 +22,7 @@ from headstart.models.families import (
     llama,
     olmo,
     phi,
+    seeing,
     t5,
     whisper,
 )
@@ -43,6 +44,7 @@ FAMILIES: tuple[Family, ...] = (
     *layer_normed.FAMILIES,
     *gpt_kin.FAMILIES,
     *alibi.FAMILIES,
+    *seeing.FAMILIES,
 )
 
 ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -53,9 +53,16 @@ class TensorLayout:
     """Roles that have no bias where their layer's other parts have one."""
     convert: Mapping[str, Convert] = field(default_factory=dict)
     """role -> conversion, where the file's layout differs from the canonical one."""
+    other: TensorLayout | None = None
+    """How files written at another time have it."""
     ignored: tuple[str, ...] = ()
     """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions, and scales
     of a quantised cache, which is no part of the model."""
+
+    def found_in(self, names: Container[str]) -> TensorLayout:
+        """This layout, or the other one if that is the file's."""
+        other = self.other
+        return other if other is not None and f"{other.prefix}{other.embedding}.weight" in names else self
 
 
 ROTARY_BUFFERS = r"(.*\.)?rotary_emb\.(original_inv_freq|inv_freq|cos_cached|sin_cached)"

@@ -26,14 +26,15 @@ def rope_from_hf(
     if parameters is not None and layer_type is not None:
         parameters = parameters.within(layer_type)
     older = fields.within("rope_scaling") if theta_key == "rope_theta" else None
-    for place in (fields, parameters, older) if whole_heads else ():
-        # transformers ignores the entry or fails, vLLM follows it: there are no numbers to agree with.
+    scaling = older or parameters
+    kind = "default" if scaling is None else scaling.text("rope_type", scaling.text("type", "default"))
+    for place in (fields, parameters, older) if whole_heads and kind != "default" else ():
+        # transformers, whose models these are, passes over the entry in a plain rotation and fails in others.
         if place is not None and place.number("partial_rotary_factor", 1.0) != 1:
             raise place.unsupported("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
     theta = fields.number(theta_key, default_theta)
     if parameters is not None:
         theta = parameters.number("rope_theta", theta)
-    scaling = older or parameters
     if scaling is None:
         return RopeConfig(theta, dim)
     theta = scaling.number("rope_theta", theta)
@@ -60,8 +61,9 @@ def rotated_share(fields: Fields, default: float, key: str = "partial_rotary_fac
 def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     match kind:
-        case "default" | "dynamic":
-            # "dynamic" turns otherwise beyond the trained context alone, which is what the model reaches.
+        case "default" | "dynamic" | "mrope":
+            # "dynamic" turns otherwise beyond the trained context alone, which is what the model reaches; "mrope" tells
+            # rows of an image apart.
             return None
         case "linear":
             return {"rope_type": "linear", "factor": scaling.number("factor")}
