@@ -104,10 +104,6 @@ def convert(source: Path, target: Path) -> Path:
     vocab, hidden = tensors["decoder/embeddings/weight"].shape
     begins = {token["content"]: token["id"] for token in _tokenizer(source)["added_tokens"]}
     end = begins["<|endoftext|>"]
-    layers = {
-        half: sum(f"{half}/layer_{i}/ffn/linear_0/bias" in tensors for i in range(99))
-        for half in ("encoder", "decoder")
-    }
     config = {
         "model_type": "whisper",
         "architectures": ["WhisperForConditionalGeneration"],
