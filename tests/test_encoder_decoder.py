@@ -206,7 +206,7 @@ def test_equal_features_share_a_memory(whisper: LLM) -> None:
         ({"audio": "x.wav"}, "audio must be an array of 1 dimension"),
         ({"audio": [[0.0]]}, "audio must be an array of 1 dimension"),
         ({"audio": [float("nan")]}, "finite"),
-        ({"audio": ([0.0], 8000)}, "resample it to 16000"),
+        ({"audio": ([0.0], "fast")}, "has .fast. samples a second"),
         ({"audio": np.zeros(7000)}, "0.4 seconds and the encoder reads at most 0.4; cut it"),
         ({"features": np.zeros((5, 4))}, "give 6 mel bins of 1 to 40 frames"),
         ({"features": np.zeros((6, 41))}, "give 6 mel bins of 1 to 40 frames"),
