@@ -227,13 +227,19 @@ def test_bad_audio_gets_a_sentence(prompt: Any, message: str, whisper: LLM) -> N
         ({"encoder_prompt": 3.5}, "a prompt is float"),
         ({"encoder_prompt": [999]}, "token 999"),
         ({"encoder_prompt": "x", "decoder_prompt": [999]}, "token 999"),
-        ("y" * 9000, "the encoder reads at most 8192"),
+        ("y" * 2049, "the encoder reads at most 2048; shorten it, or raise max_context"),
     ],
 )
 def test_bad_prompts_get_a_sentence(prompt: Any, message: str, plain: LLM) -> None:
     with pytest.raises(RequestError, match=message):
         plain.generate(prompt, GREEDY)
     assert plain.generate("Hello world", GREEDY)[0].token_ids
+
+
+def test_a_larger_context_is_one_for_what_is_read_too(model: Model) -> None:
+    llm = LLM(model, "none", max_context=2100)
+    assert llm.generate("y" * 2100, SamplingParams(temperature=0, max_tokens=2))[0].token_ids
+    assert LLM(model, "none", max_context=64).engine.limits.max_source == 2048
 
 
 def test_what_does_not_fit_beside_the_output_gets_a_sentence(model: Model) -> None:
