@@ -91,6 +91,39 @@ def test_every_drafter_keeps_plain_tokens(
     assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
 
 
+def test_a_draft_models_encoder_reads_once_and_only_if_guesses_are_wanted(
+    model: Model, plain: LLM, small_draft: Path
+) -> None:
+    llm = LLM(model, "draft-model", drafter_options={"model": str(small_draft)})
+    runner = llm.engine.drafter._model.runner  # type: ignore[attr-defined]
+    llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1))
+    assert runner.encoder_passes == 0
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert runner.encoder_passes == len(set(PROMPTS))
+    assert sum(output.stats.drafted for output in outputs) > 0
+    runner.cache.check()
+    assert runner.cache.allocator.num_free == runner.cache.allocator.num_blocks
+
+
+def test_a_draft_model_without_room_for_its_memories_changes_nothing(
+    model: Model, plain: LLM, small_draft: Path
+) -> None:
+    expected = [output.token_ids for output in plain.generate(PROMPTS, GREEDY)]
+    for room in (32, 96, 160):
+        llm = LLM(model, "draft-model", drafter_options={"model": str(small_draft), "cache_tokens": room})
+        assert [output.token_ids for output in llm.generate(PROMPTS, GREEDY)] == expected
+        llm.engine.drafter._model.runner.cache.check()  # type: ignore[attr-defined]
+
+
+def test_a_draft_model_without_encoder_guesses_from_the_output_alone(
+    model: Model, plain: LLM, tiny_model_dir: Path
+) -> None:
+    llm = LLM(model, "draft-model", drafter_options={"model": str(tiny_model_dir)})
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in plain.generate(PROMPTS, GREEDY)]
+    assert sum(output.stats.drafted for output in outputs) > 0
+
+
 def test_equal_inputs_and_samples_share_a_memory(model: Model, plain: LLM) -> None:
     before = plain.engine.runner.encoder_passes
     params = SamplingParams(temperature=1.0, seed=1, n=3, max_tokens=8)
