@@ -83,7 +83,7 @@ def load_model(
         ConfigError: the precision or the device is unknown, or cannot be had for this model on this machine.
     """
     parse_precision(precision), parse_device(str(device))  # refused before anything is opened
-    checkpoint = open_checkpoint(name, revision)
+    checkpoint = open_checkpoint(name, revision, reading.lora)
     tokenizer, template = Tokenizer.from_checkpoint(checkpoint), ChatTemplate.from_checkpoint(checkpoint)
     return load_opened(checkpoint, tokenizer, template, precision, device, reading)
 

@@ -37,6 +37,7 @@ def chat(
     device: options.Device = "cpu",
     backend: options.Backend = enumerations.BackendChoice.AUTO,
     trust_remote_code: options.TrustRemoteCode = False,
+    lora: options.Lora = None,
     max_context: options.MaxContext = None,
     drafter: options.AskedDrafter = None,
     draft_model: options.DraftModel = None,
@@ -118,7 +119,7 @@ def chat(
         generation_config,
         max_context,
         device,
-        Reading(backend.value, trust_remote_code),
+        Reading(backend.value, trust_remote_code, lora),
         {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
     )
     interactive = sys.stdin is not None and sys.stdin.isatty()

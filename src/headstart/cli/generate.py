@@ -58,6 +58,7 @@ def generate(
     device: options.Device = "cpu",
     backend: options.Backend = enumerations.BackendChoice.AUTO,
     trust_remote_code: options.TrustRemoteCode = False,
+    lora: options.Lora = None,
     batch_size: options.BatchSize = 16,
     max_context: options.MaxContext = None,
     truncate_prompt: options.TruncatePrompt = None,
@@ -178,7 +179,7 @@ def generate(
         generation_config,
         max_context,
         device,
-        Reading(backend.value, trust_remote_code),
+        Reading(backend.value, trust_remote_code, lora),
         {"max_batch_size": batch_size},
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)

@@ -33,6 +33,7 @@ def serve(
     device: options.Device = "cpu",
     backend: options.Backend = enumerations.BackendChoice.AUTO,
     trust_remote_code: options.TrustRemoteCode = False,
+    lora: options.Lora = None,
     drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
@@ -185,7 +186,9 @@ def serve(
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
         with phases.phase(f"Loading {model}"):
-            target = load_model(model, precision.value, revision, device, Reading(backend.value, trust_remote_code))
+            target = load_model(
+                model, precision.value, revision, device, Reading(backend.value, trust_remote_code, lora)
+            )
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(
