@@ -22,6 +22,7 @@ from headstart.models.gguf_file import GgufFile
 from headstart.models.gguf_split import SplitGguf
 from headstart.models.lora import with_adapter
 from headstart.models.pickled_files import PickledFiles, has_pickled_files
+from headstart.models.quantised.opening import dequantised
 from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
 
@@ -179,7 +180,7 @@ def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Chec
             config["eos_token_id"] = eos
     pickled = has_pickled_files(directory) and not has_safetensors(directory)
     weights: OpenWeights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
-    return Checkpoint("hf", name, directory, config, weights)
+    return Checkpoint("hf", name, directory, config, dequantised(weights, config, str(directory)))
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ CONFIG_FILE = "adapter_config.json"
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
 _PARTS = re.compile(r"(?P<module>.+)\.lora_(?P<kind>embedding_)?(?P<side>[AB])(\.default)?(\.weight)?")
-_WHOLE = re.compile(r"(?P<name>.+?)(\.modules_to_save(\.default)?)?\.(?P<leaf>weight|bias)")
+_WHOLE = re.compile(r"(?P<name>.+?)(\.modules_to_save(\.default)?|\.base_layer)?\.(?P<leaf>weight|bias)")
+"""A tensor that takes the place of the model's; peft saves tables that it adapts so."""
 _UNSERVED = {"use_dora": "DoRA", "lora_bias": "biases of LoRA matrices", "use_qalora": "QALoRA"}
 
 
@@ -59,7 +61,7 @@ def with_adapter(weights: OpenWeights, directory: Path) -> DerivedTensors:
     tensors = _read(path)
     shapes = weights.shapes()
     pairs: dict[tuple[str, bool], dict[str, Tensor]] = {}
-    derived: dict[str, Derived] = {}
+    whole_ones: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         bare = name.removeprefix(_PREFIX)
         found = _PARTS.fullmatch(bare)
@@ -70,14 +72,16 @@ def with_adapter(weights: OpenWeights, directory: Path) -> DerivedTensors:
         target = "" if whole is None else f"{whole['name']}.{whole['leaf']}"
         if target not in shapes or shapes[target] != tuple(tensor.shape):
             raise _foreign(directory, name)
-        derived[target] = Derived(shapes[target], "MERGED", 16.0, tensor.clone)
+        whole_ones[target] = tensor
+    derived = {name: Derived(shapes[name], "MERGED", 16.0, tensor.clone) for name, tensor in whole_ones.items()}
     for (module, embeds), sides in pairs.items():
         target = f"{module}.weight"
         if sides.keys() != {"A", "B"}:
             raise CheckpointError(f"{path} has one of the two matrices of {module!r:.80} only; fetch it again.")
         if target not in shapes:
             raise _foreign(directory, module)
-        derived[target] = _merged(weights, target, sides, settings, embeds, shapes[target], directory)
+        before = derived[target].read if target in derived else partial(weights.read, target)
+        derived[target] = _merged(before, target, sides, settings, embeds, shapes[target], directory)
     if not derived:
         raise CheckpointError(f"{path} holds no LoRA matrices; fetch the adapter again.")
     identity = digest_of({name: stored_tensor(tensor) for name, tensor in tensors.items()})
@@ -85,7 +89,7 @@ def with_adapter(weights: OpenWeights, directory: Path) -> DerivedTensors:
 
 
 def _merged(
-    weights: OpenWeights,
+    before: Callable[[], Tensor],
     target: str,
     sides: Mapping[str, Tensor],
     settings: _Settings,
@@ -107,7 +111,7 @@ def _merged(
 
     def read() -> Tensor:
         change = second.float() @ first.float()
-        return torch.add(weights.read(target).float(), change.T if turned else change, alpha=scale)
+        return torch.add(before().float(), change.T if turned else change, alpha=scale)
 
     return Derived(shape, "MERGED", 16.0, read)
 

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from foreign_models import greedy, tiny_model, write_foreign
+from safetensors.torch import load_file, save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from typer.testing import CliRunner
 
 from headstart import LLM, SamplingParams
@@ -107,8 +110,6 @@ def test_what_cannot_be_decoded_is_refused_in_a_sentence(
 
 
 def test_a_lacking_tensor_is_named(tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     directory = write_foreign(tiny_model("olmo2"), tmp_path)
     tensors = load_file(directory / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
@@ -154,3 +155,22 @@ def test_the_command_takes_whose_code_computes(tmp_path: Path) -> None:
     assert run.exit_code == 0, run.output
     run = CliRunner().invoke(app, ["generate", "abc", "--model", str(directory), "--backend", "headstart"])
     assert run.exit_code != 0
+
+
+def test_gpt_oss_is_read_in_its_own_four_bits(tmp_path: Path) -> None:
+    model = tiny_model("gpt_oss", hidden_size=64, intermediate_size=64)
+    directory = write_foreign(model, tmp_path)
+    tensors = load_file(directory / "model.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=generator).to(torch.uint8)
+        scales = torch.randint(121, 124, (experts, outputs, inputs // 32), generator=generator).to(torch.uint8)
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+        model.get_parameter(name).data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "mxfp4"}}))
+    with LLM(directory, "suffix", max_context=64) as llm:
+        found = llm.generate([PROMPTS[0]], SamplingParams(temperature=0, max_tokens=8, ignore_eos=True))
+    assert list(found[0].outputs[0].token_ids) == greedy(model, PROMPTS[0], 8)
