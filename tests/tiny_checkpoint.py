@@ -53,15 +53,15 @@ def write_tiny_model(
 
 
 def write_tokenizer(directory: Path, chat: bool = True) -> Tokenizer:
-    """Of bytes and special tokens, as the files of a directory."""
-    tokenizer = _tokenizer()
+    """The files of a tokenizer of 259 tokens, bytes and special ones."""
+    tokenizer = tiny_tokenizer()
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}
     _write_json(directory / "tokenizer_config.json", settings | ({"chat_template": CHAT_TEMPLATE} if chat else {}))
     return tokenizer
 
 
-def _tokenizer() -> Tokenizer:
+def tiny_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=dict(BYTE_ALPHABET), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

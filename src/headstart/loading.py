@@ -13,12 +13,12 @@ import torch
 from headstart.backend import Backend
 from headstart.backends.native import backend as native
 from headstart.backends.native import precision as native_precision
-from headstart.backends.native.formats import all_linears
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
+from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.describing import Described, describe
 from headstart.enumerations import Numerics, Precision
 from headstart.errors import ConfigError, meant
@@ -26,6 +26,8 @@ from headstart.memory import require_room
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.derived import DerivedTensors
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.reading import USUAL, Reading
@@ -106,12 +108,14 @@ def load_opened(
     described = describe(checkpoint, reading)
     notice = ""
     backend: Backend
+    config = described.config
     if described.foreign is not None:
         backend, notice = _foreign_backend(checkpoint, described, wanted, place, reading)
-        config = described.config
-    else:
+    elif config.encoder is None:
         config, weights = load_decoder(checkpoint, weights_dtype(wanted))
         backend = create_backend(config, weights, wanted, place)
+    else:
+        backend = create_encoder_decoder(*load_encoder_decoder(checkpoint, weights_dtype(wanted)), wanted, place)
     return Model(
         name=checkpoint.name,
         checkpoint=checkpoint,
@@ -183,19 +187,55 @@ def create_backend(
         if precision is not Precision.AUTO:
             _say_what_is_lost(backend.rounding, precision)
         return backend
+    dtype = _host_dtype(precision, reason or "this machine has no native pass")
+    _require_room(config, _torch_bytes(weights, dtype), dtype)
+    return TorchBackend(config, weights, dtype, kit=_compiled_kit())
+
+
+def create_encoder_decoder(
+    config: ModelConfig,
+    weights: EncoderDecoderWeights,
+    precision: Precision = Precision.AUTO,
+    device: torch.device = _HOST,
+) -> EncoderDecoderBackend:
+    """A model with an encoder, by PyTorch.
+
+    Raises:
+        ConfigError: only the native pass knows the precision.
+    """
+    if device.type != "cpu":
+        return EncoderDecoderBackend(config, weights, _accelerator_dtype(precision, device), device)
+    dtype = _host_dtype(precision, str(native.supports(config)))
+    halves = (weights.encoder, weights.decoder)
+    sizes = [math.prod(each.matrix.shape) for half in halves for each in half.linears]
+    sizes += [weights.embedding.numel()] * 2
+    _require_room(config, sum(sizes) * dtype.itemsize + 4 * max(sizes), dtype)
+    return EncoderDecoderBackend(config, weights, dtype, kit=_compiled_kit())
+
+
+def _host_dtype(precision: Precision, because: str) -> torch.dtype:
+    """In which PyTorch computes on the processor.
+
+    Raises:
+        ConfigError: only the native pass knows the precision, which does not apply for the reason given.
+    """
     exact = Precision.FP32 if precision is Precision.AUTO else precision
     if exact not in _TORCH_DTYPES:
-        because = reason or "this machine has no native pass"
         raise ConfigError(f"precision is {exact.value!r}, which needs the native pass ({because}); use bf16 or fp32.")
-    dtype = _TORCH_DTYPES[exact]
+    return _TORCH_DTYPES[exact]
+
+
+def _require_room(config: ModelConfig, nbytes: int, dtype: torch.dtype) -> None:
+    names = {dtype: precision.value for precision, dtype in _TORCH_DTYPES.items()}
     require_room(
-        _torch_bytes(weights, dtype),
-        f"{config.name or config.family} in {exact.value}",
-        "choose a smaller model, or precision bf16",
+        nbytes, f"{config.name or config.family} in {names[dtype]}", "choose a smaller model, or precision bf16"
     )
-    # What stands beside the passes on the processor is compiled all the same, where it can be.
+
+
+def _compiled_kit() -> NativeKit | None:
+    """What stands beside the passes on the processor is compiled all the same, where it can be."""
     library = load_library()
-    return TorchBackend(config, weights, dtype, kit=None if library is None else NativeKit(library))
+    return None if library is None else NativeKit(library)
 
 
 def _on_accelerator(
@@ -206,16 +246,20 @@ def _on_accelerator(
     Raises:
         ConfigError: only the native pass knows the precision.
     """
+    return TorchBackend(config, weights, _accelerator_dtype(precision, device), device)
+
+
+def _accelerator_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
     chosen = usual if precision is Precision.AUTO else precision
     if chosen not in _TORCH_DTYPES:
         raise ConfigError(f"precision is {chosen.value!r}, which only the processor computes; use bf16 or fp32.")
-    return TorchBackend(config, weights, _TORCH_DTYPES[chosen], device)
+    return _TORCH_DTYPES[chosen]
 
 
 def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
     """Of the weights as PyTorch keeps them, and of the largest matrix while it is read and copied."""
-    matrices = [linear.matrix for linear in all_linears(weights)]
+    matrices = [linear.matrix for linear in weights.linears]
     sizes = [math.prod(each.shape) for each in (*matrices, weights.table)]
     positions = 0 if weights.positions is None else weights.positions.numel()
     return (sum(sizes) + positions) * dtype.itemsize + 4 * max(sizes)

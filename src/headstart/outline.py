@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from headstart.describing import describe
+from headstart.encoder_prompt import encoded_for
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.loading import Model, load_opened
@@ -15,7 +16,7 @@ from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.generation_config import AUTO, sampling_defaults
 from headstart.reading import USUAL, Reading
-from headstart.request import EncodedPrompt, Message, Prompt, encoded, encoded_chat
+from headstart.request import EncodedPrompt, Message, Prompt, encoded_chat
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
@@ -34,6 +35,12 @@ def context_length(config: ModelConfig, max_context: int | None) -> int:
     if not 2 <= context <= config.max_positions:
         raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
     return context
+
+
+def source_length(config: ModelConfig, context: int) -> int:
+    """Most positions that the model's encoder reads: what it was made for, within ``LONGEST_CONTEXT`` or a longer
+    ``context``; 0 without an encoder."""
+    return 0 if config.encoder is None else min(config.encoder.max_positions, max(LONGEST_CONTEXT, context))
 
 
 @dataclass(frozen=True)
@@ -80,10 +87,11 @@ class Outline:
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """As ``LLM.encode``."""
-        return encoded(prompt, self.tokenizer, True)
+        return encoded_for(self.config, prompt, self.tokenizer)
 
     def encode_chat(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> EncodedPrompt:
         """As ``LLM.encode_chat``."""
-        return encoded_chat(messages, self.tokenizer, self.chat_template, tools)
+        chat = encoded_chat(messages, self.tokenizer, self.chat_template, tools)
+        return encoded_for(self.config, chat, self.tokenizer)

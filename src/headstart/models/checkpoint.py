@@ -7,7 +7,7 @@ plain metadata, checked as far as the files alone allow.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,16 @@ _HUB_FILES = [
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
+_OVERRIDDEN = (
+    "eos_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+)
+"""Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
 _PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 """Fetched where there is nothing better."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
@@ -56,21 +66,22 @@ class Checkpoint:
     path: Path
     """The directory ("hf") or file ("gguf") on disk."""
     metadata: Mapping[str, Any]
-    """"hf": ``config.json``, its ``eos_token_id`` overridden by ``generation_config.json`` where that has one (as
-    transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
+    """"hf": ``config.json``, some of its entries (``eos_token_id`` ...) overridden by ``generation_config.json`` where
+    that has them (as transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
     weights: OpenWeights
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape, in torch order."""
         return self.weights.shapes()
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype; quantised blocks dequantised to float32.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, quantised blocks dequantised to float32; or the one numbered ``index`` of
+        those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self.weights.read(name)
+        return self.weights.read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; nothing is read.
@@ -127,14 +138,14 @@ def _locate(name: str, revision: str | None) -> Path:
     alias = ALIASES.get(name)
     if alias is not None:
         installed = None if revision else alias.installed_file()
-        return installed or _fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
+        return installed or fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
     path = local_path(name)
     if name and exists(path):
         if revision is not None:
             raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
         return path
-    if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return _fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
+    if is_hub_id(name) and path.suffix != ".gguf":
+        return fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
     near = closest(name, ALIASES)
     raise CheckpointError(
         f"model is {name!r}, which does not exist; {f'did you mean {near!r}? Else ' if near else ''}"
@@ -142,14 +153,27 @@ def _locate(name: str, revision: str | None) -> Path:
     )
 
 
-def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:
-    """The local snapshot of a hub repository, downloaded where it is not cached yet."""
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form of a repository on the hub ("org/name")."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _HUB_FILES) -> Path:
+    """The local snapshot of a hub repository, downloaded where it is not cached yet.
+
+    Args:
+        mend: what to do if it cannot be had, as the end of a sentence.
+        files: patterns of those that are wanted.
+
+    Raises:
+        CheckpointError: there is no such repository, or it cannot be fetched.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
-        if not has_safetensors(found):
+        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        if files is _HUB_FILES and not has_safetensors(found):
             found = Path(
                 snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
             )
@@ -175,9 +199,8 @@ def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Chec
     config = read_json(directory / "config.json")
     generation_file = directory / "generation_config.json"
     if generation_file.exists():
-        eos = read_json(generation_file).get("eos_token_id")
-        if eos is not None:
-            config["eos_token_id"] = eos
+        generation = read_json(generation_file)
+        config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
     pickled = has_pickled_files(directory) and not has_safetensors(directory)
     weights: OpenWeights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
     return Checkpoint("hf", name, directory, config, dequantised(weights, config, str(directory)))

@@ -70,14 +70,17 @@ class DerivedTensors:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
 
-    def read(self, name: str) -> Tensor:
-        """One tensor, made of the file's where it is derived.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor, or its part at ``index`` of its first axis, made of the file's where it is derived.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be made.
         """
         derived = self._derived.get(name)
-        return self._base.read(name) if derived is None else derived.read()
+        if derived is None:
+            return self._base.read(name, index)
+        made = derived.read()
+        return made if index is None else made[index]
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; of a derived one no more than its type and shape.

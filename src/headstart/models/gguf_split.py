@@ -70,9 +70,9 @@ class SplitGguf:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: part.tensors[name].shape for name, part in self._home.items()}
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, index: int | None = None) -> Tensor:
         """As ``GgufFile.read``."""
-        return self._part(name).read(name)
+        return self._part(name).read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """As ``GgufFile.stored``."""

@@ -59,15 +59,16 @@ class PickledFiles:
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, or the one numbered ``index`` of those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor.
         """
         if name not in self._tensors:
             raise CheckpointError(f"{self._directory} has no tensor named {name!r}.")
-        return self._tensors[name].contiguous()
+        tensor = self._tensors[name]
+        return (tensor if index is None else tensor[index]).contiguous()
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as it is.

@@ -59,13 +59,13 @@ class SafetensorsFiles:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: shard.shapes[name] for name, shard in self._home.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, or the one numbered ``index`` of those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self._shard(name).read(name)
+        return self._shard(name).read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as it is; nothing is read.
@@ -112,9 +112,10 @@ class _Shard:
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); fetch it again.") from error
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, index: int | None) -> Tensor:
         try:
-            tensor: Tensor = self._handle.get_tensor(name)
+            tensor: Tensor
+            tensor = self._handle.get_tensor(name) if index is None else self._handle.get_slice(name)[index]
         except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from error
         return tensor

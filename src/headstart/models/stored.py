@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -55,6 +55,12 @@ class StoredTensor:
     def holds_weights(self) -> bool:
         """Whether it stands for floating-point numbers."""
         return self.in_blocks or self.type in _FLOATS
+
+    def part(self, index: int) -> StoredTensor:
+        """One of the tensors that are stacked along the first axis."""
+        size = len(self.data) // self.shape[0]
+        data = self.data[index * size : (index + 1) * size]
+        return replace(self, shape=self.shape[1:], data=data, offset=self.offset + index * size)
 
     def expect(self) -> None:
         """Have it read from disk; it is wanted soon."""
