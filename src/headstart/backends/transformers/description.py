@@ -93,8 +93,8 @@ def _is_known(kind: str) -> bool:
 
 def _no_decoder(name: str, kind: object) -> CheckpointError:
     return CheckpointError(
-        f"model {name!r} has model_type {kind!r:.60}, an encoder with a decoder, which is not served; use a decoder "
-        "alone."
+        f"model {name!r} has model_type {kind!r:.60}, an encoder with a decoder, which transformers' code does not run "
+        "here; use a decoder alone, or an encoder with a decoder of a kind that Headstart has a description of."
     )
 
 
