@@ -126,6 +126,9 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.normal_(0, 0.2)
     return model
 
 

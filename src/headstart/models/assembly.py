@@ -317,6 +317,7 @@ class Assembly:
         """float32 [size], or [count, size], of a role that is no matrix."""
         name = self._name(index, role)
         shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
+        shape = (1, size) if role in self.layout.as_rows else shape
         return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
     def _name(self, index: int, role: str, expert: int = 0) -> str:

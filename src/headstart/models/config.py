@@ -172,7 +172,7 @@ class ModelConfig:
     head_bias: bool = False
     """Bias of the output head."""
     qkv_clip: float | None = None
-    """What queries, keys and values are cut off at."""
+    """What queries, keys and values are cut off at, before they are rotated."""
     qk_norm: HeadNorms | None = None
     parallel_residual: bool = False
     """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""

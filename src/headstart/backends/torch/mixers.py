@@ -90,12 +90,12 @@ class SelfAttention:
 
     def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
         config, plan = self.config, shared.plan
-        if config.qkv_clip is not None:
-            heads = heads.clamp(-config.qkv_clip, config.qkv_clip)
         turned = heads[:, : config.num_heads + config.num_kv_heads]
         norm = self.head_norm
         if norm is not None and not norm.norms.rotated:
             norm.apply_(turned)
+        if config.qkv_clip is not None:
+            heads.clamp_(-config.qkv_clip, config.qkv_clip)
         if self.layer.rope is not None:
             shared.rotations[self.layer.rope].apply_(turned)
         if norm is not None and norm.norms.rotated:

@@ -11,14 +11,17 @@ from headstart.models.config import ModelConfig
 from headstart.models.families import (
     alibi,
     cohere,
+    deepseek,
     gemma,
     glm,
     gpt,
     gpt_kin,
+    gpt_oss,
     granite,
     kin,
     layer_normed,
     llama,
+    mixtures,
     olmo,
     phi,
     seeing,
@@ -41,6 +44,9 @@ FAMILIES: tuple[Family, ...] = (
     *gpt_kin.FAMILIES,
     *alibi.FAMILIES,
     *seeing.FAMILIES,
+    *mixtures.FAMILIES,
+    *deepseek.FAMILIES,
+    *gpt_oss.FAMILIES,
 )
 
 _BY_NAME = {family.name: family for family in FAMILIES}

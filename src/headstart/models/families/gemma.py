@@ -1,8 +1,8 @@
 """Gemma 1 and 2, VaultGemma, the text form of Gemma 3, and the text of the form that sees.
 
 Sources: the configuration and modelling files of transformers (models/gemma to gemma3, vaultgemma); for GGUF what
-llama.cpp keeps as constants (src/llama-model.cpp: window patterns, the 27B models' attention scale, Gemma 3's local rotation)
-and its converter, which adds 1 to every norm's weight.
+llama.cpp keeps as constants (src/llama-model.cpp: window patterns, the 27B models' attention scale, Gemma 3's local
+rotation) and its converter, which adds 1 to every norm's weight.
 """
 
 from __future__ import annotations

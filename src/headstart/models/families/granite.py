@@ -42,7 +42,8 @@ def _scaled(
     )
 
 
-def _scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
+def scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
+    """Llama's layers with the four factors."""
     bias = fields.flag("attention_bias", False)
     return replace(
         _scaled(
@@ -58,11 +59,11 @@ def _scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
 
 
 def _granite(fields: Fields) -> ModelConfig:
-    return replace(_scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
+    return replace(scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
 
 
 def _granite_swa(fields: Fields) -> ModelConfig:
-    config = _scaled_from_hf(fields, "granite_swa")
+    config = scaled_from_hf(fields, "granite_swa")
     sliding = [i % 4 != 0 for i in range(config.num_layers)]
     windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     thetas = fields.get("layer_rope_theta")
@@ -86,7 +87,7 @@ def _is_theta(value: object) -> bool:
 
 def _granite4(fields: Fields) -> ModelConfig:
     refuse_experts(fields, "num_local_experts", 8)
-    config = _scaled_from_hf(fields, "granite4")
+    config = scaled_from_hf(fields, "granite4")
     kinds = fields.get("layer_types")
     # Released files say "attention", transformers writes "full_attention"; absent means Mamba.
     if not isinstance(kinds, list) or len(kinds) != config.num_layers:
@@ -121,12 +122,13 @@ def _granite_gguf(fields: Fields) -> ModelConfig:
     )
 
 
-def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
+def divided(weight: Tensor, config: ModelConfig) -> Tensor:
+    """The final norm's weight, so that no decoder divides logits."""
     return weight / config.logit_divisor
 
 
-_HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": _divided})
-_GGUF_LAYOUT = replace(GGUF_INTERLEAVED, convert={**GGUF_INTERLEAVED.convert, "final_norm": _divided})
+_HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": divided})
+_GGUF_LAYOUT = replace(GGUF_INTERLEAVED, convert={**GGUF_INTERLEAVED.convert, "final_norm": divided})
 _FUSED_MLP = {
     **{role: name for role, name in HF_LAYER.items() if role != "gate"},
     "up": "layers.{i}.shared_mlp.input_linear",
