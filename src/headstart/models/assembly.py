@@ -241,6 +241,8 @@ class Assembly:
             self._part(
                 f"{names[role]}.weight", (outputs, inputs), self.layout.transposed, self.layout.convert.get(role)
             )
+            if role not in self.layout.flat
+            else self._row(f"{names[role]}.weight", inputs)
             for role, outputs in parts.items()
         ]
         bias = None
@@ -284,6 +286,16 @@ class Assembly:
             stored = stored.part(index)
         order = None if convert is None else self._order_of_rows(convert, outputs)
         return MatrixPart(name, outputs, read, None if transposed else stored, order)
+
+    def _row(self, name: str, inputs: int) -> MatrixPart:
+        """A matrix of one row, stored as a vector."""
+
+        def read() -> Tensor:
+            return self.fetch(name, (inputs,)).to(self.dtype)[None]
+
+        if self.source is None:
+            read()
+        return MatrixPart(name, 1, read)
 
     def _order_of_rows(self, convert: Convert, rows: int) -> NDArray[np.int32]:
         """[rows] where a conversion takes each row from: conversions of matrices move rows, and do nothing else."""

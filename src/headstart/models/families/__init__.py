@@ -52,6 +52,8 @@ FAMILIES: tuple[Family, ...] = (
 _BY_NAME = {family.name: family for family in FAMILIES}
 _BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES if family.model_type}
 _BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES) if family.architecture}
+_MIXTURES = {family.architecture: family for family in reversed(FAMILIES) if family.kind == "experts"}
+"""GGUF has one name for Llama and Mixtral."""
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -83,6 +85,8 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     architecture = Fields(metadata, source).text("general.architecture", "")
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
     fields = Fields(metadata, source, f"{architecture}.")
+    if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
+        family = _MIXTURES[architecture]
     fields.refuse("attention.causal", False, because="an encoder's attention")
     assert family.gguf is not None
     config = family.gguf(fields)

@@ -106,12 +106,17 @@ def _granite4(fields: Fields) -> ModelConfig:
 
 
 def _granite_gguf(fields: Fields) -> ModelConfig:
+    return scaled_from_gguf(fields, "granite")
+
+
+def scaled_from_gguf(fields: Fields, family: str, experts: bool = False) -> ModelConfig:
+    """Llama's layers with the four factors; ``experts``: there may be some."""
     key_value_heads = fields.get("attention.head_count_kv")
     if isinstance(key_value_heads, list) and len(set(key_value_heads)) == 1:
         # Granite 4's files say it layer by layer.
         one_for_all = {fields.prefix + "attention.head_count_kv": key_value_heads[0]}
         fields = Fields({**fields.entries, **one_for_all}, fields.source, fields.prefix)
-    config = base_from_gguf(fields, "granite")
+    config = base_from_gguf(fields, family, experts=experts)
     rotates = fields.flag("rope.scaling.finetuned", True)
     return _scaled(
         replace(config, layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers),

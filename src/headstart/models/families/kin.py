@@ -274,6 +274,7 @@ _GGUF_ONLY_POST = {
 } | GGUF_POST_NORMS
 ONLY_POST_NORMED = replace(HF_LAYOUT, layer=_ONLY_POST)
 GGUF_ONLY_POST_NORMED = replace(GGUF_LAYOUT, layer=_GGUF_ONLY_POST)
+_SEED_OSS = replace(GGUF_LAYOUT, layer=GGUF_LAYER | {"mlp_norm": "blk.{i}.post_attention_norm"})
 _APERTUS = replace(
     HF_LAYOUT,
     layer={
@@ -314,7 +315,7 @@ FAMILIES = (
         replace(GGUF_INTERLEAVED, layer=_GGUF_UNGATED),
     ),
     Family("helium", "helium", "", _helium, None, HF_INTERLEAVED, None),
-    Family("seed_oss", "seed_oss", "seed_oss", _seed_oss, _seed_oss_gguf, HF_LAYOUT, GGUF_LAYOUT),
+    Family("seed_oss", "seed_oss", "seed_oss", _seed_oss, _seed_oss_gguf, HF_LAYOUT, _SEED_OSS),
     Family("ernie4_5", "ernie4_5", "ernie4_5", _ernie, _ernie_gguf, HF_INTERLEAVED, GGUF_INTERLEAVED),
     Family(
         "hunyuan_v1_dense",

@@ -178,11 +178,13 @@ def base_from_gguf(
     rope: RopeConfig | None = None,
     *,
     eps: str = "attention.layer_norm_rms_epsilon",
+    experts: bool = False,
     **changes: Any,
 ) -> ModelConfig:
     """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; arguments as
-    ``base_from_hf``'s."""
-    refuse_experts(fields, "expert_count", 0)
+    ``base_from_hf``'s; ``experts``: there may be some."""
+    if not experts:
+        refuse_experts(fields, "expert_count", 0)
     hidden = fields.integer("embedding_length")
     heads = fields.integer("attention.head_count")
     head_dim = fields.integer("attention.key_length", hidden // heads)

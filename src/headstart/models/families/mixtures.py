@@ -7,27 +7,21 @@ converter, which stacks the experts of a layer in one tensor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families import gguf_mixtures as gguf
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.gguf_mixtures import with_experts
 from headstart.models.families.granite import divided, scaled_from_hf
 from headstart.models.families.kin import HF_INTERLEAVED, POST_NORMS, exaone_layers, hunyuan_rope
 from headstart.models.families.layer_normed import without
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, qwen_windows, windows_from_hf
 from headstart.models.families.phi import longrope_of
 from headstart.models.families.rope import rope_from_hf, rotated_share
-
-
-def with_experts(config: ModelConfig, experts: ExpertsConfig, dense: set[int] | None = None) -> ModelConfig:
-    """The model with experts in all layers but those that are ``dense``."""
-    layers = (
-        layer if index in (dense or ()) else replace(layer, channel="experts")
-        for index, layer in enumerate(config.layers)
-    )
-    return replace(config, layers=tuple(layers), experts=experts)
 
 
 def count_of(fields: Fields, *keys: str, default: int | None = None) -> int:
@@ -382,24 +376,33 @@ _HUNYUAN = {
 _ONLY_POST = without(HF_LAYER, "attention_norm", "mlp_norm") | POST_NORMS
 
 
-def _family(name: str, read: Any, layout: TensorLayout) -> Family:
-    return Family(name, name, "", read, None, layout, None, "experts")
+_Gguf = tuple[str, Callable[[Fields], ModelConfig], TensorLayout]
 
+
+def _family(
+    name: str, read: Callable[[Fields], ModelConfig], layout: TensorLayout, in_gguf: _Gguf | None = None
+) -> Family:
+    architecture, gguf, gguf_layout = in_gguf or ("", None, None)
+    return Family(name, name, architecture, read, gguf, layout, gguf_layout, "experts")
+
+
+_GRANITE_GGUF: _Gguf = ("granitemoe", gguf.granitemoe, gguf.GRANITE)
 
 FAMILIES = (
-    _family("mixtral", _mixtral, _layout(_BLOCK)),
+    _family("mixtral", _mixtral, _layout(_BLOCK), ("llama", gguf.mixtral, gguf.INTERLEAVED)),
     _family("minimax_m2", _minimax_m2, _layout(_BLOCK)),
     _family("phimoe", _phimoe, _layout(_BLOCK)),
     _family(
         "qwen2_moe",
         _qwen2_moe,
         _layout(_EXPERTS | shared("shared_expert") | {"shared_scale": "layers.{i}.mlp.shared_expert_gate"}),
+        ("qwen2moe", gguf.qwen2_moe, gguf.LAYOUT),
     ),
-    _family("qwen3_moe", _qwen3_moe, _layout(_EXPERTS)),
-    _family("olmoe", _olmoe, _layout(_EXPERTS)),
+    _family("qwen3_moe", _qwen3_moe, _layout(_EXPERTS), ("qwen3moe", gguf.qwen3_moe, gguf.LAYOUT)),
+    _family("olmoe", _olmoe, _layout(_EXPERTS), ("olmoe", gguf.olmoe, gguf.LAYOUT)),
     _family("flex_olmo", _flex_olmo, _layout(_EXPERTS, layer=_ONLY_POST)),
-    _family("granitemoe", _granitemoe, _layout(_GRANITE, convert={"final_norm": divided})),
-    _family("granitemoeshared", _granitemoeshared, _layout(_GRANITE, convert={"final_norm": divided})),
+    _family("granitemoe", _granitemoe, _layout(_GRANITE, convert={"final_norm": divided}), _GRANITE_GGUF),
+    _family("granitemoeshared", _granitemoeshared, _layout(_GRANITE, convert={"final_norm": divided}), _GRANITE_GGUF),
     _family("hunyuan_v1_moe", _hunyuan_moe, _layout(_EXPERTS | shared("shared_mlp") | _HUNYUAN)),
     _family(
         "ernie4_5_moe",
@@ -424,5 +427,5 @@ FAMILIES = (
     _family("mellum", _mellum, _layout(_EXPERTS)),
     _family("solar_open", _solar_open, EXPERTS_LAYOUT),
     _family("glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True)),
-    _family("dots1", _dots1, EXPERTS_LAYOUT),
+    _family("dots1", _dots1, EXPERTS_LAYOUT, ("dots1", gguf.dots1, gguf.LAYOUT)),
 )
