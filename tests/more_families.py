@@ -67,6 +67,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**TINY, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
     ),
     "olmo": ("Olmo", {**TINY, "clip_qkv": 0.8}),
+    "olmo-unclipped": ("Olmo", TINY),
     "olmo2": ("Olmo2", TINY),
     "olmo3": ("Olmo3", {**TINY, **WINDOWS}),
     "arcee": ("Arcee", {**TINY, **BIASED}),
@@ -154,6 +155,11 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "flex_olmo": ("FlexOlmo", {**TINY, **MOE}),
     "granitemoe": ("GraniteMoe", {**TINY, **MOE, **SCALED}),
     "granitemoeshared": ("GraniteMoeShared", {**TINY, **MOE, **SCALED, "shared_intermediate_size": 40}),
+    "granite4-moe": (
+        "GraniteMoeHybrid",
+        {**TINY, **MOE, **SCALED, "shared_intermediate_size": 40, "layer_types": ["attention"] * 3, "mamba_n_heads": 2}
+        | {"position_embedding_type": "rope"},
+    ),
     "phimoe": ("Phimoe", {**TINY, **MOE, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True}),
     "glm4_moe": ("Glm4Moe", {**TINY, **MOE, **GROUPED, "head_dim": 16, "use_qk_norm": True}),
     "ernie4_5_moe": ("Ernie4_5_Moe", {**TINY, **MOE, "moe_num_experts": 8, "moe_k": 3}),

@@ -10,17 +10,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import Tensor
 
 from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
-from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
+from headstart.models.files import WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
+from headstart.models.mxfp4 import Files, Mxfp4Files
 from headstart.models.safetensors_files import SafetensorsFiles
 from headstart.models.stored import StoredTensor
-from headstart.models.weights import TensorSource
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = [
@@ -38,13 +38,6 @@ _HUB_FILES = [
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
-class _Weights(TensorSource, Protocol):
-    @property
-    def stamps(self) -> tuple[FileStamp, ...]: ...
-
-    def digest(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """An open model; a ``TensorSource``, plus what else its files say."""
@@ -57,7 +50,7 @@ class Checkpoint:
     metadata: Mapping[str, Any]
     """"hf": ``config.json``, its ``eos_token_id`` overridden by ``generation_config.json`` where that has one (as
     transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
-    weights: _Weights
+    weights: Files
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape, in torch order."""
@@ -167,7 +160,19 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
         eos = read_json(generation_file).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
-    return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
+    weights: Files = SafetensorsFiles(directory)
+    if quantisation_of(config) == "mxfp4":
+        weights = Mxfp4Files(weights)
+    return Checkpoint("hf", name, directory, config, weights)
+
+
+def quantisation_of(config: Mapping[str, Any]) -> str | None:
+    """How a folder's description says that its weights are quantised; "" where it says so and not how."""
+    described = config.get("quantization_config")
+    if described is None:
+        return None
+    method = described.get("quant_method") if isinstance(described, dict) else None
+    return method if isinstance(method, str) else ""
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:

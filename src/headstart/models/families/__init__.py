@@ -65,9 +65,10 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     source = f"model {name!r}" if name else "config.json"
     fields = Fields(config, source)
     family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
-    if fields.get("quantization_config") is not None:
+    if fields.get("quantization_config") is not None and not _is_read(fields):
         raise CheckpointError(
-            f"{source} is quantised (quantization_config), which only GGUF files may be; use the unquantised model."
+            f"{source} is quantised (quantization_config), which only GGUF files may be, and gpt-oss in mxfp4; use the "
+            "unquantised model."
         )
     return _checked(replace(family.hf(fields), name=name), source)
 
@@ -107,6 +108,12 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
 def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
     """Where the tensors of this model's family are in one kind of file."""
     return _BY_NAME[config.family].layout(kind)
+
+
+def _is_read(fields: Fields) -> bool:
+    """Whether weights are quantised in a way that is read."""
+    described = fields.within("quantization_config")
+    return described is None or described.get("quant_method") == "mxfp4"
 
 
 def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> bool:

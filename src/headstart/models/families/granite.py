@@ -1,4 +1,4 @@
-"""Granite 2 to 4, where every layer is attention and a dense MLP: Llama's layers with four factors.
+"""Granite 2 to 4, where every layer has attention: Llama's layers with four factors.
 
 Sources: the configuration and modelling files of transformers (models/granite, granite_swa, granitemoehybrid); for GGUF
 llama.cpp's converter, which calls both "granite" and interleaves the rotary halves of q and k.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
@@ -24,7 +24,6 @@ from headstart.models.families.llama import (
     HF_LAYOUT,
     base_from_gguf,
     base_from_hf,
-    refuse_experts,
     windows_from_hf,
 )
 
@@ -86,7 +85,6 @@ def _is_theta(value: object) -> bool:
 
 
 def _granite4(fields: Fields) -> ModelConfig:
-    refuse_experts(fields, "num_local_experts", 8)
     config = scaled_from_hf(fields, "granite4")
     kinds = fields.get("layer_types")
     # Released files say "attention", transformers writes "full_attention"; absent means Mamba.
@@ -97,11 +95,16 @@ def _granite4(fields: Fields) -> ModelConfig:
             f"{fields.source} has layers that are not attention (Mamba), which is not supported; use a Granite 4 model "
             "without 'h' in its name."
         )
-    rotates = fields.text("position_embedding_type", "nope") == "rope"
+    rope = 0 if fields.text("position_embedding_type", "nope") == "rope" else None
+    dense, count = fields.integer("shared_intermediate_size", 1024), fields.integer("num_local_experts", 8, minimum=0)
+    if count == 0:
+        return replace(config, mlp_size=dense, layers=(LayerConfig(rope=rope),) * config.num_layers)
+    used = fields.integer("num_experts_per_tok", min(8, count), maximum=count)
     return replace(
         config,
-        mlp_size=fields.integer("shared_intermediate_size", 1024),
-        layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers,
+        family="granite4_moe",
+        layers=(LayerConfig(rope=rope, channel="experts"),) * config.num_layers,
+        experts=ExpertsConfig(count, used, config.mlp_size, shared_size=dense, normalised=True),
     )
 
 
@@ -134,6 +137,13 @@ def divided(weight: Tensor, config: ModelConfig) -> Tensor:
 
 _HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": divided})
 _GGUF_LAYOUT = replace(GGUF_INTERLEAVED, convert={**GGUF_INTERLEAVED.convert, "final_norm": divided})
+GRANITE_EXPERTS = {
+    "router": "layers.{i}.block_sparse_moe.router.layer",
+    "expert_up": "layers.{i}.block_sparse_moe.input_linear",
+    "expert_down": "layers.{i}.block_sparse_moe.output_linear",
+    "shared_up": "layers.{i}.shared_mlp.input_linear",
+    "shared_down": "layers.{i}.shared_mlp.output_linear",
+}
 _FUSED_MLP = {
     **{role: name for role, name in HF_LAYER.items() if role != "gate"},
     "up": "layers.{i}.shared_mlp.input_linear",
@@ -163,5 +173,15 @@ FAMILIES = (
         _granite_gguf,
         replace(_HF_LAYOUT, layer=_FUSED_MLP),
         _GGUF_LAYOUT,
+    ),
+    Family(
+        "granite4_moe",
+        "",
+        "",
+        _granite4,
+        None,
+        replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS),
+        None,
+        "experts",
     ),
 )

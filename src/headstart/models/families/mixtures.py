@@ -16,7 +16,7 @@ from headstart.models.families import gguf_mixtures as gguf
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.gguf_mixtures import with_experts
-from headstart.models.families.granite import divided, scaled_from_hf
+from headstart.models.families.granite import GRANITE_EXPERTS, divided, scaled_from_hf
 from headstart.models.families.kin import HF_INTERLEAVED, POST_NORMS, exaone_layers, hunyuan_rope
 from headstart.models.families.layer_normed import without
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, qwen_windows, windows_from_hf
@@ -344,13 +344,6 @@ _BLOCK = {
     "expert_down": "layers.{i}.block_sparse_moe.experts.{e}.w2",
     "router_correction": "layers.{i}.block_sparse_moe.e_score_correction_bias",
 }
-_GRANITE = {
-    "router": "layers.{i}.block_sparse_moe.router.layer",
-    "expert_up": "layers.{i}.block_sparse_moe.input_linear",
-    "expert_down": "layers.{i}.block_sparse_moe.output_linear",
-    "shared_up": "layers.{i}.shared_mlp.input_linear",
-    "shared_down": "layers.{i}.shared_mlp.output_linear",
-}
 
 
 def shared(name: str) -> dict[str, str]:
@@ -386,6 +379,7 @@ def _family(
     return Family(name, name, architecture, read, gguf, layout, gguf_layout, "experts")
 
 
+_GRANITE = _layout(GRANITE_EXPERTS, convert={"final_norm": divided})
 _GRANITE_GGUF: _Gguf = ("granitemoe", gguf.granitemoe, gguf.GRANITE)
 
 FAMILIES = (
@@ -401,8 +395,10 @@ FAMILIES = (
     _family("qwen3_moe", _qwen3_moe, _layout(_EXPERTS), ("qwen3moe", gguf.qwen3_moe, gguf.LAYOUT)),
     _family("olmoe", _olmoe, _layout(_EXPERTS), ("olmoe", gguf.olmoe, gguf.LAYOUT)),
     _family("flex_olmo", _flex_olmo, _layout(_EXPERTS, layer=_ONLY_POST)),
-    _family("granitemoe", _granitemoe, _layout(_GRANITE, convert={"final_norm": divided}), _GRANITE_GGUF),
-    _family("granitemoeshared", _granitemoeshared, _layout(_GRANITE, convert={"final_norm": divided}), _GRANITE_GGUF),
+    _family("granitemoe", _granitemoe, _layout(GRANITE_EXPERTS, convert={"final_norm": divided}), _GRANITE_GGUF),
+    _family(
+        "granitemoeshared", _granitemoeshared, _layout(GRANITE_EXPERTS, convert={"final_norm": divided}), _GRANITE_GGUF
+    ),
     _family("hunyuan_v1_moe", _hunyuan_moe, _layout(_EXPERTS | shared("shared_mlp") | _HUNYUAN)),
     _family(
         "ernie4_5_moe",
