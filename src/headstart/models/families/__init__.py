@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ from headstart.models.families import (
     olmo,
     phi,
     seeing,
+    sigmoid_mixtures,
 )
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.fields import Fields
@@ -45,6 +47,7 @@ FAMILIES: tuple[Family, ...] = (
     *alibi.FAMILIES,
     *seeing.FAMILIES,
     *mixtures.FAMILIES,
+    *sigmoid_mixtures.FAMILIES,
     *deepseek.FAMILIES,
     *gpt_oss.FAMILIES,
 )
@@ -125,11 +128,17 @@ def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> 
     if name in families:
         return families[name]
     kinds = {"dense": "dense decoders", "experts": "mixtures of experts"}
-    known = (
-        f"{words} ({', '.join(sorted(each for each in families if families[each].kind == kind))})"
-        for kind, words in kinds.items()
+    known = (f"{words} ({', '.join(_names(families, kind))})" for kind, words in kinds.items())
+    raise CheckpointError(
+        f"{source} has {key} {name!r:.60}, which is not supported; supported are {' and '.join(known)}, each in the "
+        "forms that docs/models.md lists."
     )
-    raise CheckpointError(f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(known)}.")
+
+
+def _names(families: Mapping[str, Family], kind: str) -> list[str]:
+    """Those of one kind, without what tells their generations apart."""
+    words = (re.match(r"[a-z]+", name) for name, family in families.items() if family.kind == kind)
+    return sorted({word[0] for word in words if word is not None})
 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig
 from headstart.models.families.base import Family
+from headstart.models.families.experts import EXPERTS_LAYOUT, count_of, first_dense, sigmoid_experts, with_experts
 from headstart.models.families.fields import Fields
-from headstart.models.families.gguf_mixtures import with_experts
 from headstart.models.families.granite import divided
 from headstart.models.families.layer_normed import without
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, in_halves
-from headstart.models.families.mixtures import EXPERTS_LAYOUT, count_of, first_dense, sigmoid_experts
 from headstart.models.families.rope import growth, rope_from_hf
 
 

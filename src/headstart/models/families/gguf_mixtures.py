@@ -11,6 +11,7 @@ from typing import Any
 
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import TensorLayout
+from headstart.models.families.experts import with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.granite import divided, scaled_from_gguf
 from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
@@ -18,15 +19,6 @@ from headstart.models.families.rope import rope_from_gguf
 
 _SIGMOID = 2
 """``expert_gating_func`` of sigmoid."""
-
-
-def with_experts(config: ModelConfig, experts: ExpertsConfig, dense: set[int] | None = None) -> ModelConfig:
-    """The model with experts in all layers but those that are ``dense``."""
-    layers = (
-        layer if index in (dense or ()) else replace(layer, channel="experts")
-        for index, layer in enumerate(config.layers)
-    )
-    return replace(config, layers=tuple(layers), experts=experts)
 
 
 def _experts(fields: Fields, size: int, normalised: bool, **more: Any) -> ExpertsConfig:

@@ -14,11 +14,10 @@ from torch import Tensor
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.families import gguf_mixtures as gguf
 from headstart.models.families.base import Family
+from headstart.models.families.experts import count_of, with_experts
 from headstart.models.families.fields import Fields
-from headstart.models.families.gguf_mixtures import with_experts
 from headstart.models.families.kin import with_defaults
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, windows_from_hf
-from headstart.models.families.mixtures import count_of
 
 _YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
     "truncate": False,
