@@ -55,6 +55,13 @@ GROUPED = {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_
 LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10} | {
     "num_key_value_heads": 4
 }
+LLAMA4: dict[str, Any] = {**TINY, **MOE, "intermediate_size_mlp": 80, "attention_chunk_size": 16, "floor_scale": 8} | {
+    "interleave_moe_layer_step": 2,
+    "attn_scale": 0.3,
+    "no_rope_layers": [1, 0, 1],
+    "num_experts_per_tok": 2,
+    "head_dim": 16,
+}
 
 MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2-relu": (
@@ -178,4 +185,13 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "youtu": ("Youtu", {**TINY, **LATENT}),
     "minicpm3": ("MiniCPM3", {**TINY, **LATENT, "dim_model_base": 32}),
     "gpt_oss": ("GptOss", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "swiglu_limit": 0.9}),
+    "llama4": ("Llama4Text", LLAMA4),
+    "llama4-seeing": (
+        "Llama4",
+        {"text_config": LLAMA4}
+        | {
+            "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+            | {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+        },
+    ),
 }

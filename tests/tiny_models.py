@@ -107,8 +107,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox": ("GPTNeoX", {**NEOX, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
     "gpt-neox-sequential": ("GPTNeoX", {**NEOX, "use_parallel_residual": False}),
 }
-_MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "Gemma3": "Gemma3ForConditionalGeneration", "GPT2": "GPT2LMHeadModel"} | {
-    name: f"{name}ForConditionalGeneration" for name in ("Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+_MODELS = {
+    "Gemma3Text": "Gemma3ForCausalLM",
+    "Gemma3": "Gemma3ForConditionalGeneration",
+    "GPT2": "GPT2LMHeadModel",
+    "Llama4Text": "Llama4ForCausalLM",
+} | {
+    name: f"{name}ForConditionalGeneration"
+    for name in ("Llama4", "Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
 }
 
 

@@ -36,6 +36,10 @@ class RopeConfig:
     factors: tuple[float, ...] = ()
 
 
+Sight = tuple[int | None, int | None]
+"""How far back the rows of a layer see: its window and its chunk."""
+
+
 @dataclass(frozen=True)
 class LayerConfig:
     """What may differ from layer to layer.
@@ -48,6 +52,12 @@ class LayerConfig:
     rope: int | None = 0
     mixer: Mixer = "attention"
     channel: Channel = "mlp"
+    chunk: int | None = None
+    """Rows see those before them in their own chunk of so many tokens alone (Llama 4)."""
+
+    @property
+    def sight(self) -> Sight:
+        return self.window, self.chunk
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,8 @@ class HeadNorms:
     """False: no weights at all."""
     rotated: bool = False
     """After the rotation, not before it (Hunyuan)."""
+    everywhere: bool = True
+    """False: in layers with a rotation alone (Llama 4)."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +93,12 @@ class Alibi:
 @dataclass(frozen=True)
 class QueryGrowth:
     """Queries grow with their position beyond ``trained`` tokens: times
-    1 + ``weight`` * log(1 + floor(position / trained)) (Llama 4's temperature; Ministral 3)."""
+    1 + ``weight`` * log(1 + floor(position / trained)) (Ministral 3; Llama 4's temperature)."""
 
     weight: float
     trained: int
+    everywhere: bool = True
+    """False: in layers without a rotation alone, and positions count from 1 (Llama 4)."""
 
 
 @dataclass(frozen=True)

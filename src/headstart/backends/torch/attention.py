@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.models.config import Alibi
+from headstart.models.config import Alibi, Sight
 from headstart.passes import PassBatch
 
 Indices = NDArray[np.int64]
@@ -49,14 +49,14 @@ class RowGroup:
     rows: Tensor | None
     """[sequence * row] rows of the pass; None where they are all of the pass's rows in order."""
     folded: bool
-    views: dict[int | None, KeyView]
-    """window -> its keys."""
+    views: dict[Sight, KeyView]
+    """How far layers see -> the keys of those that see so far."""
 
 
 class AttentionPlan:
     """Everything about a pass's attention that does not depend on the layer.
 
-    ``windows``: the sliding windows that occur in the model's layers (None: full attention).
+    ``sights``: how far the model's layers see.
     ``heads_per_kv``: query heads that share a key-value head. ``alibi``: what distance takes off the scores.
     """
 
@@ -64,7 +64,7 @@ class AttentionPlan:
         self,
         batch: PassBatch,
         block_size: int,
-        windows: Iterable[int | None],
+        sights: Iterable[Sight],
         heads_per_kv: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -85,12 +85,12 @@ class AttentionPlan:
         self.new_slots = self._index(self._physical(sequence, logical))
         """[row] physical slots the rows' keys and values go to."""
 
-        windows = tuple(windows)
+        sights = tuple(sights)
         self.groups: list[RowGroup] = []
         place = np.empty(batch.num_rows, dtype=np.int64)
         offset = 0
         for members in self._grouped():
-            group, rows, real = self._group(members, windows)
+            group, rows, real = self._group(members, sights)
             self.groups.append(group)
             place[rows[real]] = offset + np.flatnonzero(real)
             offset += rows.size
@@ -106,7 +106,7 @@ class AttentionPlan:
         group = row_class * 64 + context_class
         return [np.flatnonzero(group == each) for each in np.unique(group)]
 
-    def _group(self, members: Indices, windows: tuple[int | None, ...]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
+    def _group(self, members: Indices, sights: tuple[Sight, ...]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
         """The group of the sequences ``members``, its rows [sequence * row], and which of them are no padding."""
         counts = self._counts[members][:, None]
         num_rows = int(counts.max())
@@ -117,7 +117,7 @@ class AttentionPlan:
         is_chain = bool((parents == np.where(local == 0, -1, rows - 1))[real].all())
         ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
         folded = num_rows <= FOLDED_ROWS
-        views = {window: self._view(members, rows, ancestors, window, folded) for window in windows}
+        views = {sight: self._view(members, rows, ancestors, sight, folded) for sight in sights}
         in_order = rows.size == self._batch.num_rows and bool((rows.ravel() == np.arange(rows.size)).all())
         index = None if in_order else self._index(rows.ravel())
         return RowGroup(len(members), num_rows, index, folded, views), rows.ravel(), real.ravel()
@@ -127,12 +127,15 @@ class AttentionPlan:
         members: Indices,
         rows: Indices,
         ancestors: NDArray[np.bool_] | None,
-        window: int | None,
+        sight: Sight,
         folded: bool,
     ) -> KeyView:
+        window, chunk = sight
         cached = self._cached[members][:, None]
         totals = cached + self._counts[members][:, None]
         first = np.zeros_like(cached) if window is None else np.maximum(cached - window + 1, 0)
+        if chunk is not None:
+            first = np.maximum(first, cached // chunk * chunk)
         num_keys = int((totals - first).max())
         # Padding reads the sequence's own last key: always written, so never the NaN of a foreign or freed slot.
         keys = first + np.arange(num_keys)
@@ -147,13 +150,15 @@ class AttentionPlan:
             visible = np.take_along_axis(of_row, new_key[:, None, :], axis=2) & (keys < totals)[:, None, :]
             visible |= (keys < cached)[:, None, :]
         bias = None
-        if window is not None or self._alibi is not None:
+        if window is not None or chunk is not None or self._alibi is not None:
             new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
             new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
             key_position = np.where(keys < cached, keys, new_position)
             row_position = self._batch.positions[rows]
             if window is not None:
                 visible &= row_position[:, :, None] - key_position[:, None, :] < window
+            if chunk is not None:
+                visible &= row_position[:, :, None] // chunk == key_position[:, None, :] // chunk
             if self._alibi is not None:
                 bias = _alibi_bias(self._alibi, row_position, key_position)
         return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias))
@@ -221,7 +226,7 @@ def attend(
     queries: Tensor,
     cache: Tensor,
     plan: AttentionPlan,
-    window: int | None,
+    sight: Sight,
     scale: float,
     softcap: float | None = None,
     sinks: Tensor | None = None,
@@ -234,7 +239,7 @@ def attend(
     ``softcap``: scores become softcap * tanh(score / softcap) before the mask (Gemma 2, section 2). ``sinks``: float32
     [head] a score of every head that no key has.
     """
-    outputs = [_attend_group(queries, cache, group, window, scale, softcap, sinks, value_dim) for group in plan.groups]
+    outputs = [_attend_group(queries, cache, group, sight, scale, softcap, sinks, value_dim) for group in plan.groups]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if plan.output_rows is None else joined.index_select(0, plan.output_rows)
 
@@ -243,14 +248,14 @@ def _attend_group(
     queries: Tensor,
     cache: Tensor,
     group: RowGroup,
-    window: int | None,
+    sight: Sight,
     scale: float,
     softcap: float | None,
     sinks: Tensor | None,
     value_dim: int | None,
 ) -> Tensor:
     """[sequence * row, head * value_dim]."""
-    view = group.views[window]
+    view = group.views[sight]
     heads, head_dim = queries.shape[1:]
     planes, kv_heads = cache.shape[1:3]
     if group.rows is not None:

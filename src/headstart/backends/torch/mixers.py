@@ -77,7 +77,8 @@ class SelfAttention:
         self.config, self.layer = config, layer
         self.qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
         self.head_norm: HeadNorm | None = None
-        if config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
+        normed = config.qk_norm is not None and (config.qk_norm.everywhere or layer.rope is not None)
+        if normed and config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
             self.head_norm = HeadNorm(config, config.qk_norm, weights.q_norm, weights.k_norm, device)
         self.sinks = None if weights.sinks is None else weights.sinks.to(device)
 
@@ -102,9 +103,10 @@ class SelfAttention:
             norm.apply_(turned)
         cache.index_copy_(0, plan.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
         queries = heads[:, : config.num_heads]
-        if shared.growth is not None:
+        grown = config.query_growth
+        if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):
             queries = queries * shared.growth
-        return attend(queries, cache, plan, self.layer.window, config.scale, config.attention_softcap, self.sinks)
+        return attend(queries, cache, plan, self.layer.sight, config.scale, config.attention_softcap, self.sinks)
 
 
 class LatentAttention:
@@ -146,5 +148,5 @@ class LatentAttention:
         cache.index_copy_(0, shared.plan.new_slots, states[:, None, None])
         if shared.growth is not None:
             queries = queries * shared.growth
-        seen = attend(queries, cache, shared.plan, self.layer.window, self.config.scale, value_dim=rank)
+        seen = attend(queries, cache, shared.plan, self.layer.sight, self.config.scale, value_dim=rank)
         return seen.view(len(queries), -1, rank)

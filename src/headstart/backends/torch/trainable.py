@@ -292,6 +292,7 @@ def _require_trainable(config: ModelConfig) -> None:
     lacking = {
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,
+        "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "latent attention": config.latent is not None,
         "queries that grow with their position": config.query_growth is not None,
     }

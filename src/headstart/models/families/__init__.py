@@ -22,6 +22,7 @@ from headstart.models.families import (
     kin,
     layer_normed,
     llama,
+    llama4,
     mixtures,
     olmo,
     phi,
@@ -50,6 +51,7 @@ FAMILIES: tuple[Family, ...] = (
     *sigmoid_mixtures.FAMILIES,
     *deepseek.FAMILIES,
     *gpt_oss.FAMILIES,
+    *llama4.FAMILIES,
 )
 
 _BY_NAME = {family.name: family for family in FAMILIES}
