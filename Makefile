@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-slow test-emulated test-sanitized lint bench docs openapi emulator clean
+.PHONY: demo test test-slow test-emulated test-sanitized test-wheel wheel lint bench docs openapi emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
@@ -26,6 +26,16 @@ test-sanitized: $(VENV)/.dev  ## the native tests under the address and undefine
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	CXX='env LD_PRELOAD= g++ -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
 	$(BIN)/pytest tests/backends/native $(TESTS)
+
+test-wheel: $(VENV)/.dev wheel  ## the wheel, installed where there is no compiler
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m wheel
+
+# auditwheel names the oldest systems that the libraries run on; it copies nothing into the wheel.
+wheel: $(VENV)/.wheel  ## in dist/: a wheel with the native pass compiled, and the source distribution
+	rm -f dist/headstart-*
+	HEADSTART_WHEEL=native $(BIN)/python -m build --outdir dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/headstart-*-linux_*.whl
+	rm dist/headstart-*-linux_*.whl
 
 emulator:
 	@if ! command -v qemu-aarch64 >/dev/null || ! command -v aarch64-linux-gnu-g++ >/dev/null; then \
@@ -62,9 +72,13 @@ $(VENV)/.dev: $(VENV)/.run
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@
 
+$(VENV)/.wheel: $(VENV)/.run
+	$(PIP) install -c constraints.txt -e '.[wheel]'
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.run
 	$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

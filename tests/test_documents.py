@@ -139,3 +139,15 @@ def test_results_that_are_cited_are_there() -> None:
 def test_results_are_figures_and_no_pages() -> None:
     assert {path.suffix for path in (ROOT / "benchmarks" / "results").iterdir()} == {".json"}
     assert not list((ROOT / "src").rglob("report.html"))
+
+
+def test_the_tables_and_charts_of_results_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    draw = import_module("draw_results")
+    text = draw.PAGE.read_text(encoding="utf-8")
+    assert draw.page(text) == text
+    assert draw.page(re.sub(r"^\| (bf16|int8).*\n", "", text, flags=re.MULTILINE)) == text
+    for machine in draw.SITTINGS:
+        chart = (draw.IMAGES / f"results-{draw.slug(machine)}.svg").read_text(encoding="utf-8")
+        assert draw.chart(machine) == chart
+        assert f"images/results-{draw.slug(machine)}.svg" in text

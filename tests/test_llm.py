@@ -163,18 +163,18 @@ def test_samples_share_one_reading_of_the_prompt_and_stay_the_same(
     params = SamplingParams(temperature=1.0, max_tokens=12, n=3, seed=4, logprobs=2)
     (together,) = llm.generate("a long prompt of several words, " * 4, params)
     assert [o.stats.cached_tokens for o in together.outputs] == [0, *2 * [len(together.prompt_token_ids) - 1]]
-    jobs = LLM(model, "suffix").jobs(llm.encode(together.prompt), params)
-    for job, shared in zip(jobs, together.outputs, strict=True):
-        job.sequence.leader = None
+    samples = LLM(model, "suffix").samples(llm.encode(together.prompt), params)
+    for sample, shared in zip(samples, together.outputs, strict=True):
+        sample.sequence.leader = None
         engine = LLM(model, "suffix").engine
-        engine.add(job.sequence)
+        engine.add(sample.sequence)
         while not engine.idle:
             engine.step()
-        assert job.sequence.output == shared.token_ids
+        assert sample.sequence.output == shared.token_ids
         assert shared.logprobs is not None
         if model.backend.exact_rows:
-            assert job.sequence.logprobs == shared.logprobs
-        said, expected = ([each.logprob for each in some] for some in (job.sequence.logprobs, shared.logprobs))
+            assert sample.sequence.logprobs == shared.logprobs
+        said, expected = ([each.logprob for each in some] for some in (sample.sequence.logprobs, shared.logprobs))
         assert said == pytest.approx(expected, abs=1e-5)
 
 

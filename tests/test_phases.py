@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headstart import LLM
-from headstart.backends.native import loader
+from headstart.backends.native import loader, toolchain
 from headstart.backends.native.isa import INSTRUCTION_SETS
 from headstart.cli.progress import Activity
 from headstart.phases import Phase, heard, phase
@@ -44,7 +44,7 @@ def test_compiling_is_said_to_be_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
     told: list[Phase] = []
     monkeypatch.setattr(loader, "find_library", lambda _: None)
-    monkeypatch.setattr(loader, "_compiler", lambda: ["g++"])
+    monkeypatch.setattr(toolchain, "find_compiler", lambda: ["g++"])
     monkeypatch.setattr(loader, "compile_library", compiled)
     loader.forget_loaded()
     try:
@@ -55,6 +55,14 @@ def test_compiling_is_said_to_be_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     (only,) = told
     assert only.rare
     assert "Compiling the native pass for this processor" in only.sentence
+
+
+def test_what_is_rare_is_logged_where_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
+    with phase("Loading"), phase("Compiling", rare=True):
+        pass
+    with heard(lambda _: None), phase("Compiling again", rare=True):
+        pass
+    assert caplog.messages == ["Compiling ..."]
 
 
 @pytest.mark.parametrize(("shown", "seen"), [(True, "Compiling ...\n"), (False, "")])

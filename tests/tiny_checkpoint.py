@@ -27,7 +27,7 @@ def write_tiny_model(
 
     The native pass computes it with a ``head_dim`` of 32.
     """
-    tokenizer = write_tokenizer(directory, chat=chat)
+    tokenizer = write_tokenizer(directory, chat)
     vocab_size = tokenizer.get_vocab_size()
     config = {
         "model_type": "llama",
@@ -52,16 +52,16 @@ def write_tiny_model(
     return directory
 
 
-def write_tokenizer(directory: Path, *, chat: bool = True) -> Tokenizer:
+def write_tokenizer(directory: Path, chat: bool = True) -> Tokenizer:
     """The files of a tokenizer of 259 tokens, bytes and special ones."""
-    tokenizer = _tokenizer()
+    tokenizer = tiny_tokenizer()
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}
     _write_json(directory / "tokenizer_config.json", settings | ({"chat_template": CHAT_TEMPLATE} if chat else {}))
     return tokenizer
 
 
-def _tokenizer() -> Tokenizer:
+def tiny_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(vocab=dict(BYTE_ALPHABET), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

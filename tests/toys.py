@@ -62,6 +62,7 @@ class ToyBackend:
     nbytes = 0
     exact_rows = False
     finds_best = False
+    opens_layers = True
 
     def __init__(
         self, vocab_size: int, logits_of: LogitsOf, max_positions: int = 4096, eos: tuple[int, ...] = ()

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from headstart.encoder_prompt import trial_prompt
 from headstart.engine.sequence import Sequence as EngineSequence
 from headstart.errors import ConfigError, HeadstartError, RequestError
 from headstart.llm import LLM
 from headstart.memory import address_space_left, is_lack_of_memory, readable
-from headstart.request import Job, StreamPiece
+from headstart.request import Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 
 _REHEARSAL_TOKENS = 32
@@ -36,12 +37,12 @@ class ClosedError(HeadstartError):
 class Answer:
     """The samples of one request; iterate once to get its pieces, as rounds commit them."""
 
-    def __init__(self, jobs: Sequence[Job], loop: asyncio.AbstractEventLoop, drafter: str | None) -> None:
-        self.jobs = list(jobs)
+    def __init__(self, samples: Sequence[Sample], loop: asyncio.AbstractEventLoop, drafter: str | None) -> None:
+        self.samples = list(samples)
         self.drafter = drafter
         self.submitted = time.perf_counter()
-        self.last_pieces = [self.submitted] * len(self.jobs)
-        """[job] when its last piece came."""
+        self.last_pieces = [self.submitted] * len(self.samples)
+        """[sample] when its last piece came."""
         self.deadline: float | None = None
         self.expired = False
         """Whether the request took longer than allowed."""
@@ -50,7 +51,7 @@ class Answer:
         self.out_of_memory = False
         """Whether it ended because memory could not be had."""
         self.counted: set[int] = set()
-        """Indices of jobs that have left the engine and are in the metrics."""
+        """Indices of samples that have left the engine and are in the metrics."""
         self._loop = loop
         self._pieces: asyncio.Queue[StreamPiece] = asyncio.Queue()
         self._accepted: asyncio.Future[None] = loop.create_future()
@@ -64,7 +65,7 @@ class Answer:
         await self._accepted
 
     async def __aiter__(self) -> AsyncIterator[StreamPiece]:
-        unfinished = len(self.jobs)
+        unfinished = len(self.samples)
         while unfinished:
             piece = await self._pieces.get()
             unfinished -= piece.finish_reason is not None
@@ -141,7 +142,7 @@ class AsyncEngine:
             raise error
         _require_spare()
 
-    async def submit(self, jobs: Sequence[Job]) -> Answer:
+    async def submit(self, samples: Sequence[Sample]) -> Answer:
         """Queue the samples of a request and wait until the engine has looked at it.
 
         Raises:
@@ -149,18 +150,18 @@ class AsyncEngine:
             ClosedError: the engine ends.
             RequestError: the request can never be served.
         """
-        answer = self.prepared(jobs)
+        answer = self.prepared(samples)
         await self.enter(answer)
         return answer
 
-    def prepared(self, jobs: Sequence[Job]) -> Answer:
+    def prepared(self, samples: Sequence[Sample]) -> Answer:
         """The answer of a request that has not been queued yet.
 
         Raises:
             RequestError: it names no drafter of this engine.
         """
-        drafter = self._engine.drafters.name_for(jobs[0].sequence)
-        return Answer(jobs, asyncio.get_running_loop(), drafter)
+        drafter = self._engine.drafters.name_for(samples[0].sequence)
+        return Answer(samples, asyncio.get_running_loop(), drafter)
 
     async def enter(self, answer: Answer) -> None:
         """Queue a prepared answer; as ``submit``."""
@@ -169,9 +170,9 @@ class AsyncEngine:
         with self._lock:
             if self._closing:
                 raise ClosedError("no more requests are taken: this engine ends.")
-            if self._open + len(answer.jobs) > self._max_open:
+            if self._open + len(answer.samples) > self._max_open:
                 raise BusyError(f"{self._open} samples are being served or wait; try again later.")
-            self._open += len(answer.jobs)
+            self._open += len(answer.samples)
         self._commands.put(lambda: self._add(answer))
         try:
             await answer.accepted()
@@ -248,41 +249,41 @@ class AsyncEngine:
     def _rehearsed(self) -> Exception | None:
         """What went wrong; None: nothing."""
         length = max(1, min(_REHEARSAL_TOKENS, (self._engine.limits.max_context - 1) // 2))
-        prompt = self.llm.encode([0] * length)
+        prompt = trial_prompt(self.llm.model.config, self.llm.get_tokenizer(), length)
         params = SamplingParams(temperature=0, max_tokens=length, ignore_eos=True, seed=0)
-        jobs: list[Job] = []
+        samples: list[Sample] = []
         try:
-            jobs = self.llm.jobs(prompt, params, cache_salt="headstart rehearsal")
-            for job in jobs:
-                self._engine.add(job.sequence)
-            while not all(job.sequence.finished for job in jobs):
+            samples = self.llm.samples(prompt, params, cache_salt="headstart rehearsal")
+            for sample in samples:
+                self._engine.add(sample.sequence)
+            while not all(sample.sequence.finished for sample in samples):
                 self._engine.step()
         except Exception as error:
             return error
         finally:
-            for job in jobs:
-                self._engine.abort(job.sequence)
+            for sample in samples:
+                self._engine.abort(sample.sequence)
         return None
 
     def _add(self, answer: Answer) -> None:
         try:
-            for job in answer.jobs:
-                self._engine.add(job.sequence)
+            for sample in answer.samples:
+                self._engine.add(sample.sequence)
         except RequestError as error:
-            for job in answer.jobs:
-                self._engine.abort(job.sequence)
+            for sample in answer.samples:
+                self._engine.abort(sample.sequence)
             with self._lock:
-                self._open -= len(answer.jobs)
+                self._open -= len(answer.samples)
             answer.refuse(error)
             return
         self._answers.append(answer)
         answer.accept()
 
     def _abort(self, answer: Answer, reason: str | None) -> None:
-        for job in answer.jobs:
-            if reason is not None and not job.sequence.finished:
-                job.sequence.fail(reason)
-            self._engine.abort(job.sequence)
+        for sample in answer.samples:
+            if reason is not None and not sample.sequence.finished:
+                sample.sequence.fail(reason)
+            self._engine.abort(sample.sequence)
         self._deliver()
 
     def _expire(self) -> None:
@@ -298,26 +299,26 @@ class AsyncEngine:
 
     def _running_answers(self) -> list[Answer]:
         running = self._engine.running
-        return [answer for answer in self._answers if any(job.sequence in running for job in answer.jobs)]
+        return [answer for answer in self._answers if any(sample.sequence in running for sample in answer.samples)]
 
     def _deliver(self) -> None:
         now = time.perf_counter()
         for answer in list(self._answers):
-            for place, job in enumerate(answer.jobs):
-                piece = job.next_piece()
+            for place, sample in enumerate(answer.samples):
+                piece = sample.next_piece()
                 if piece is None:
                     continue
                 if piece.token_ids:
-                    first = len(piece.token_ids) == job.sequence.num_output
+                    first = len(piece.token_ids) == sample.sequence.num_output
                     self._waited(first, now - answer.last_pieces[place])
                     answer.last_pieces[place] = now
                 if piece.finish_reason is not None:
                     answer.counted.add(place)
-                    self._finished(job.sequence, answer.drafter)
+                    self._finished(sample.sequence, answer.drafter)
                     with self._lock:
                         self._open -= 1
                 answer.put(piece)
-            if len(answer.counted) == len(answer.jobs):
+            if len(answer.counted) == len(answer.samples):
                 self._answers.remove(answer)
 
 

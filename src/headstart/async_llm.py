@@ -16,7 +16,7 @@ from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.loading import Model
 from headstart.models.aliases import DEFAULT_MODEL
-from headstart.request import EncodedPrompt, Job, Message, Prompt, StreamPiece
+from headstart.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 from headstart.text.tokenizer import Tokenizer
 
@@ -124,30 +124,30 @@ class AsyncLLM:
         speculation: SpeculationParams | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         name = f"request-{next(self._names)}" if request_id is None else request_id
-        jobs = await asyncio.to_thread(
-            lambda: self.llm.jobs(encode(), params or self.llm.get_default_sampling_params(), speculation)
+        samples = await asyncio.to_thread(
+            lambda: self.llm.samples(encode(), params or self.llm.get_default_sampling_params(), speculation)
         )
         if name in self._requests:
             raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
-        answer = self._requests[name] = self._engine.prepared(jobs)
+        answer = self._requests[name] = self._engine.prepared(samples)
         try:
             await self._engine.enter(answer)
-            # Put together from pieces: the jobs themselves belong to the engine's thread.
-            samples, prompt, read = [_nothing(job) for job in jobs], jobs[0].prompt, None
+            # Put together from pieces: the samples themselves belong to the engine's thread.
+            completions, prompt, read = [_nothing(sample) for sample in samples], samples[0].prompt, None
             async for piece in answer:
-                samples[piece.sample] = piece.completion or _grown(samples[piece.sample], piece)
+                completions[piece.sample] = piece.completion or _grown(completions[piece.sample], piece)
                 read = piece.prompt_logprobs if read is None else read
-                yield RequestOutput(prompt.text, prompt.token_ids, list(samples), read, name)
+                yield RequestOutput(prompt.text, prompt.token_ids, list(completions), read, name)
         finally:
             self._engine.cancel(answer)
             del self._requests[name]
 
 
-def _nothing(job: Job) -> Completion:
+def _nothing(sample: Sample) -> Completion:
     """A sample before its first piece."""
-    stats = SequenceStats(prompt_tokens=job.sequence.prompt_length)
-    logprobs: list[TokenLogprobs] | None = None if job.sequence.params.logprobs is None else []
-    return Completion(job.sample, "", [], None, stats, [], logprobs)
+    stats = SequenceStats(prompt_tokens=sample.sequence.prompt_length)
+    logprobs: list[TokenLogprobs] | None = None if sample.sequence.params.logprobs is None else []
+    return Completion(sample.index, "", [], None, stats, [], logprobs)
 
 
 def _grown(before: Completion, piece: StreamPiece) -> Completion:

@@ -6,23 +6,24 @@ Drafters ask ``DraftContext.kit`` for the latter, so that none of them knows a b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headstart.heads.eagle import EagleHead
 from headstart.heads.head_pass import HeadPass, ParallelHeadsPass
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
-from headstart.passes import IntArray, KVStorage, PassBatch, PassOutput
+from headstart.passes import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.sampling.kernels import RowKernels
+from headstart.stretch import Stretches
 
 
 class TextIndex(Protocol):
     """A growing text, and guesses of what follows it by what followed its last tokens before."""
 
     @property
-    def part(self) -> object:
-        """Its part in a stretch."""
+    def compiled(self) -> object:
+        """What guesses in a stretch (``headstart.stretch.Guesser``)."""
         ...
 
     @property
@@ -114,8 +115,8 @@ class BackendKit(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can run passes. One that can run several rounds at once has ``stretches``
-    (``headstart.stretch.Stretches``)."""
+    """A model that can run passes; see ``RunsStretches``, too; one whose ``config`` has an encoder is an
+    ``EncoderBackend``."""
 
     config: ModelConfig
     name: str
@@ -125,6 +126,10 @@ class Backend(Protocol):
 
     finds_best: bool
     """A row's best token can be had without its logits: the same as theirs."""
+
+    opens_layers: bool
+    """Its layers can be run in part, looked into below the last one, and given something else than tokens to read; so
+    that drafters can be made of them, or trained on them."""
 
     kit: BackendKit
     """What runs beside its passes."""
@@ -141,3 +146,21 @@ class Backend(Protocol):
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
         """Run one pass: write the rows' keys and values, return the logits and taps asked for."""
         ...
+
+
+class EncoderBackend(Backend, Protocol):
+    """One with an encoder. Rows of its passes read the encoder memory of their sequence, too."""
+
+    def encode(self, source: EncoderInput, storage: KVStorage, blocks: Sequence[int]) -> None:
+        """Read an input and fill these physical blocks with its memory, in order: the same bits whatever else is read.
+
+        What is behind the input's last position stays as it is.
+        """
+        ...
+
+
+@runtime_checkable
+class RunsStretches(Protocol):
+    """A backend that can run several rounds at once."""
+
+    stretches: Stretches

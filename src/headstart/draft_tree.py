@@ -37,6 +37,19 @@ class TreeLaw(Enum):
 
 
 @dataclass(frozen=True)
+class DraftBudget:
+    """The most a drafter may propose for one sequence in one round; 0 nodes asks for the empty tree."""
+
+    nodes: int
+    depth: int
+    prompt_rows: int = 0
+    """Rows of prompts that ride in the same pass."""
+    min_probability: float | None = None
+    """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
+    drafters that know how likely their guesses are."""
+
+
+@dataclass(frozen=True)
 class Draws:
     """The random draws behind a sampled tree, in the order they were made.
 

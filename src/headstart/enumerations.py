@@ -28,6 +28,15 @@ class Precision(StrEnum):
     they hold is rounded; 16-bit activations; native pass only."""
 
 
+class BackendChoice(StrEnum):
+    """Whose code computes a model."""
+
+    AUTO = "auto"
+    """Headstart's own where it has a description of the model, else transformers'."""
+    HEADSTART = "headstart"
+    TRANSFORMERS = "transformers"
+
+
 class Numerics(StrEnum):
     """What is promised of a pass's arithmetic."""
 

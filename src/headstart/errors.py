@@ -37,6 +37,10 @@ class CheckpointError(HeadstartError):
     """A model file is missing, damaged, or does not hold what its configuration promises."""
 
 
+class UnsupportedModelError(CheckpointError):
+    """A model is sound, as far as its description goes, but of a kind that Headstart has no description of."""
+
+
 class CacheError(HeadstartError):
     """The key-value cache was asked for what it cannot give (unknown sequence, path out of range)."""
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from headstart.backend import Backend
 from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.drafting.inner_sequence import request_of
 from headstart.enumerations import Precision
+from headstart.errors import ConfigError
 from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
 from headstart.heads.tables import TargetTables
-from headstart.loading import Model, create_backend, load_model, weights_dtype
+from headstart.loading import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart.models.encoder_decoder_weights import select_decoder_layers
 from headstart.models.weight_loading import load_decoder, load_tables
 from headstart.models.weights import select_layers
 from headstart.runner import ModelRunner
@@ -41,12 +46,17 @@ def draft_context(
         return LoadedModel(draft.backend, draft.tokenizer)
 
     def layers(chosen: Sequence[int]) -> Backend:
-        config, weights = select_layers(*load_decoder(model.checkpoint, weights_dtype(precision)), chosen)
-        return create_backend(config, weights, precision, model.device)
+        _require_open(model)
+        dtype = weights_dtype(precision)
+        if model.config.encoder is not None:
+            selected = select_decoder_layers(*load_encoder_decoder(model.checkpoint, dtype), chosen)
+            return create_encoder_decoder(*selected, precision, model.device)
+        return create_backend(*select_layers(*load_decoder(model.checkpoint, dtype), chosen), precision, model.device)
 
     # Several heads may ask.
     @cache
     def tables() -> TargetTables:
+        _require_open(model)
         dtype = weights_dtype(model.precision)
         embedding, head = load_tables(model.checkpoint, dtype)
         read = read_matrix(embedding, dtype)
@@ -77,19 +87,34 @@ def draft_context(
     )
 
 
+def _require_open(model: Model) -> None:
+    if not model.backend.opens_layers:
+        raise ConfigError(
+            f"{model.name} is run by transformers' own code, which lends no layers or tables; use a drafter that needs "
+            "none, as suffix, ngram, or draft-model with another model."
+        )
+
+
 def identity_of(model: Model) -> TargetIdentity:
     """What heads are found by, and record of their target."""
     return TargetIdentity(target_shape(model.config), model.checkpoint.digest, model.tokenizer.fingerprint)
 
 
 def heads_for(model: Model) -> ShippedHeads:
-    """The heads that come with Headstart for a model."""
+    """The heads that come with Headstart for a model; none where its tables cannot be lent."""
+    if not model.backend.opens_layers:
+        return ShippedHeads({}, {})
     return shipped_heads(identity_of(model))
+
+
+@runtime_checkable
+class Salted(Protocol):
+    """A sequence of a request that shares prefixes with others of its salt only."""
+
+    cache_salt: str
 
 
 def cache_salt_of(sequence: SequenceView) -> str:
     """Keeps tenants apart: what a drafter learnt from one would show in the timing of another."""
-    # A drafter inside another one sees a sequence that the outer one made, which refers to the request's own.
-    while (outer := getattr(sequence, "outer", None)) is not None:
-        sequence = outer
-    return getattr(sequence, "cache_salt", "")
+    request = request_of(sequence)
+    return request.cache_salt if isinstance(request, Salted) else ""

@@ -15,12 +15,13 @@ from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
+from headstart.encoder_prompt import encoded_for
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
 from headstart.engine.sizing import cache_room, engine_limits
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
-from headstart.enumerations import Numerics, Precision
+from headstart.enumerations import BackendChoice, Numerics, Precision
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import cache_salt_of, draft_context
 from headstart.loading import Model, load_model, parse_numerics, parse_precision, require_numerics
@@ -28,15 +29,15 @@ from headstart.memory import MemoryUse
 from headstart.models.aliases import DEFAULT_MODEL
 from headstart.models.generation_config import AUTO, named_file, sampling_defaults
 from headstart.other_names import takes_other_names
-from headstart.outline import context_length
+from headstart.outline import context_length, source_length
 from headstart.phases import phase
+from headstart.reading import Reading
 from headstart.request import (
     EncodedPrompt,
-    Job,
     Message,
     Prompt,
+    Sample,
     StreamPiece,
-    encoded,
     encoded_chat,
     listed,
     listed_chats,
@@ -83,6 +84,9 @@ class LLM:
         generation_config: where requests without sampling parameters get them from: "auto", the model's own
             (``generation_config.json``, a GGUF's ``general.sampling``), modest ones where it has none; "none" (vLLM:
             "vllm"), ``SamplingParams()``; or such a file, or its folder.
+        backend: whose code computes the target: "headstart", "transformers" (slower, and runs any decoder that the
+            package transformers knows), or "auto": the first where it can.
+        trust_remote_code: run code that comes with a model, where transformers needs it.
 
     vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
     ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching`` and ``dtype`` are understood, too.
@@ -114,8 +118,11 @@ class LLM:
         revision: str | None = None,
         device: str = "cpu",
         generation_config: str | Path = AUTO,
+        backend: BackendChoice | str = BackendChoice.AUTO,
+        trust_remote_code: bool = False,
     ) -> None:
         named_file(generation_config)
+        reading = Reading(backend, trust_remote_code)
         self._numerics = parse_numerics(numerics)
         self.speculation = speculation or SpeculationParams()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
@@ -128,20 +135,20 @@ class LLM:
             target = model
         else:
             with phase(f"Loading {model}"):
-                target = load_model(model, precision, revision, device)
+                target = load_model(model, precision, revision, device, reading)
         require_numerics(target, numerics)
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
         context = context_length(target.config, max_context)
         guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
-        limits = engine_limits(context, max_batch_size, max_rows, guesses)
+        limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
         runner = ModelRunner(target.backend, cache_room(target.backend, limits, cache_tokens), prefixes=prefixes)
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        notices: list[str] = []
+        notices: list[str] = [target.notice] if target.notice else []
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
@@ -269,20 +276,20 @@ class LLM:
             request = self.encode(prompt)
         else:
             raise RequestError("give either a prompt or messages.", "prompt")
-        jobs = self._jobs([request], sampling_params, speculation)
+        samples = self._samples([request], sampling_params, speculation)
         try:
             with self._lock:
-                for job in jobs:
-                    self.engine.add(job.sequence)
-            for pieces in self._rounds(jobs, True):
+                for sample in samples:
+                    self.engine.add(sample.sequence)
+            for pieces in self._rounds(samples, True):
                 yield from pieces
                 if stopped():
                     break
-            for job in jobs:
-                if job.sequence.error is not None:
-                    raise RequestError(job.sequence.error)
+            for sample in samples:
+                if sample.sequence.error is not None:
+                    raise RequestError(sample.sequence.error)
         finally:
-            self._abort(jobs)
+            self._abort(samples)
 
     def encode(self, prompt: Prompt, add_special_tokens: bool = True) -> EncodedPrompt:
         """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text.
@@ -290,7 +297,7 @@ class LLM:
         Raises:
             RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
         """
-        return encoded(prompt, self.get_tokenizer(), add_special_tokens)
+        return encoded_for(self.model.config, prompt, self.get_tokenizer(), add_special_tokens)
 
     def encode_chat(
         self,
@@ -304,9 +311,10 @@ class LLM:
             RequestError: the model has no chat template, or the template cannot render these messages.
         """
         model = self.model
-        return encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        chat = encoded_chat(messages, model.tokenizer, model.chat_template, tools, chat_template_kwargs)
+        return encoded_for(model.config, chat, model.tokenizer)
 
-    def jobs(
+    def samples(
         self,
         prompt: EncodedPrompt,
         params: SamplingParams,
@@ -315,7 +323,7 @@ class LLM:
         prompt_index: int = 0,
         cache_salt: str = "",
         trace: bool = False,
-    ) -> list[Job]:
+    ) -> list[Sample]:
         """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
 
         Raises:
@@ -327,15 +335,16 @@ class LLM:
             )
         speculation = speculation or self.speculation
         require_lossless(self._numerics, speculation, params)
-        prompt = prompt.cut(params, self.engine.limits.max_context)
+        limits = self.engine.limits
+        prompt = prompt.cut(params, limits.max_context, limits.max_source)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
-        jobs = [
-            Job(
+        samples = [
+            Sample(
                 self.model,
                 prompt,
                 prompt_index,
-                sample,
+                index,
                 next(self._ids),
                 params,
                 seed,
@@ -344,11 +353,11 @@ class LLM:
                 trace,
                 None if wanted is None else self._grammars.constraint(wanted),
             )
-            for sample in range(params.n)
+            for index in range(params.n)
         ]
-        for job in jobs[1:]:
-            job.sequence.leader = jobs[0].sequence
-        return jobs
+        for sample in samples[1:]:
+            sample.sequence.leader = samples[0].sequence
+        return samples
 
     def compile(self, wanted: StructuredOutputsParams) -> None:
         """Compile a structure before a request asks for it, which then finds it.
@@ -372,69 +381,69 @@ class LLM:
         strict: bool,
         cache_salt: str = "",
     ) -> list[RequestOutput]:
-        jobs = self._jobs(prompts, params, speculation, cache_salt)
+        samples = self._samples(prompts, params, speculation, cache_salt)
         admitted = []
         try:
-            for job in jobs:
+            for sample in samples:
                 try:
-                    with naming(job.prompt_index, len(prompts) if strict else 1), self._lock:
-                        self.engine.add(job.sequence)
-                    admitted.append(job)
+                    with naming(sample.prompt_index, len(prompts) if strict else 1), self._lock:
+                        self.engine.add(sample.sequence)
+                    admitted.append(sample)
                 except RequestError as error:
                     if strict:
                         raise
-                    job.sequence.fail(str(error), refused=True, field=error.field)
+                    sample.sequence.fail(str(error), refused=True, field=error.field)
             for pieces in self._rounds(admitted, on_commit is not None):
                 for piece in pieces:
                     on_commit(piece)  # type: ignore[misc]
         finally:
-            self._abort(jobs)
+            self._abort(samples)
         outputs: dict[int, RequestOutput] = {}
-        for job in jobs:
-            outputs.setdefault(job.prompt_index, job.output()).outputs.append(job.completion())
+        for sample in samples:
+            outputs.setdefault(sample.prompt_index, sample.output()).outputs.append(sample.completion())
         return list(outputs.values())
 
-    def _jobs(
+    def _samples(
         self,
         prompts: Sequence[EncodedPrompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         speculation: SpeculationParams | None,
         cache_salt: str = "",
-    ) -> list[Job]:
+    ) -> list[Sample]:
         params = self.get_default_sampling_params() if params is None else params
         each = list(params) if isinstance(params, Sequence) else [params] * len(prompts)
         if len(each) != len(prompts):
             raise RequestError(
                 f"{len(each)} sampling parameters were given for {len(prompts)} prompts; give one for each."
             )
-        jobs = []
+        samples = []
         for index, (prompt, wanted) in enumerate(zip(prompts, each, strict=True)):
             with naming(index, len(prompts)):
-                jobs += self.jobs(prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt)
-        return jobs
+                samples += self.samples(prompt, wanted, speculation, prompt_index=index, cache_salt=cache_salt)
+        return samples
 
-    def _rounds(self, jobs: Sequence[Job], wanted: bool) -> Iterator[list[StreamPiece]]:
+    def _rounds(self, samples: Sequence[Sample], wanted: bool) -> Iterator[list[StreamPiece]]:
         """Run the engine until these samples have finished, and yield their new pieces after each pass.
 
         Passes that other calls run count, too. If ``wanted`` is False, no pieces are made, and rounds are run at
         once for longer while no other call's samples take part.
         """
-        finished, own = False, {id(job.sequence) for job in jobs}
+        finished, own = False, {id(sample.sequence) for sample in samples}
         while not finished:
             with self._lock:
-                finished = all(job.sequence.finished for job in jobs)
+                finished = all(sample.sequence.finished for sample in samples)
                 if not finished:
                     engine = self.engine
                     alone = all(id(sequence) in own for sequence in (*engine.running, *engine.waiting))
                     engine.step(UNSEEN_SECONDS if alone and not wanted else SHOWN_SECONDS)
-                pieces = [piece for job in jobs if wanted and (piece := job.next_piece()) is not None]
+                pieces = [piece for sample in samples if wanted and (piece := sample.next_piece()) is not None]
             yield pieces
 
-    def _abort(self, jobs: Sequence[Job]) -> None:
+    def _abort(self, samples: Sequence[Sample]) -> None:
         with self._lock:
             if self._engine is not None:
-                for job in jobs:
-                    self._engine.abort(job.sequence)
+                for sample in samples:
+                    self._engine.abort(sample.sequence)
 
 
 def _unless_closed(part: Part | None) -> Part:

@@ -18,13 +18,18 @@ from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
 from headstart.backends.torch.backend import TorchBackend
 from headstart.backends.torch.device import parse_device
+from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
+from headstart.describing import Described, describe
 from headstart.enumerations import Numerics, Precision
 from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
+from headstart.reading import USUAL, Reading
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
 
@@ -49,6 +54,8 @@ class Model:
     backend: Backend = field(repr=False)
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    notice: str = ""
+    """What a user is to know of how it is computed; nothing where Headstart's own code does."""
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -66,10 +73,12 @@ def load_model(
     precision: Precision | str = Precision.AUTO,
     revision: str | None = None,
     device: str | torch.device = "cpu",
+    reading: Reading = USUAL,
 ) -> Model:
     """Load a model by alias, directory, hub id or .gguf file.
 
-    ``device``: "cpu", or an accelerator by PyTorch's name for it, as "cuda", "cuda:1", "mps".
+    ``device``: "cpu", or an accelerator by PyTorch's name for it, as "cuda", "cuda:1", "mps". ``reading``: whose code
+    computes it, and the like.
 
     Raises:
         CheckpointError: the model is missing, damaged, or of an unknown family.
@@ -78,7 +87,7 @@ def load_model(
     parse_precision(precision), parse_device(str(device))  # refused before anything is opened
     checkpoint = open_checkpoint(name, revision)
     tokenizer, template = Tokenizer.from_checkpoint(checkpoint), ChatTemplate.from_checkpoint(checkpoint)
-    return load_opened(checkpoint, tokenizer, template, precision, device)
+    return load_opened(checkpoint, tokenizer, template, precision, device, reading)
 
 
 def load_opened(
@@ -87,6 +96,7 @@ def load_opened(
     chat_template: ChatTemplate,
     precision: Precision | str = Precision.AUTO,
     device: str | torch.device = "cpu",
+    reading: Reading = USUAL,
 ) -> Model:
     """The same where everything but the weights has been read.
 
@@ -94,16 +104,58 @@ def load_opened(
         CheckpointError, ConfigError: as ``load_model``.
     """
     wanted, place = parse_precision(precision), parse_device(str(device))
-    config, weights = load_decoder(checkpoint, weights_dtype(wanted))
+    described = describe(checkpoint, reading)
+    notice = ""
+    backend: Backend
+    config = described.config
+    if described.foreign is not None:
+        backend, notice = _foreign_backend(checkpoint, described, wanted, place, reading)
+    elif config.encoder is None:
+        config, weights = load_decoder(checkpoint, weights_dtype(wanted))
+        backend = create_backend(config, weights, wanted, place)
+    else:
+        backend = create_encoder_decoder(*load_encoder_decoder(checkpoint, weights_dtype(wanted)), wanted, place)
     return Model(
         name=checkpoint.name,
         checkpoint=checkpoint,
         config=config,
         precision=wanted,
         device=place,
-        backend=create_backend(config, weights, wanted, place),
+        backend=backend,
         tokenizer=tokenizer,
         chat_template=chat_template,
+        notice=notice,
+    )
+
+
+def _foreign_backend(
+    checkpoint: Checkpoint, described: Described, precision: Precision, device: torch.device, reading: Reading
+) -> tuple[Backend, str]:
+    """Passes by transformers' own code, and the sentence that says so.
+
+    Raises:
+        CheckpointError: the weights are damaged, or not to be decoded with.
+        ConfigError: the precision cannot be had so, or memory is short.
+    """
+    from headstart.backends.transformers.backend import load_transformers
+
+    usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
+    chosen = usual if precision is Precision.AUTO else precision
+    name = checkpoint.name
+    if chosen not in _TORCH_DTYPES:
+        raise ConfigError(
+            f"precision is {chosen.value!r}, which transformers' code, by which {name} is run, does not compute; use "
+            "bf16 or fp32."
+        )
+    dtype = _TORCH_DTYPES[chosen]
+    weights = sum(math.prod(shape) for shape in checkpoint.shapes().values())
+    require_room(weights * dtype.itemsize, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16")
+    backend = load_transformers(
+        described.foreign, described.config, checkpoint.path, dtype, device, reading.trust_remote_code
+    )
+    return backend, (
+        f"{name} ({described.config.family}) is run by transformers' own code, {backend.remark}, since "
+        f"{described.why}: as correct as Headstart's own, and slower."
     )
 
 
@@ -127,19 +179,55 @@ def create_backend(
         if precision is not Precision.AUTO:
             _say_what_is_lost(backend.rounding, precision)
         return backend
+    dtype = _host_dtype(precision, reason or "this machine has no native pass")
+    _require_room(config, _torch_bytes(weights, dtype), dtype)
+    return TorchBackend(config, weights, dtype, kit=_compiled_kit())
+
+
+def create_encoder_decoder(
+    config: ModelConfig,
+    weights: EncoderDecoderWeights,
+    precision: Precision = Precision.AUTO,
+    device: torch.device = _HOST,
+) -> EncoderDecoderBackend:
+    """A model with an encoder, by PyTorch.
+
+    Raises:
+        ConfigError: only the native pass knows the precision.
+    """
+    if device.type != "cpu":
+        return EncoderDecoderBackend(config, weights, _accelerator_dtype(precision, device), device)
+    dtype = _host_dtype(precision, str(native.supports(config)))
+    halves = (weights.encoder, weights.decoder)
+    sizes = [math.prod(each.matrix.shape) for half in halves for each in half.linears]
+    sizes += [weights.embedding.numel()] * 2
+    _require_room(config, sum(sizes) * dtype.itemsize + 4 * max(sizes), dtype)
+    return EncoderDecoderBackend(config, weights, dtype, kit=_compiled_kit())
+
+
+def _host_dtype(precision: Precision, because: str) -> torch.dtype:
+    """In which PyTorch computes on the processor.
+
+    Raises:
+        ConfigError: only the native pass knows the precision, which does not apply for the reason given.
+    """
     exact = Precision.FP32 if precision is Precision.AUTO else precision
     if exact not in _TORCH_DTYPES:
-        because = reason or "this machine has no native pass"
         raise ConfigError(f"precision is {exact.value!r}, which needs the native pass ({because}); use bf16 or fp32.")
-    dtype = _TORCH_DTYPES[exact]
+    return _TORCH_DTYPES[exact]
+
+
+def _require_room(config: ModelConfig, nbytes: int, dtype: torch.dtype) -> None:
+    names = {dtype: precision.value for precision, dtype in _TORCH_DTYPES.items()}
     require_room(
-        _torch_bytes(weights, dtype),
-        f"{config.name or config.family} in {exact.value}",
-        "choose a smaller model, or precision bf16",
+        nbytes, f"{config.name or config.family} in {names[dtype]}", "choose a smaller model, or precision bf16"
     )
-    # What stands beside the passes on the processor is compiled all the same, where it can be.
+
+
+def _compiled_kit() -> NativeKit | None:
+    """What stands beside the passes on the processor is compiled all the same, where it can be."""
     library = load_library()
-    return TorchBackend(config, weights, dtype, kit=None if library is None else NativeKit(library))
+    return None if library is None else NativeKit(library)
 
 
 def _on_accelerator(
@@ -150,11 +238,15 @@ def _on_accelerator(
     Raises:
         ConfigError: only the native pass knows the precision.
     """
+    return TorchBackend(config, weights, _accelerator_dtype(precision, device), device)
+
+
+def _accelerator_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     usual = Precision.BF16 if device.type == "cuda" else Precision.FP32
     chosen = usual if precision is Precision.AUTO else precision
     if chosen not in _TORCH_DTYPES:
         raise ConfigError(f"precision is {chosen.value!r}, which only the processor computes; use bf16 or fp32.")
-    return TorchBackend(config, weights, _TORCH_DTYPES[chosen], device)
+    return _TORCH_DTYPES[chosen]
 
 
 def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
@@ -189,6 +281,7 @@ def require_numerics(model: Model, numerics: Numerics | str) -> None:
     """
     if parse_numerics(numerics) is Numerics.EXACT and not model.backend.exact_rows:
         because = native.supports(model.config) or "this machine has none"
+        because = "transformers' code computes this model" if model.notice else because
         raise ConfigError(
             f"numerics is 'exact', which needs the native pass ({because}); 'auto' is exact up to ties of "
             "floating-point numbers here."

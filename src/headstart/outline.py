@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from headstart.describing import describe
+from headstart.encoder_prompt import encoded_for
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.loading import Model, load_opened
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.generation_config import AUTO, sampling_defaults
-from headstart.models.weight_loading import config_of
-from headstart.request import EncodedPrompt, Message, Prompt, encoded, encoded_chat
+from headstart.reading import USUAL, Reading
+from headstart.request import EncodedPrompt, Message, Prompt, encoded_chat
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.text.chat import ChatTemplate
 from headstart.text.tokenizer import Tokenizer
@@ -35,6 +37,12 @@ def context_length(config: ModelConfig, max_context: int | None) -> int:
     return context
 
 
+def source_length(config: ModelConfig, context: int) -> int:
+    """Most positions that the model's encoder reads: what it was made for, within ``LONGEST_CONTEXT`` or a longer
+    ``context``; 0 without an encoder."""
+    return 0 if config.encoder is None else min(config.encoder.max_positions, max(LONGEST_CONTEXT, context))
+
+
 @dataclass(frozen=True)
 class Outline:
     """A model without its weights."""
@@ -44,9 +52,16 @@ class Outline:
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     sampling_defaults: SamplingDefaults
+    reading: Reading = USUAL
 
     @classmethod
-    def open(cls, model: str | Path, revision: str | None = None, generation_config: str | Path = AUTO) -> Self:
+    def open(
+        cls,
+        model: str | Path,
+        revision: str | None = None,
+        generation_config: str | Path = AUTO,
+        reading: Reading = USUAL,
+    ) -> Self:
         """Read everything but the weights.
 
         Raises:
@@ -55,10 +70,11 @@ class Outline:
         checkpoint = open_checkpoint(model, revision)
         return cls(
             checkpoint,
-            config_of(checkpoint),
+            describe(checkpoint, reading).config,
             Tokenizer.from_checkpoint(checkpoint),
             ChatTemplate.from_checkpoint(checkpoint),
             sampling_defaults(checkpoint, generation_config),
+            reading,
         )
 
     def load(self, precision: Precision | str = Precision.AUTO, device: str = "cpu") -> Model:
@@ -67,14 +83,15 @@ class Outline:
         Raises:
             CheckpointError, ConfigError: as ``load_model``.
         """
-        return load_opened(self.checkpoint, self.tokenizer, self.chat_template, precision, device)
+        return load_opened(self.checkpoint, self.tokenizer, self.chat_template, precision, device, self.reading)
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
         """As ``LLM.encode``."""
-        return encoded(prompt, self.tokenizer, True)
+        return encoded_for(self.config, prompt, self.tokenizer)
 
     def encode_chat(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> EncodedPrompt:
         """As ``LLM.encode_chat``."""
-        return encoded_chat(messages, self.tokenizer, self.chat_template, tools)
+        chat = encoded_chat(messages, self.tokenizer, self.chat_template, tools)
+        return encoded_for(self.config, chat, self.tokenizer)

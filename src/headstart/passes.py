@@ -7,7 +7,8 @@ its own ``KVStorage``. Integer tables are NumPy int32, so that one set of tables
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -46,6 +47,33 @@ class RowInputs:
 
 
 @dataclass(frozen=True)
+class EncoderInput:
+    """What an encoder reads: tokens, or features of audio. Equal where it is the same input."""
+
+    tokens: tuple[int, ...] = ()
+    features: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
+    """[mel bin, frame], two of which become a position."""
+    digest: bytes = b""
+    """SHA-256 of the features."""
+
+    @classmethod
+    def of_features(cls, features: NDArray[np.float32]) -> EncoderInput:
+        """Of audio."""
+        block = np.ascontiguousarray(features, dtype=np.float32)
+        return cls(features=block, digest=hashlib.sha256(repr(block.shape).encode() + block.tobytes()).digest())
+
+    @property
+    def positions(self) -> int:
+        """Positions of the memory that it becomes."""
+        return len(self.tokens) if self.features is None else (self.features.shape[1] + 1) // 2
+
+    @property
+    def identity(self) -> str:
+        """The same for equal inputs alone."""
+        return self.digest.hex() or ",".join(map(str, self.tokens))
+
+
+@dataclass(frozen=True)
 class PassBatch:
     """The rows of one pass. ``row`` counts rows of the whole pass, ``sequence`` the sequences in it.
 
@@ -78,6 +106,10 @@ class PassBatch:
     best_rows: IntArray = field(default_factory=lambda: np.zeros(0, np.int32))
     """[best] rows of which the best token is returned, ascending, none of them in ``logit_rows``. Only for backends
     that ``finds_best``."""
+    memory_lengths: IntArray | None = None
+    """[sequence] positions of the encoder memory that its rows read, at least one; None: the model has no encoder."""
+    memory_tables: IntArray | None = None
+    """[sequence, block] physical blocks of it, padded with 0."""
 
     @cached_property
     def positions(self) -> IntArray:
@@ -138,6 +170,17 @@ class PassOutput:
     logits: Tensor
     hidden: TapStates = NO_STATES
     best: IntArray | None = None
+
+
+def safe_steps(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Pairs of slots in portions, each of which may be read whole before it is written: as if copied in order."""
+    sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
+    # Together, every source is read before any target is written: the same, unless an earlier target is a later
+    # source.
+    chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
+    step = 1 if chained else max(len(sources), 1)
+    for first in range(0, len(sources), step):
+        yield sources[first : first + step], targets[first : first + step]
 
 
 class KVStorage(Protocol):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,5 +52,10 @@ def phase(sentence: str, rare: bool = False) -> Iterator[None]:
 
 def _tell() -> None:
     listener = _LISTENER.get()
+    now = _PHASES.get()[-1]
     if listener is not None:
-        listener(_PHASES.get()[-1])
+        listener(now)
+    elif now.rare:
+        logger.warning(
+            "%s ...", now.sentence
+        )  # shown unless logging is set up otherwise: a library's start, too, takes long

@@ -25,8 +25,12 @@ _APPLE_X86 = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
 
 def architecture() -> str:
     """ "x86_64", "aarch64" or what else the system calls it."""
-    name = platform.machine().lower()
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name, name)
+    return architecture_named(platform.machine())
+
+
+def architecture_named(name: str) -> str:
+    """The same, of any machine that is called ``name``."""
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
 
 
 @cache

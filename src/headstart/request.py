@@ -10,12 +10,14 @@ from typing import Any, cast
 
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
+from headstart.engine.output_rules import OutputRules
 from headstart.engine.outputs import Completion, FinishReason, RequestOutput, TokenLogprobs, TokenOrigin
 from headstart.engine.sequence import Sequence
 from headstart.engine.trace import RoundTrace, Trace
 from headstart.enumerations import Numerics
 from headstart.errors import RequestError, require_utf8
 from headstart.loading import Model
+from headstart.passes import EncoderInput
 from headstart.sampling.params import SamplingParams
 from headstart.text.bad_words import spellings
 from headstart.text.chat import ChatTemplate
@@ -28,18 +30,29 @@ _LONGEST_PREDICTION = 1 << 14
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt as text (a chat as its template rendered it) and as token ids."""
+    """A prompt as text (a chat as its template rendered it) and as token ids. Where the model has an encoder: what the
+    output begins with."""
 
     text: str
     token_ids: list[int]
+    source: EncoderInput | None = None
+    """What the encoder reads; None: the model has none."""
+    source_text: str | None = None
+    """The same as text."""
 
-    def cut(self, params: SamplingParams, max_context: int) -> EncodedPrompt:
-        """What ``truncate_prompt_tokens`` leaves of the token ids; the text stays.
+    def cut(self, params: SamplingParams, max_context: int, max_source: int = 0) -> EncodedPrompt:
+        """What ``truncate_prompt_tokens`` leaves of the token ids; the text stays. Where the model has an encoder, the
+        tokens that it reads are cut, of which there may be ``max_source``.
 
         Raises:
             RequestError: ``truncate_prompt_tokens`` is -1, and ``max_tokens`` leaves no room in the context.
         """
         kept = params.truncate_prompt_tokens
+        if self.source is not None:
+            most = max_source if kept == -1 else kept
+            return (
+                self if most is None else replace(self, source=replace(self.source, tokens=self.source.tokens[-most:]))
+            )
         if kept == -1:
             kept = max_context - (params.max_tokens or 1)
             if kept < 1:
@@ -81,18 +94,18 @@ class StreamPiece:
         return self.text
 
 
-class Job:
+class Sample:
     """A sequence and the text it has become.
 
     Args:
         model: the target.
         prompt: of the request; ``prompt_index`` is its place among the prompts of a call.
-        sample: which of the prompt's ``n`` samples this is.
+        index: which of the prompt's ``n`` samples this is.
         sequence_id: unique in the engine.
         seed: in [0, 2**64), resolved.
         cache_salt: only requests of the same salt share cached prefixes.
         trace: record what each round looked like.
-        constraint: limits what the output may be, and is not shared with other jobs; None: no limits.
+        constraint: limits what the output may be, and is not shared with other samples; None: no limits.
 
     Raises:
         RequestError: a parameter does not fit the model.
@@ -103,7 +116,7 @@ class Job:
         model: Model,
         prompt: EncodedPrompt,
         prompt_index: int,
-        sample: int,
+        index: int,
         sequence_id: int,
         params: SamplingParams,
         seed: int,
@@ -112,9 +125,9 @@ class Job:
         trace: bool = False,
         constraint: TokenConstraint | None = None,
     ) -> None:
-        vocab_size = model.config.vocab_size
+        vocab_size, encoder = model.config.vocab_size, model.config.encoder
         require_utf8(cache_salt, "cache_salt")
-        for token in prompt.token_ids:
+        for token in (*prompt.token_ids, *(prompt.source.tokens if prompt.source is not None else ())):
             if not 0 <= token < vocab_size:
                 raise RequestError(
                     f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.", "prompt"
@@ -122,23 +135,30 @@ class Job:
         if params.bad_words:
             banned = params.banned_sequences + spellings(params.bad_words, model.tokenizer)
             params = replace(params, bad_words=(), banned_sequences=banned)
+        if encoder is not None and encoder.never:
+            params = replace(params, banned_sequences=params.banned_sequences + encoder.never)
+        if encoder is not None:
+            last = None if params.ignore_eos else encoder.forced_last_token_id
+            rules = OutputRules(vocab_size, encoder.never_first, last, self._most_tokens, constraint)
+            constraint = rules if rules.applies else constraint
         if isinstance(speculation.prediction, str):
             expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False, field="prediction")
             speculation = replace(speculation, prediction=tuple(expected[:_LONGEST_PREDICTION]))
         self.prompt = prompt
         self.prompt_index = prompt_index
-        self.sample = sample
+        self.index = index
         self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params))
-        self.sequence = Sequence.of(
+        self.sequence: Sequence = Sequence.of(
             sequence_id,
             prompt.token_ids,
             params,
             vocab_size=vocab_size,
             end_tokens=model.eos_token_ids,
             seed=seed,
-            sample=sample,
+            sample=index,
             kernels=model.backend.kit.rows,
             speculation=speculation,
+            source=prompt.source,
             cache_salt=cache_salt,
             trace=Trace() if trace else None,
             text=self._text,
@@ -166,7 +186,7 @@ class Job:
             rounds=rounds,
             prompt_logprobs=None if self._shown_tokens else self.prompt_logprobs,
             prompt_index=self.prompt_index,
-            sample=self.sample,
+            sample=self.index,
             finish_reason=sequence.finish_reason,
             completion=self.completion() if sequence.finished else None,
         )
@@ -192,7 +212,7 @@ class Job:
         sequence = self.sequence
         assert sequence.finish_reason is not None
         return Completion(
-            index=self.sample,
+            index=self.index,
             text=self._final_text(),
             token_ids=sequence.output,
             finish_reason=sequence.finish_reason,
@@ -205,9 +225,19 @@ class Job:
 
     def output(self) -> RequestOutput:
         """The output for this sample's prompt, still without samples."""
+        source = self.prompt.source
         return RequestOutput(
-            self.prompt.text, self.prompt.token_ids, [], self.prompt_logprobs, str(self.sequence.id - self.sample)
+            self.prompt.text,
+            self.prompt.token_ids,
+            [],
+            self.prompt_logprobs,
+            str(self.sequence.id - self.index),
+            self.prompt.source_text,
+            None if source is None else list(source.tokens),
         )
+
+    def _most_tokens(self) -> int:
+        return self.sequence.stops.max_tokens
 
     def _final_text(self) -> str:
         if self.sequence.finished:
@@ -230,7 +260,8 @@ def require_lossless(numerics: Numerics, speculation: SpeculationParams, params:
 
 
 Prompt = str | abc.Sequence[int] | EncodedPrompt | abc.Mapping[str, object]
-"""A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``."""
+"""A text, token ids, what ``LLM.encode`` returns, or vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``; for
+models with an encoder also ``{"encoder_prompt": ..., "decoder_prompt": ...}`` (``headstart.encoder_prompt``)."""
 Message = abc.Mapping[str, Any]
 """One of a conversation, as OpenAI's API has it: ``role``, ``content`` and what else the chat template reads."""
 _PROMPT_KEYS = ("prompt_token_ids", "prompt")
@@ -316,6 +347,8 @@ def _bare(prompt: Prompt) -> str | abc.Sequence[int] | EncodedPrompt:
         for held in map(prompt.get, _PROMPT_KEYS):
             if held is not None:
                 return cast(str | abc.Sequence[int], held)
+    if "encoder_prompt" in prompt:
+        raise RequestError("a prompt has an encoder_prompt, but this model has no encoder; give a prompt.", "prompt")
     names = ", ".join(map(str, prompt)) or "nothing"
     raise RequestError(f"a prompt holds {names}; give it as prompt or as prompt_token_ids.", "prompt")
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backend import Backend
+from headstart.backend import Backend, EncoderBackend, RunsStretches
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
-from headstart.passes import IntArray, PassBatch, RowInputs, TapStates, path_lengths
-from headstart.stretch import RoundRecord, Stretches, StretchLimits, StretchPart
+from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
+from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -82,9 +82,11 @@ class ModelRunner:
     ) -> None:
         self.backend = backend
         self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size), prefixes)
-        self._stretches: Stretches | None = getattr(backend, "stretches", None)
+        self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.passes = 0
         """Passes run so far."""
+        self.encoder_passes = 0
+        """Inputs that the encoder has read so far."""
 
     def forward(
         self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
@@ -100,6 +102,7 @@ class ModelRunner:
         starts = list(accumulate(map(len, spans), initial=0))
         wanted = [_wanted_rows(span) for span in spans]
         best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
+        memories = self.cache.memory_tables(ids)
         output = self.backend.forward(
             PassBatch(
                 tokens=_joined([span.tokens for span in spans]),
@@ -112,6 +115,8 @@ class ModelRunner:
                 taps=taps,
                 num_layers=num_layers,
                 inputs=_joined_inputs(spans, starts),
+                memory_lengths=None if memories is None else memories[0],
+                memory_tables=None if memories is None else memories[1],
             ),
             self.cache.storage,
         )
@@ -136,20 +141,39 @@ class ModelRunner:
             first_logit += len(rows)
         return outputs
 
+    def encode(self, sequence_id: int) -> bool:
+        """Compute the encoder memory that a sequence reads; False: that was done already, or it has none."""
+        memory = self.cache.memory_of(sequence_id)
+        if memory is None or memory.computed:
+            return False
+        cast(EncoderBackend, self.backend).encode(memory.source, self.cache.storage, memory.blocks)
+        memory.computed = True
+        self.encoder_passes += 1
+        return True
+
+    @property
+    def trial_source(self) -> EncoderInput | None:
+        """What sequences read of which nothing but the time is wanted; None: the model has no encoder."""
+        return None if self.backend.config.encoder is None else EncoderInput((0,) * BLOCK_SIZE)
+
     @property
     def runs_stretches(self) -> bool:
         """Whether several rounds can be run at once."""
         return self._stretches is not None
 
     def run_stretch(
-        self, sequence_ids: Sequence[int], roots: Sequence[int], limits: Sequence[StretchLimits], part: StretchPart
+        self,
+        sequence_ids: Sequence[int],
+        roots: Sequence[int],
+        limits: Sequence[StretchLimits],
+        drafting: StretchDrafting,
     ) -> list[RoundRecord]:
         """Rounds of these sequences, each after its token of ``roots`` (see ``Stretches``). The caller holds a
         reservation of the cache for ``limits.rows``, and commits what it keeps of the rows, which stand in order."""
         assert self._stretches is not None
         cache = self.cache
         cached = [cache.length(sequence_id) for sequence_id in sequence_ids]
-        rounds = self._stretches.run(cache.storage, cache.block_tables(sequence_ids), cached, roots, limits, part)
+        rounds = self._stretches.run(cache.storage, cache.block_tables(sequence_ids), cached, roots, limits, drafting)
         self.passes += len(rounds)
         return rounds
 

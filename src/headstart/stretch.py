@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headstart.draft_tree import DraftBudget
 from headstart.passes import IntArray, KVStorage
 from headstart.sampling.kernels import NoiseKey
 
@@ -31,7 +32,7 @@ class SpanRecord:
     parents: list[int]
     """[node] as in ``DraftTree``."""
     grades: list[int]
-    """[node] likewise; without meaning under a ``CutPlan``."""
+    """[node] likewise; without meaning under a ``CutRule``."""
     path: list[int]
     """Accepted nodes, from the first level down."""
     token: int
@@ -62,7 +63,7 @@ class RoundRecord:
     """Of finding what the target says after its rows."""
     other_seconds: float
     expected_tokens: float
-    """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutPlan``."""
+    """Those that the trees were chosen for, roots included, and the round's time; 0 without a ``CutRule``."""
     expected_seconds: float
     row_seconds: float
     """For each of the trees' nodes."""
@@ -83,22 +84,22 @@ class Judgement:
 
 @dataclass
 class Guesser:
-    """A drafter's part in a stretch, for one sequence."""
+    """A drafter at work in a stretch, for one sequence."""
 
-    part: object
-    """What the backend made for it."""
+    compiled: object
+    """What guesses, made by the backend: a text index, or what grows a head's trees."""
     finish: Callable[[], None]
     """Brings the drafter up to date, once the sequence holds what was said."""
     taps: tuple[int, ...] = ()
     """States that it reads, see ``PassBatch.taps``; one guesser at most reads any."""
     rates: Sequence[float] = ()
-    """[grade] how often its guesses hold; needed under a ``CutPlan``."""
+    """[grade] how often its guesses hold; needed under a ``CutRule``."""
     judgements: list[Judgement] = field(default_factory=list)
     """After the stretch: its guesses that were judged, in order."""
 
 
 @dataclass(frozen=True)
-class CutPlan:
+class CutRule:
     """What decides how many guesses are verified, over all sequences: as many as make the most tokens per second."""
 
     merits: Sequence[int]
@@ -110,13 +111,13 @@ class CutPlan:
 
 
 @dataclass(frozen=True)
-class StretchPart:
+class StretchDrafting:
     """What drafting brings to a stretch."""
 
     guessers: Sequence[Sequence[Guesser | None]] = ()
-    """[sequence][drafter] at most ``MOST_GUESSERS`` drafters; without a plan at most one, all of whose guesses are
+    """[sequence][drafter] at most ``MOST_GUESSERS`` drafters; without a cut rule at most one, all of whose guesses are
     verified. Empty: nobody guesses."""
-    plan: CutPlan | None = None
+    cut_rule: CutRule | None = None
     learn: Callable[[Sequence[RoundRecord]], None] = lambda rounds: None
     """Is shown the rounds that count, after the guessers' ``finish``."""
 
@@ -147,11 +148,8 @@ class StretchLimits:
     room: int
     """Tokens that the context holds behind the root."""
     end_tokens: frozenset[int]
-    nodes: int
-    """Of a tree at most."""
-    depth: int
-    least: float | None = None
-    """As ``DraftBudget.least``."""
+    budget: DraftBudget
+    """Of each round."""
     guesses: bool = True
     """False for a drafter that only follows what is said."""
     sampling: Sampling | None = None
@@ -160,7 +158,7 @@ class StretchLimits:
     @property
     def rows(self) -> int:
         """Rows that may be written behind the cached tokens."""
-        return min(self.rounds * (1 + self.depth) + self.nodes, 1 + self.room)
+        return min(self.rounds * (1 + self.budget.depth) + self.budget.nodes, 1 + self.room)
 
 
 class Stretches(Protocol):
@@ -173,7 +171,7 @@ class Stretches(Protocol):
         cached: Sequence[int],
         roots: Sequence[int],
         limits: Sequence[StretchLimits],
-        part: StretchPart,
+        drafting: StretchDrafting,
     ) -> list[RoundRecord]:
         """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 

@@ -71,6 +71,43 @@ def test_other_forms_are_refused(tmp_path, text, message):
         read_prompts(file)
 
 
+SPEED_BENCH = {
+    "question_id": "a1",
+    "category": "coding",
+    "sub_category": "python",
+    "turns": ["Sort this.", "Faster."],
+    "source": "x",
+    "src_id": "7",
+    "difficulty": "easy",
+    "multiturn": True,
+}
+
+
+def test_speed_benchs_categories_are_groups_of_their_own(tmp_path):
+    file = tmp_path / "qualitative.jsonl"
+    rows = [SPEED_BENCH, SPEED_BENCH | {"question_id": "a2", "category": "math"}]
+    rows.append(SPEED_BENCH | {"question_id": "a3", "category": "low_entropy", "multiturn": False})
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    read = read_prompts(file)
+    assert groups_of(read) == ["coding", "math", "low_entropy"]
+    assert read[0].turns == ("Sort this.", "Faster.")
+
+
+def test_speed_benchs_placeholders_are_refused_with_the_mend(tmp_path):
+    file = tmp_path / "qualitative.jsonl"
+    placeholder = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE USING SPECDEC_BENCH"
+    file.write_text(json.dumps(SPEED_BENCH | {"turns": [placeholder]}))
+    with pytest.raises(ConfigError, match=r"line 1 .* placeholder .* prepare\.py"):
+        read_prompts(file)
+
+
+def test_a_parquet_file_is_refused_with_the_mend(tmp_path):
+    file = tmp_path / "test.parquet"
+    file.write_bytes(b"PAR1\x15\x04")
+    with pytest.raises(ConfigError, match="is Parquet; write its rows as JSON lines"):
+        read_prompts(file)
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_prompts(tmp_path / "none.jsonl")

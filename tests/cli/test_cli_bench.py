@@ -91,6 +91,16 @@ def test_prompts_of_ones_own(invoke, tmp_path):
     assert result["settings"]["prompt_ids"] == ["mine"]
 
 
+def test_lengths_have_a_table_of_their_own(invoke):
+    result = invoke("--drafters", "ngram", "--input-tokens", "200,400")
+    assert result.exit_code == 0, result.output
+    assert "By length of the prompt" in result.stdout
+    written = json.loads(invoke("--drafters", "ngram", "--json", "--input-tokens", "200,400").stdout)
+    assert written["settings"]["input_tokens"] == [200, 400]
+    assert {row["group"] for row in written["runs"]} == {"200 tokens", "400 tokens"}
+    assert "leaves 506 for a prompt" in invoke("--drafters", "ngram", "--input-tokens", "510").exception.args[0]
+
+
 def test_ctrl_c_keeps_what_was_measured(invoke, tmp_path, monkeypatch):
     told = 0
 

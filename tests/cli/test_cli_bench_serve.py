@@ -32,6 +32,22 @@ def test_a_server_made_here_is_measured_with_speculation_and_without(tiny_model_
     assert (tmp_path / "bench-serve.html").read_text().startswith("<!doctype html>")
 
 
+def test_answers_sent_along_are_guessed_from_at_the_rates_asked_for(tiny_model_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    rows = [{"id": i, "category": "qa", "turns": [f"one two {i}"]} for i in range(3)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["--model", tiny_model_dir, "--precision", "fp32", "--max-tokens", 40, "--ignore-eos", "--quiet"]
+    load = ["--concurrency", "2", "--requests", 6, "--predict", "--prompts", file, "--json"]
+    load += ["--drafter", "synthetic:rates=1,1"]
+    result = headstart("bench", "serve", *arguments, *load)
+    assert result.exit_code == 0, result.output
+    written = json.loads(result.stdout)
+    guessed, off = written["summaries"]
+    assert (guessed["mode"], off["mode"]) == ("synthetic", "off")
+    assert guessed["tokens_per_round"] > 2.5 > off["tokens_per_round"] == 1
+    assert written["settings"]["predict"] is True
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -40,6 +56,7 @@ def test_a_server_made_here_is_measured_with_speculation_and_without(tiny_model_
         (["--rates", "-1"], "--rates holds '-1'"),
         (["--concurrency", ""], "both empty"),
         (["--drafter", "none"], "--drafter is 'none'"),
+        (["--drafter", "synthetic:rates=0.5,0.6"], "rates is '0.5,0.6'; give numbers from 1 down to 0"),
         (["--url", "localhost"], "--url is 'localhost'"),
         (["--url", "http://127.0.0.1:1", "--api-key-file", "/nowhere"], "--api-key-file is /nowhere"),
     ],

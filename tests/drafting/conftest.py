@@ -58,7 +58,7 @@ VARIANTS = [
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
     Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
-REMEMBERING = {"recycling", "auto", "lookahead", "pass"}
+REMEMBERING = {"synthetic", "recycling", "auto", "lookahead", "pass"}
 CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 
 WITHOUT_MODEL = {
@@ -75,6 +75,7 @@ WITHOUT_MODEL = {
     "lookahead",
 }
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
+WITH_RATES = {"synthetic"}
 WITH_TEXTS = {"rest"}
 WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise", "pass"}
 
@@ -94,6 +95,10 @@ def new_drafter_of(case: Case) -> Callable[[], Drafter]:
     """Builds the case's drafter, a new one in new surroundings at each call; skips what has no context yet."""
     if case.name in WITHOUT_MODEL:
         return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **case.options)
+    if case.name in WITH_RATES:
+        return lambda: create_drafter(
+            case.name, DraftContext(CONTRACT_VOCAB), **{"rates": [0.8, 0.6], "recorded_tokens": 30, **case.options}
+        )
     if case.name in WITH_TEXTS:
         options = {"texts": texts().name, **case.options}
         return lambda: create_drafter(case.name, DraftContext(CONTRACT_VOCAB), **options)

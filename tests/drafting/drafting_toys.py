@@ -13,6 +13,7 @@ import torch
 
 from headstart.draft_tree import ROOT, DraftTree, TreeLaw
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams
+from headstart.passes import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 
@@ -31,6 +32,7 @@ class ToySequence:
     params: SamplingParams = field(default_factory=SamplingParams)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     noise: SequenceNoise = field(default_factory=lambda: SequenceNoise(7))
+    source: EncoderInput | None = None
 
     def __post_init__(self) -> None:
         self.prompt_length = self.prompt_length or len(self.tokens)

@@ -20,7 +20,7 @@ from headstart.engine.outputs import TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
 from headstart.enumerations import VerifyRule
 from headstart.loading import Model, load_model
-from headstart.request import Job
+from headstart.request import Sample
 from headstart.verification.base import Verdict
 
 PROMPT = "abc abc abc ab"
@@ -31,27 +31,27 @@ def model(tiny_model_dir: Path) -> Model:
     return load_model(tiny_model_dir, "fp32")
 
 
-def run(model: Model, drafter: str, trace: bool = True, sample: bool = False, **params: object) -> Job:
+def run(model: Model, drafter: str, trace: bool = True, sample: bool = False, **params: object) -> Sample:
     llm = LLM(model, drafter, drafter_options={"sample": True} if sample else None)
     rule = SpeculationParams(verify=VerifyRule.REJECTION)
-    (job,) = llm.jobs(llm.encode(PROMPT), SamplingParams(seed=3, max_tokens=30, **params), rule, trace=trace)
-    llm.engine.add(job.sequence)
+    (sample,) = llm.samples(llm.encode(PROMPT), SamplingParams(seed=3, max_tokens=30, **params), rule, trace=trace)
+    llm.engine.add(sample.sequence)
     while not llm.engine.idle:
         llm.engine.step()
-    return job
+    return sample
 
 
-def trace_of(job: Job) -> Trace:
-    assert job.sequence.trace is not None
-    return job.sequence.trace
+def trace_of(sample: Sample) -> Trace:
+    assert sample.sequence.trace is not None
+    return sample.sequence.trace
 
 
 @pytest.mark.parametrize("drafter", ["none", "suffix", "recycling", "lookahead", "bigram"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_paths_and_answers_are_the_output(model: Model, drafter: str, temperature: float) -> None:
-    job = run(model, drafter, temperature=temperature)
-    sequence = job.sequence
-    rounds = trace_of(job).rounds
+    sample = run(model, drafter, temperature=temperature)
+    sequence = sample.sequence
+    rounds = trace_of(sample).rounds
     said = [token for seen in rounds for token in (*(seen.nodes[node].token for node in seen.path), seen.answer.token)]
     assert said[: sequence.num_output] == sequence.output
     assert len(rounds) == sequence.stats.rounds
@@ -73,17 +73,17 @@ def test_a_path_is_a_path_of_the_tree(model: Model, drafter: str) -> None:
 
 
 def test_probabilities_are_the_targets_own_and_those_that_decided(model: Model) -> None:
-    job = run(model, "recycling", temperature=0.5)
-    sequence = job.sequence
+    sample = run(model, "recycling", temperature=0.5)
+    sequence = sample.sequence
     scored = run(model, "none", temperature=0.5, logprobs=0).sequence
     assert scored.output == sequence.output  # point masses: the target alone decides
-    said = [node for seen in trace_of(job).rounds for node in (*(seen.nodes[i] for i in seen.path), seen.answer)]
+    said = [node for seen in trace_of(sample).rounds for node in (*(seen.nodes[i] for i in seen.path), seen.answer)]
     for node, entry in zip(said, scored.logprobs, strict=False):
         assert node.target_prob == pytest.approx(math.exp(entry.logprob), rel=1e-3)
         assert 0 < node.law_prob <= 1
     # Temperature 0.5 squares the ratio of any two probabilities after the same path.
     squared = 0
-    for seen in trace_of(job).rounds:
+    for seen in trace_of(sample).rounds:
         at_root = [node for node in seen.nodes if node.parent == ROOT]
         for one, other in pairwise(at_root):
             ratio = one.target_prob / other.target_prob
@@ -143,8 +143,8 @@ def test_recording_is_left_out_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("drafter", ["none", "suffix"])
 def test_a_rounds_parts_add_up(model: Model, drafter: str) -> None:
     """What the drafter and the pass took is inside of the round, and together it is what the counts say."""
-    job = run(model, drafter, temperature=0.0)
-    rounds, stats = trace_of(job).rounds, job.sequence.stats
+    sample = run(model, drafter, temperature=0.0)
+    rounds, stats = trace_of(sample).rounds, sample.sequence.stats
     assert sum(seen.draft_seconds for seen in rounds) == pytest.approx(stats.draft_seconds)
     assert sum(seen.pass_seconds for seen in rounds) == pytest.approx(stats.target_seconds)
     for before, seen in pairwise(rounds):
@@ -162,14 +162,14 @@ def test_recording_changes_nothing_and_is_off_unless_asked_for(model: Model) -> 
 
 def test_pieces_hand_on_each_round_once(model: Model) -> None:
     llm = LLM(model, "suffix")
-    (job,) = llm.jobs(llm.encode(PROMPT), SamplingParams(temperature=0, max_tokens=30), trace=True)
-    llm.engine.add(job.sequence)
+    (sample,) = llm.samples(llm.encode(PROMPT), SamplingParams(temperature=0, max_tokens=30), trace=True)
+    llm.engine.add(sample.sequence)
     pieces = []
     while not llm.engine.idle:
         llm.engine.step()
-        if (piece := job.next_piece()) is not None:
+        if (piece := sample.next_piece()) is not None:
             pieces.append(piece)
-    assert [seen for piece in pieces for seen in piece.rounds] == trace_of(job).rounds
+    assert [seen for piece in pieces for seen in piece.rounds] == trace_of(sample).rounds
     for piece in pieces[:-1]:
         (seen,) = piece.rounds
         assert len(piece.token_ids) == len(seen.path) + 1

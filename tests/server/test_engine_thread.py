@@ -17,7 +17,7 @@ from serving import GREEDY, ask, assert_empty, assert_openai_error
 from headstart import LLM, ConfigError, SamplingParams, async_engine
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.draft_models.hierarchical import DraftedSequence
+from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.model_free.none import NoDrafter
 from headstart.drafting.options import NoOptions
 from headstart.loading import Model
@@ -177,14 +177,14 @@ def test_a_thread_that_is_stopped_cuts_off_what_is_in_progress(llm: LLM) -> None
     engine.start()
 
     async def cut_off() -> StreamPiece:
-        jobs = llm.jobs(llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
-        answer = await engine.submit(jobs)
+        samples = llm.samples(llm.encode("abc"), SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
+        answer = await engine.submit(samples)
         pieces = aiter(answer)
         last = await anext(pieces)
         await asyncio.to_thread(engine.stop)
         async for piece in pieces:
             last = piece
-        assert 0 < jobs[0].sequence.num_output < 400
+        assert 0 < samples[0].sequence.num_output < 400
         return last
 
     completion = asyncio.run(cut_off()).completion
@@ -218,8 +218,7 @@ def test_drafters_learn_within_a_tenant_only(model: Model) -> None:
 
         def begin(self, sequence: SequenceView) -> None:
             scopes.append(self.scope_of(sequence))
-            inner = DraftedSequence(sequence, -1, [], 0, sequence.params, sequence.speculation, sequence.noise)
-            scopes.append(self.scope_of(inner))
+            scopes.append(self.scope_of(InnerSequence.of(InnerSequence.of(sequence))))
 
     async def work(client: httpx.AsyncClient) -> None:
         for salt in ("a", "b"):

@@ -133,7 +133,7 @@ def test_the_library_refuses_half_a_surrogate_pair_by_its_fields_name(llm: LLM) 
         "messages": lambda: llm.chat([{"role": "user", "content": HALF}]),
         "tools": lambda: llm.chat(CHAT, tools=[{"type": "function", "function": FUNCTION}]),
         "prediction": lambda: llm.generate("a", speculation=SpeculationParams(prediction=HALF)),
-        "cache_salt": lambda: llm.jobs(llm.encode("a"), SamplingParams(), cache_salt=HALF),
+        "cache_salt": lambda: llm.samples(llm.encode("a"), SamplingParams(), cache_salt=HALF),
         "stop": lambda: SamplingParams(stop=(HALF,)),
         "bad_words": lambda: SamplingParams(bad_words=(HALF,)),
         "structured_outputs": lambda: StructuredOutputsParams(regex=HALF),

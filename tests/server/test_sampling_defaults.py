@@ -30,13 +30,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(llm: LLM, route: str, **fields: Any) -> SamplingParams:
     """What the engine is asked for when a client sends these fields."""
     seen: list[SamplingParams] = []
-    jobs = llm.jobs
+    samples = llm.samples
 
     def recorded(prompt: Any, params: SamplingParams, *args: Any, **kwargs: Any) -> Any:
         seen.append(params)
-        return jobs(prompt, params, *args, **kwargs)
+        return samples(prompt, params, *args, **kwargs)
 
-    llm.jobs = recorded  # type: ignore[method-assign]
+    llm.samples = recorded  # type: ignore[method-assign]
 
     async def work(client: httpx.AsyncClient) -> httpx.Response:
         return await client.post(route, json={**ROUTES[route], **fields})

@@ -16,14 +16,14 @@ from serving import ask, events, post
 
 from headstart import LLM
 from headstart.loading import load_model
-from headstart.server.tools import ToolPlan, ToolStream
+from headstart.server.tools import ToolRules, ToolStream
 
-PLAN = ToolPlan(frozenset({"add", "look_up"}))
+RULES = ToolRules(frozenset({"add", "look_up"}))
 CALL = '{"name": "add", "arguments": {"a": 1}}'
 
 
 def calls(text: str) -> tuple[str, list[tuple[str, Any]]]:
-    said, found = PLAN.read(text)
+    said, found = RULES.read(text)
     return said, [(call.name, json.loads(call.arguments)) for call in found]
 
 
@@ -50,7 +50,7 @@ def test_calls_are_found_in_their_known_forms_only(text: str, said: str | None, 
     found = calls(text)
     assert found == (text if said is None else said, [(name, {"a": 1}) for name in names])
     for size in (1, 3, 1000):
-        stream = ToolStream(PLAN)
+        stream = ToolStream(RULES)
         shown = "".join(stream.feed(text[start : start + size]) for start in range(0, len(text), size))
         assert found[0].startswith(shown)
         rest, called = stream.finish()
@@ -58,7 +58,7 @@ def test_calls_are_found_in_their_known_forms_only(text: str, said: str | None, 
 
 
 def test_text_without_a_call_is_shown_as_it_comes() -> None:
-    stream = ToolStream(PLAN)
+    stream = ToolStream(RULES)
     assert [stream.feed(piece) for piece in ("Hi", " <", "b> ", "<tool", "box>")] == [
         "Hi",
         " ",

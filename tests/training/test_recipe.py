@@ -24,13 +24,13 @@ from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
 from headstart.text.corpus import Corpus
 from headstart.training import recipe
-from headstart.training.beginning import begin_from
 from headstart.training.making import HEAD_NAMES, HeadName, HeadSettings
 from headstart.training.progressing import Progressing
 from headstart.training.recipe import train_head
 from headstart.training.synthesis import answer, ask, follow_up, read_conversations, task, write_answers
 from headstart.training.text import Text, TextSettings
 from headstart.training.trainer import StepReport, TrainSettings
+from headstart.training.warm_start import begin_from
 
 TEXT = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6)
 SETTINGS = TrainSettings(steps=3, batch=2, micro_batch=1, evaluate_every=2, save_every=2)

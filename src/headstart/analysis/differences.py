@@ -63,7 +63,7 @@ def first_difference(bench: Workbench, plain: Decoded, other: Sequence[int]) -> 
         shared += 1
     said, heard = (text[shared] if shared < len(text) else None for text in (output, other))
     prefix = plain.tokens[: plain.prompt_length + shared]
-    (logits,) = bench.steps_after(prefix, [()])
+    (logits,) = bench.steps_after(prefix, [()], plain.source)
     scores = logits.double()
     if not plain.params.greedy:
         scores /= plain.params.temperature

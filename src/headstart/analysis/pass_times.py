@@ -14,10 +14,11 @@ import numpy as np
 
 from headstart.analysis.theory import FloatArray
 from headstart.analysis.workbench import Workbench
+from headstart.draft_tree import DraftBudget
 from headstart.engine.stretch import sampling_of
 from headstart.runner import Span, Wanted
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import StretchLimits, StretchPart
+from headstart.stretch import StretchDrafting, StretchLimits
 
 ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
 _ROUNDS = 3
@@ -66,8 +67,7 @@ class PassTimer:
             tokens=_ROUNDS + 1,
             room=_ROUNDS + 1,
             end_tokens=frozenset(),
-            nodes=0,
-            depth=0,
+            budget=DraftBudget(0, 0),
             sampling=sampling_of(asked),
         )
         self._rows = ROWS[: bisect_left(ROWS, most_rows) + 1]
@@ -93,7 +93,7 @@ class PassTimer:
                 self._taken[batch][rows].append(time.perf_counter() - start)
         if self._at_once:
             with runner.cache.reserve(dict.fromkeys(ids, self._limits.rows)):
-                done = runner.run_stretch(ids, [_TOKEN] * batch, [self._limits] * batch, StretchPart())
+                done = runner.run_stretch(ids, [_TOKEN] * batch, [self._limits] * batch, StretchDrafting())
                 self._rounds[batch] += [each.pass_seconds for each in done]
 
     def times(self, typical: Callable[[list[float]], float]) -> PassTimes | None:
@@ -120,7 +120,7 @@ def measure_passes(
     ids = [_MODEL_ID - place for place in range(max(batches))]
     try:
         for sequence_id in ids:
-            runner.cache.add(sequence_id)
+            runner.cache.add(sequence_id, source=runner.trial_source)
             with runner.cache.reserve({sequence_id: context}):
                 runner.forward([Span.chain(sequence_id, [_TOKEN] * context, "none")])
                 runner.cache.commit(sequence_id, range(context))

@@ -17,32 +17,31 @@ from headstart.analysis.profiles import Profile, RoundSeconds
 from headstart.analysis.trees import reach_of
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
+from headstart.drafting.abilities import Graded
+from headstart.drafting.base import DraftBudget, Drafter, SequenceView
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
+from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import RoundRecord, SpanRecord, StretchLimits, StretchPart
+from headstart.stretch import StretchDrafting, StretchLimits
 
 _SHORT_EVERY = 4
 _BATCH_ROUNDS = 16
 """Rounds of a batch that are timed."""
 
 
-class Watching:
+class Watching(DrafterWrapper):
     """Wraps a drafter, times its proposals and the work that its trees cause, and keeps how its full trees fared.
 
     Now and then it asks for a single level, so that the cost of a level is known.
     """
 
     def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.begin, self.end = drafter.begin, drafter.end
-        self._rounds = 0
-        self._proposed = 0.0
+        super().__init__(drafter)
+        self._watched = 0
+        """Rounds, or stretches of rounds."""
         self._resumed = 0.0
         """When the last round was noted down; 0: none of this sequence was."""
-        self._between = 0.0
-        self._asked = 0
         self.timed: dict[int, list[tuple[int, float]]] = defaultdict(list)
         """By the number of sequences: levels and seconds of every proposal."""
         self.others: dict[tuple[int, bool], list[tuple[int, float]]] = defaultdict(list)
@@ -51,64 +50,39 @@ class Watching:
         self._seen: list[tuple[DraftTree, tuple[int, ...]]] = []
         """Structure and accepted nodes of every full tree of a sequence that decoded alone."""
 
-    @property
-    def needs(self) -> TargetSignals:
-        return self._drafter.needs
-
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._is_short:
             budgets = [replace(budget, depth=min(budget.depth, 1)) for budget in budgets]
-        start = time.perf_counter()
-        trees = self._drafter.propose(sequences, budgets)
-        self._proposed = time.perf_counter()
-        self._between, self._asked = start - self._resumed, len(sequences)
-        levels = max((int(tree.depths.max(initial=0)) for tree in trees), default=0)
-        self.timed[len(sequences)].append((levels, self._proposed - start))
-        return trees
+        return super().propose(sequences, budgets)
 
-    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        self._drafter.observe(outcomes)
-        observed = time.perf_counter()
-        decoded = [outcome for outcome in outcomes if outcome.committed]
-        if decoded and len(decoded) >= self._asked:
-            if self._resumed and len(decoded) == len(outcomes) == self._asked:
-                rest = observed - self._proposed - decoded[0].pass_seconds + self._between
-                self.others[len(decoded), False].append((sum(len(outcome.draft) for outcome in decoded), rest))
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """See ``RunsInStretches``. A round in which a single level is asked for is run by itself."""
+        return None if self._is_short else super().stretch(sequences, limits)
+
+    def watch(self, rounds: Sequence[WatchedRound]) -> None:
+        passed = time.perf_counter() - self._resumed
+        rest = passed - sum(each.outcomes[0].pass_seconds + each.draft_seconds for each in rounds if each.outcomes)
+        for each in rounds:
+            decoded = [outcome for outcome in each.outcomes if outcome.committed]
+            if not decoded:
+                continue
+            levels = max(int(outcome.draft.depths.max(initial=0)) for outcome in decoded)
+            self.timed[len(decoded)].append((levels, each.draft_seconds))
+            if self._resumed and len(decoded) == len(each.outcomes):
+                nodes = sum(len(outcome.draft) for outcome in decoded)
+                self.others[len(decoded), each.at_once].append((nodes, rest / len(rounds)))
             if len(decoded) == 1 and not self._is_short:
                 # Without the draft's probabilities, which would fill the memory.
                 (outcome,) = decoded
                 draft = DraftTree(outcome.draft.tokens, outcome.draft.parents, grades=outcome.draft.grades)
                 self._seen.append((draft, outcome.accepted))
-            self._rounds += 1
-        self._resumed = time.perf_counter()
-
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
-        """See ``Drafter``."""
-        if self._is_short:
-            return None  # asked by itself, for a single level
-        part = stretch_part(self._drafter, sequences, limits)
-        return part and replace(part, learn=lambda rounds: self._learn(part, rounds))
-
-    def _learn(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
-        """Rounds that were run at once are over."""
-        part.learn(rounds)
-        self._rounds += 1
-        passed = time.perf_counter() - self._resumed
-        rest = passed - sum(done.pass_seconds + sum(done.draft_seconds) for done in rounds)
-        for done in rounds:
-            drafts = [_tree_of(span, part) for span in done.spans]
-            levels = max(int(draft.depths.max(initial=0)) for draft in drafts)
-            self.timed[len(drafts)].append((levels, sum(done.draft_seconds)))
-            if self._resumed:
-                self.others[len(drafts), True].append((done.nodes, rest / len(rounds)))
-            if len(drafts) == 1:
-                self._seen.append((drafts[0], tuple(done.spans[0].path)))
+        self._watched += any(outcome.committed for each in rounds for outcome in each.outcomes)
         self._resumed = time.perf_counter()
 
     @property
     def _is_short(self) -> bool:
         """Whether the next round, or stretch of rounds, is one in which a single level is asked for."""
-        return self._rounds % _SHORT_EVERY == _SHORT_EVERY - 1
+        return self._watched % _SHORT_EVERY == _SHORT_EVERY - 1
 
     def pause(self) -> None:
         """Another sequence begins: the time since the last round belongs to no round."""
@@ -140,8 +114,8 @@ class Watching:
 
     def _rates(self) -> list[float]:
         """[grade] how sure a guess is, according to its drafter's ``grade_rates`` or else as counted here."""
-        rates = first_rates(self._drafter, math.inf)
-        for tree, path in [] if hasattr(self._drafter, "grade_rates") else self._seen:
+        rates = first_rates(self.drafter, math.inf)
+        for tree, path in [] if isinstance(self.drafter, Graded) else self._seen:
             for node, (parent, grade) in enumerate(zip(tree.parents.tolist(), grades_of(tree), strict=True)):
                 if parent == ROOT or parent in path:
                     rates.count(grade, node in path)
@@ -182,12 +156,6 @@ def profile(
                 deque(islice(rounds, _BATCH_ROUNDS), maxlen=0)
             watcher.pause()
     return watcher.profile(contender.name, sorted({1, *batches}))
-
-
-def _tree_of(span: SpanRecord, part: StretchPart) -> DraftTree:
-    """What was verified for one sequence in a round of a stretch."""
-    tokens, parents, grades = (np.array(each, np.int32) for each in (span.tokens, span.parents, span.grades))
-    return DraftTree(tokens, parents, grades=None if part.plan else grades)
 
 
 def line(timed: Sequence[tuple[int, float]]) -> tuple[float, float]:

@@ -25,6 +25,8 @@ from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context, heads_for
 from headstart.loading import Model
+from headstart.outline import source_length
+from headstart.passes import EncoderInput
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
 from headstart.sampling.params import SamplingParams
 
@@ -127,6 +129,8 @@ class WatchedRunner(ModelRunner):
 class Workbench:
     """A target with one cache, shared by the engines that are opened on it, which run one at a time.
 
+    Where the target has an encoder, a prompt's tokens are what that reads, and its outputs begin with the start token.
+
     Args:
         backend: the target.
         surroundings: of the drafters, from this workbench's runner; None: they get the runner alone.
@@ -154,8 +158,10 @@ class Workbench:
             max_rows=Limits.max_rows * max_sequences,
             draft_rows=draft_rows * max_sequences,
             max_context=max_context,
+            max_source=source_length(backend.config, max_context),
         )
-        self.runner = WatchedRunner(backend, max_sequences * max_context + self.limits.draft_rows)
+        source = min(self.limits.max_source, max_context)
+        self.runner = WatchedRunner(backend, max_sequences * (max_context + source) + self.limits.draft_rows)
         bare = DraftContext(backend.config.vocab_size, self.runner)
         self._context = bare if surroundings is None else surroundings(self.runner)
         self._ids = count()
@@ -189,11 +195,13 @@ class Workbench:
         params: SamplingParams,
         speculation: SpeculationParams | None = None,
         sample: int = 0,
+        source: EncoderInput | None = None,
     ) -> Decoded:
-        """A request of token ids. ``params`` names a seed if it samples."""
+        """A request of token ids. ``params`` names a seed if it samples. ``source``: as for ``steps_after``."""
+        begun, read = self._begun(tokens, source)
         return Decoded.of(
             next(self._ids),
-            tokens,
+            begun,
             params,
             vocab_size=self.backend.config.vocab_size,
             end_tokens=self.eos_token_ids,
@@ -202,6 +210,7 @@ class Workbench:
             kernels=self.backend.kit.rows,
             max_tokens=self.limits.max_context,
             speculation=speculation or SpeculationParams(),
+            source=read,
         )
 
     def full_rounds(
@@ -254,19 +263,29 @@ class Workbench:
 
     def fits(self, tokens: Sequence[int], max_tokens: int) -> bool:
         """Whether there is room for a prompt and this many output tokens."""
+        if self.limits.max_source:
+            return len(tokens) <= min(self.limits.max_source, self.limits.max_context - max_tokens)
         return len(tokens) + max_tokens <= self.limits.max_context
 
     def read(self, tokens: Sequence[int], first: int = 0) -> Iterator[Tensor]:
         """The target's logits [vocab] after the tokens from place ``first`` on, read in chunks like a prompt."""
-        with self._cached() as sequence_id:
+        if self.limits.max_source:
+            raise ConfigError("a text alone tells nothing of a model with an encoder; name a model without one.")
+        with self._cached(None) as sequence_id:
             self._read_silently(sequence_id, tokens[:first])
             for start in range(first, len(tokens), _READ_ROWS):
                 yield from self._pass(sequence_id, tokens[start : start + _READ_ROWS], "all")
 
-    def steps_after(self, tokens: Sequence[int], paths: Sequence[Sequence[int]]) -> Iterator[Tensor]:
-        """The logits [vocab] after ``tokens`` and each of the paths, one row a pass: what plain decoding computes."""
-        with self._cached() as sequence_id:
-            *before, root = tokens
+    def steps_after(
+        self, tokens: Sequence[int], paths: Sequence[Sequence[int]], source: EncoderInput | None = None
+    ) -> Iterator[Tensor]:
+        """The logits [vocab] after ``tokens`` and each of the paths, one row a pass: what plain decoding computes.
+
+        ``source``: what the target's encoder reads, ``tokens`` being the decoder's; None: ``tokens`` are a prompt.
+        """
+        begun, read = self._begun(tokens, source)
+        with self._cached(read) as sequence_id:
+            *before, root = begun
             self._read_silently(sequence_id, before)
             cached: tuple[int, ...] = ()
             for path in paths:
@@ -279,10 +298,23 @@ class Workbench:
                 yield logits
                 cached = wanted
 
+    def _begun(self, tokens: Sequence[int], source: EncoderInput | None) -> tuple[Sequence[int], EncoderInput | None]:
+        """The decoder's tokens, and what the encoder reads, of a prompt."""
+        encoder = self.backend.config.encoder
+        if encoder is None or source is not None:
+            return tokens, source
+        if encoder.start_token_id is None or encoder.mel_bins is not None:
+            raise ConfigError(
+                "this model cannot be measured: its encoder reads audio, or its files name no decoder_start_token_id."
+            )
+        first = () if encoder.forced_first_token_id is None else (encoder.forced_first_token_id,)
+        return [encoder.start_token_id, *first], EncoderInput(tuple(tokens))
+
     @contextmanager
-    def _cached(self) -> Iterator[int]:
+    def _cached(self, source: EncoderInput | None) -> Iterator[int]:
         sequence_id = next(self._ids)
-        self.runner.cache.add(sequence_id)
+        self.runner.cache.add(sequence_id, source=source)
+        self.runner.encode(sequence_id)
         try:
             yield sequence_id
         finally:

@@ -4,6 +4,8 @@ Bookkeeping only; the bytes are a ``KVStorage`` that the backend lays out and re
 lives in block ``table[i // block_size]`` at offset ``i % block_size``. A pass writes the root and the tree's
 nodes to the slots after the committed tokens, in row order; ``commit`` moves the accepted rows down in place.
 
+A sequence of a model with an encoder also reads an encoder memory (``cache.encoder_memory``), in blocks of its own.
+
 With a ``PrefixIndex``, full blocks of committed tokens are published and outlive their sequence until the memory is
 needed; a sequence adopts those that hold its next tokens instead of computing them.
 """
@@ -18,9 +20,10 @@ from itertools import pairwise
 import numpy as np
 
 from headstart.cache.blocks import BlockAllocator
+from headstart.cache.encoder_memory import EncoderMemories, EncoderMemory
 from headstart.cache.prefix import Link, PrefixIndex
 from headstart.errors import CacheError, OutOfBlocksError
-from headstart.passes import IntArray, KVStorage
+from headstart.passes import EncoderInput, IntArray, KVStorage
 
 
 @dataclass
@@ -31,6 +34,7 @@ class _Table:
     salt: str = ""
     chain: list[Link] = field(default_factory=list)
     """[block] what the leading full blocks are known as."""
+    memory: EncoderMemory | None = None
 
 
 class _Reservation:
@@ -61,7 +65,8 @@ class PagedCache:
         self.storage = storage
         self.block_size = storage.block_size
         self.prefixes = prefixes
-        self.allocator = BlockAllocator(storage.num_blocks, lambda block: self._forget(block))
+        self.allocator = BlockAllocator(storage.num_blocks, lambda block: self._evicted(block))
+        self._memories = EncoderMemories(self.allocator, self.block_size, keeps=prefixes is not None)
         self._tables: dict[int, _Table] = {}
 
     def __contains__(self, sequence_id: int) -> bool:
@@ -71,16 +76,47 @@ class PagedCache:
     def num_free_tokens(self) -> int:
         return self.allocator.num_free * self.block_size
 
-    def add(self, sequence_id: int, salt: str = "") -> None:
-        """Know a new, empty sequence. It shares published blocks with sequences of the same salt only."""
+    def add(self, sequence_id: int, salt: str = "", source: EncoderInput | None = None) -> None:
+        """Know a new, empty sequence. It shares published blocks, and the encoder memory of its ``source``, with
+        sequences of the same salt only.
+
+        Raises:
+            OutOfBlocksError: there is no room for the memory; nothing was changed.
+        """
         if sequence_id in self._tables:
             raise CacheError(f"sequence {sequence_id} is in the cache already.")
-        self._tables[sequence_id] = _Table(salt=salt)
+        if source is None:
+            self._tables[sequence_id] = _Table(salt=salt)
+        else:
+            memory = self._memories.take(source, salt)
+            # What tokens become depends on what the encoder read.
+            self._tables[sequence_id] = _Table(salt=f"{salt}\0{source.identity}", memory=memory)
 
     def remove(self, sequence_id: int) -> None:
         """Forget a sequence and release its blocks; what it published stays until the memory is needed."""
-        self._release(self._table(sequence_id).blocks)
+        table = self._table(sequence_id)
+        self._release(table.blocks)
+        if table.memory is not None:
+            self._memories.release(table.memory)
         del self._tables[sequence_id]
+
+    def memory_blocks_needed(self, source: EncoderInput | None, salt: str = "") -> int:
+        """How many free blocks ``add`` would take."""
+        return 0 if source is None else self._memories.blocks_needed(source, salt)
+
+    def memory_of(self, sequence_id: int) -> EncoderMemory | None:
+        """The encoder memory that a sequence reads; None: it has none."""
+        return self._table(sequence_id).memory
+
+    def memory_tables(self, sequence_ids: Sequence[int]) -> tuple[IntArray, IntArray] | None:
+        """int32 [sequence] positions of each sequence's encoder memory, and [sequence, block] its block ids, padded
+        with 0; None where a sequence has none."""
+        memories = [self._table(sequence_id).memory for sequence_id in sequence_ids]
+        found = [memory for memory in memories if memory is not None]
+        if len(found) < len(memories) or not found:
+            return None
+        lengths = np.array([memory.source.positions for memory in found], dtype=np.int32)
+        return lengths, _padded([memory.blocks for memory in found])
 
     def adopt(self, sequence_id: int, tokens: Sequence[int]) -> int:
         """Take the published blocks that hold the sequence's next tokens, instead of computing them.
@@ -190,19 +226,17 @@ class PagedCache:
         """``target`` starts as a copy of ``source`` that shares its blocks; the partial last one is copied on write."""
         parent = self._table(source)
         self.add(target)
+        if parent.memory is not None:
+            self._memories.share(parent.memory)
         keep = -(-parent.length // self.block_size)
         self.allocator.share(parent.blocks[:keep])
-        self._tables[target] = _Table(parent.blocks[:keep], parent.length, salt=parent.salt, chain=parent.chain.copy())
+        self._tables[target] = _Table(
+            parent.blocks[:keep], parent.length, salt=parent.salt, chain=parent.chain.copy(), memory=parent.memory
+        )
 
     def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
         """int32 [sequence, block]: block ids of each sequence, padded with 0."""
-        tables = [self._table(sequence_id).blocks for sequence_id in sequence_ids]
-        if len(tables) == 1:
-            return np.array(tables, dtype=np.int32)
-        padded = np.zeros((len(tables), max(map(len, tables), default=0)), dtype=np.int32)
-        for row, blocks in zip(padded, tables, strict=True):
-            row[: len(blocks)] = blocks
-        return padded
+        return _padded([self._table(sequence_id).blocks for sequence_id in sequence_ids])
 
     def check(self) -> None:
         """Integrity of blocks and lengths.
@@ -210,7 +244,12 @@ class PagedCache:
         Raises:
             CacheError: naming the first fault.
         """
-        self.allocator.check(table.blocks for table in self._tables.values())
+        memories = [memory for memory in self._memories if memory.users]
+        self.allocator.check([*(table.blocks for table in self._tables.values()), *(each.blocks for each in memories)])
+        for memory in memories:
+            users = sum(table.memory is memory for table in self._tables.values())
+            if memory.users != users:
+                raise CacheError(f"an encoder memory counts {memory.users} sequences; {users} read it.")
         for sequence_id, table in self._tables.items():
             if len(table.blocks) != -(-(table.length + table.reserved) // self.block_size):
                 raise CacheError(f"sequence {sequence_id} holds {len(table.blocks)} blocks for {table}.")
@@ -222,6 +261,11 @@ class PagedCache:
             self.allocator.release(blocks[::-1])
         else:
             self.allocator.release(blocks[::-1], prefixes.__contains__)
+
+    def _evicted(self, block: int) -> None:
+        """A kept block is handed out again."""
+        self._forget(block)
+        self._memories.forget(block)
 
     def _forget(self, block: int) -> None:
         if self.prefixes is not None:
@@ -246,3 +290,13 @@ class PagedCache:
         self.storage.copy_blocks([table.blocks[-1]], [copy])
         self._release([table.blocks[-1]])
         table.blocks[-1] = copy
+
+
+def _padded(tables: Sequence[Sequence[int]]) -> IntArray:
+    """int32 [table, block], padded with 0."""
+    if len(tables) == 1:
+        return np.array(tables, dtype=np.int32)
+    padded = np.zeros((len(tables), max(map(len, tables), default=0)), dtype=np.int32)
+    for row, blocks in zip(padded, tables, strict=True):
+        row[: len(blocks)] = blocks
+    return padded

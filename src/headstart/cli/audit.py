@@ -1,7 +1,8 @@
-"""``headstart audit``: does speculation change what this model says?"""
+"""``headstart audit``: does speculation change what this model, or a server, says?"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,24 @@ import typer
 from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.bench import Drafters, Out, PerGroup, Prompts
+from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
 
+class Api(StrEnum):
+    """Which of OpenAI's two ways to ask for text."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+
+SERVER = "A server instead of a model"
+_LOCAL = ("revision", "precision", "drafters", "batch_size")
+_REMOTE = ("against", "api_key_file", "api", "concurrency", "budget", "offers")
+
+
 def audit(
+    context: typer.Context,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
@@ -26,20 +41,77 @@ def audit(
         int,
         typer.Option(
             min=1,
-            help="Texts drawn for each test of a sampled distribution; the report says how small an error they show.",
+            help="Texts drawn for each test of a sampled distribution; the report says how small an error they show. "
+            "Left out: 1000, or 300 of a server.",
+            show_default=False,
         ),
     ] = 1000,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge the server at this address, whichever speaks the OpenAI API. --model is its name there (left "
+            "out: the first that it lists).",
+            rich_help_panel=SERVER,
+            metavar="URL",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="A second server of the same model to compare it with, such as one that does not speculate.",
+            rich_help_panel=SERVER,
+            metavar="URL",
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file whose first line is the API key of the server (of both).",
+            rich_help_panel=SERVER,
+            metavar="FILE",
+        ),
+    ] = None,
+    api: Annotated[
+        Api,
+        typer.Option(help="chat: through the model's template. completions: raw text.", rich_help_panel=SERVER),
+    ] = Api.CHAT,
+    concurrency: Annotated[
+        int, typer.Option(min=2, max=256, help="Requests at a time where there are many.", rich_help_panel=SERVER)
+    ] = 8,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests at most, to all servers together: --samples is lowered to fit.",
+            rich_help_panel=SERVER,
+            metavar="N",
+        ),
+    ] = None,
+    offers: Annotated[
+        str,
+        typer.Option(
+            help="Fields beside OpenAI's that the server is to be held to (top_k, min_p), by commas, beside those that "
+            "it declares itself.",
+            rich_help_panel=SERVER,
+            metavar="A,B",
+        ),
+    ] = "",
     seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.")] = 0,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Check that speculation changes nothing: texts, logits and laws of your own model, on your own machine.
+    """Check that speculation changes nothing: texts, logits and laws of your own model, on your own machine. Or judge
+    any OpenAI-compatible server from outside (--url).
 
     Greedy and coupled texts are compared with plain decoding's token by token, the logits of verified rows bit by bit,
     sampled texts with their exact law by a test, and the verification rules are enumerated. A difference is told from
     a float tie by how near the two best tokens were. The last line is the verdict; the exit status is 1 if it fails.
     Ctrl-C ends it with what has been found until then.
+
+    Of a server: greedy texts alone, among others, streamed and cut; seeds; draws against the log-probabilities that it
+    gives itself, with top_k, top_p, min_p and logit_bias; stop strings, ends, n, usage, schemas and tool calls. What it
+    does not offer is named, not failed.
 
     Examples:
 
@@ -48,7 +120,36 @@ def audit(
         headstart audit --model ./my-model --drafters ngram,draft-model --samples 4000
 
         headstart audit --precision int8 --prompts my.jsonl --out results
+
+        headstart audit --url http://127.0.0.1:8000
+
+        headstart audit --url http://fast:8000 --against http://plain:8000 --samples 1000 --out results
     """
+    given = {
+        name
+        for name in (*_LOCAL, *_REMOTE, "model", "samples")
+        if (source := context.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    }
+    for name in sorted(given & set(_REMOTE if url is None else _LOCAL)):
+        kind = "a server: give its --url" if url is None else "a model of your own: leave out --url"
+        raise ConfigError(f"--{name.replace('_', '-')} is for {kind}.")
+    if url is not None:
+        from headstart.cli.audit_endpoint import audit_endpoint
+
+        audit_endpoint(
+            url,
+            against,
+            model if "model" in given else None,
+            api_key_file,
+            api.value,
+            concurrency,
+            frozenset(filter(None, map(str.strip, offers.split(",")))),
+            prompts,
+            per_group,
+            (max_tokens, samples if "samples" in given else None, budget, seed),
+            (out, as_json, quiet),
+        )
+        return
     from headstart.analysis.audit.report import exhibits, to_json
     from headstart.analysis.audit.run import Audit, AuditSettings, run_audit
     from headstart.analysis.bench.prompts import choose, read_prompts

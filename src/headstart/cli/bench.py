@@ -47,6 +47,8 @@ Out = Annotated[
 
 
 BUDGET_MINUTES = 2.0
+MOST_CONTEXT = 4096
+"""Tokens of a prompt and its answer, unless longer ones are asked for."""
 
 
 def bench(
@@ -74,6 +76,15 @@ def bench(
     full: Annotated[bool, typer.Option("--full", help="Every prompt, whole answers, however long that takes.")] = False,
     prompts: Prompts = None,
     per_group: PerGroup = None,
+    input_tokens: Annotated[
+        str,
+        typer.Option(
+            help="Prompts of so many tokens instead, --per-group (1) of each, made of the prompts' texts: reading and "
+            "decoding by length, without a limit of time unless --minutes says one.",
+            rich_help_panel=PROMPTS,
+            metavar="N,N,...",
+        ),
+    ] = "",
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -115,6 +126,10 @@ def bench(
         headstart bench --prompts spec_bench.jsonl --per-group 6 --repeats 3 --out results
 
         headstart bench --full --drafters all
+
+        headstart bench --prompts speed_bench/qualitative.jsonl --per-group 4
+
+        headstart bench --input-tokens 1024,4096,8000 --drafters auto --max-tokens 64
     """
     if context.invoked_subcommand is not None:
         return
@@ -122,6 +137,7 @@ def bench(
         raise typer.BadParameter("--full has no limit; leave out one of the two.", param_hint="--minutes")
     began = time.perf_counter()
     from headstart.analysis.bench.extent import MOST_REPEATS, MOST_TOKENS, Extent, fit
+    from headstart.analysis.bench.lengths import by_length, of_lengths, parse_lengths
     from headstart.analysis.bench.prompts import choose, read_prompts
     from headstart.analysis.bench.report import exhibits, to_json
     from headstart.analysis.bench.run import Sitting
@@ -135,20 +151,26 @@ def bench(
     from headstart.sampling.params import SamplingParams
 
     budget = None
-    if minutes is not None or not (full or per_group or repeats):
+    lengths = parse_lengths(input_tokens)
+    if minutes is not None or not (full or per_group or repeats or lengths):
         budget = 60 * (minutes or BUDGET_MINUTES)
     params = SamplingParams(
         temperature=temperature, seed=seed, max_tokens=max_tokens or MOST_TOKENS, ignore_eos=ignore_eos
     )
-    chosen, named = choose(read_prompts(prompts), per_group), None if drafters is None else contenders(drafters)
+    chosen, named = (
+        choose(read_prompts(prompts), None if lengths else per_group),
+        None if drafters is None else contenders(drafters),
+    )
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
         loaded = load_model(model, precision.value, revision)
         listed = usual_contenders(loaded) if named is None else named
-        sitting = Sitting(
-            loaded, Workbench.of_model(loaded, draft_rows=most_rows(listed)), saying_memory(listed, activity), params
-        )
+        if lengths:
+            chosen = of_lengths(loaded, chosen, lengths, per_group or 1, params.max_tokens or MOST_TOKENS, seed)
+        room = max(MOST_CONTEXT, *((length + (params.max_tokens or MOST_TOKENS)) for length in lengths), 0)
+        bench = Workbench.of_model(loaded, max_context=room, draft_rows=most_rows(listed))
+        sitting = Sitting(loaded, bench, saying_memory(listed, activity), params)
         runs, extent = sitting.results, Extent(chosen, max_tokens or MOST_TOKENS, repeats or 1)
         interruption = Interruption("turns", extent.turns, lambda: runs.turns)
         with interruption.kept():
@@ -159,7 +181,7 @@ def bench(
                 left = max(budget - (time.perf_counter() - began), 0.0)
                 able = len(listed) - len(runs.skipped)
                 extent = fit(chosen, pace, able, left, max_tokens=max_tokens, repeats=repeats)
-                interruption.plan(extent.turns)
+                interruption.expect(extent.turns)
                 most_repeats = repeats or MOST_REPEATS
                 activity.end_within(left)
                 activity.announce(
@@ -174,7 +196,7 @@ def bench(
                 max_tokens=extent.max_tokens,
                 seconds=left,
             )
-            interruption.plan(max(extent.turns, runs.turns))
+            interruption.expect(max(extent.turns, runs.turns))
 
     record = measurement_record(
         where,
@@ -183,6 +205,7 @@ def bench(
         extent.prompts,
         interruption,
         minutes=None if budget is None else budget / 60,
+        input_tokens=lengths,
         repeats=len({run.repeat for run in runs.runs}),
         max_tokens=extent.max_tokens,
         ignore_eos=ignore_eos,
@@ -192,6 +215,8 @@ def bench(
     )
     summaries = summarise(runs)
     result, shown = to_json(runs, summaries, record), exhibits(runs, summaries)
+    if lengths:
+        shown.insert(0, by_length(runs.runs))
     title = f"Benchmark of {loaded.backend.name} {Path(model).name}"
     hand_out(result, shown, record, as_json, out, "bench", title, interruption.sentence)
     interruption.end()

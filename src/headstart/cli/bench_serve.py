@@ -13,6 +13,7 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
+from headstart.cli.asking import Guessing
 from headstart.cli.options import OUTPUT
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.errors import ConfigError, HeadstartError
@@ -63,10 +64,20 @@ def bench_serve(
     repeats: Annotated[
         int, typer.Option(min=1, help="How often everything is measured; figures are medians over these runs.")
     ] = 1,
+    predict: Annotated[
+        bool,
+        typer.Option(
+            "--predict",
+            help="Ask every question once beforehand, unmeasured, and send the answers along as predictions: what "
+            "synthetic guesses from, and the most that suffix and auto can do.",
+            rich_help_panel=LOAD,
+        ),
+    ] = False,
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help="Prompts in Spec-Bench's format; only first turns are asked. If left out: Headstart's own.",
+            help="Prompts in Spec-Bench's or SPEED-Bench's form; only first turns are asked. If left out: Headstart's "
+            "own.",
             rich_help_panel=LOAD,
             metavar="FILE.jsonl",
         ),
@@ -104,6 +115,8 @@ def bench_serve(
         headstart bench serve --concurrency "" --rates 0.5,1,2
 
         headstart bench serve --url http://127.0.0.1:8000 --drafter ngram
+
+        headstart bench serve --drafter synthetic:rates=0.8,0.6,0.4 --predict
     """
     from headstart.analysis.bench.load import Client, Load
     from headstart.analysis.bench.load_report import exhibits, summarise, to_json
@@ -120,7 +133,10 @@ def bench_serve(
         raise ConfigError("--concurrency and --rates are both empty; name a load.")
     if drafter in ("none", OFF):
         raise ConfigError(f"--drafter is {drafter!r}; name one that guesses, to compare with none.")
-    key = None if api_key_file is None else _first_key(api_key_file)
+    # A server that is there already knows its drafters itself.
+    here = Guessing(drafter, draft_model, draft_tokens=draft_tokens)
+    name, drafter_options = here.chosen() if url is None else (drafter, {})
+    key = None if api_key_file is None else options.first_key(api_key_file)
     questions = [prompt.turns[0] for prompt in read_prompts(prompts)]
     fields = {"max_tokens": max_tokens, "ignore_eos": ignore_eos, "temperature": temperature, "seed": seed}
     where = Origin(computes_here=url is None)
@@ -132,9 +148,10 @@ def bench_serve(
 
         llm = LLM(
             model,
-            drafter,
+            name,
             draft_model=draft_model,
             draft_tokens=draft_tokens,
+            drafter_options=drafter_options,
             precision=precision.value,
             max_batch_size=batch_size,
             prefix_caching=True,
@@ -150,8 +167,11 @@ def bench_serve(
         with _serving(load_model(), max_waiting=requests) if url is None else nullcontext(url) as address:
             client = Client(address, key)
             stats = client.get("/stats")
-            sitting = LoadSitting(client, questions, drafter, requests, fields, seed)
+            sitting = LoadSitting(client, questions, name, requests, fields, seed)
             sitting.warm_up()
+            if predict:
+                activity.show("Asking for the answers")
+                sitting.learn_answers()
             activity.show("Measuring", repeats * len(loads) * len(sitting.modes) * requests)
             sitting.run(loads, repeats, lambda answered: activity.advance(1, answered.tokens), runs)
 
@@ -164,6 +184,7 @@ def bench_serve(
             "draft_tokens": draft_tokens,
             "requests": requests,
             "repeats": repeats,
+            "predict": predict,
             **fields,
             "prompts": "package" if prompts is None else prompts.name,
         },
@@ -192,18 +213,6 @@ def _numbers(option: str, text: str, whole: bool = False) -> list[float]:
             kind = "whole numbers" if whole else "numbers"
             raise ConfigError(f"{option} holds {part!r}; give {kind} above 0 (up to 10000), by commas.")
     return numbers
-
-
-def _first_key(path: Path) -> str:
-    from headstart.server.access import read_keys
-
-    try:
-        keys = read_keys(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--api-key-file is {path}, which cannot be read: {error}.") from error
-    if not keys:
-        raise ConfigError(f"--api-key-file is {path}, which holds no key.")
-    return keys[0]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput
 from headstart.enumerations import VerifyRule
 from headstart.llm import LLM
+from headstart.passes import EncoderInput
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
 
@@ -129,7 +130,9 @@ class Comparator:
 
     def _two_best(self, plain: RequestOutput, output_ids: list[int]) -> list[tuple[int, float]]:
         """The target's two best tokens after prompt and output, with their log-probabilities."""
-        prompt = EncodedPrompt(plain.prompt, [*plain.prompt_token_ids, *output_ids])
+        read = plain.encoder_prompt_token_ids
+        source = None if read is None else EncoderInput(tuple(read))
+        prompt = EncodedPrompt(plain.prompt, [*plain.prompt_token_ids, *output_ids], source, plain.encoder_prompt)
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=2)
         (output,) = self._llm.generate(prompt, params, speculation=SpeculationParams(enabled=False))
         assert output.logprobs is not None

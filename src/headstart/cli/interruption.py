@@ -14,19 +14,19 @@ class Interruption:
 
     Args:
         units: what is counted, in the plural.
-        planned: how many there are to measure.
+        expected: how many there are to measure.
         measured: how many of them have been, to their end.
     """
 
-    def __init__(self, units: str, planned: int, measured: Callable[[], int]) -> None:
+    def __init__(self, units: str, expected: int, measured: Callable[[], int]) -> None:
         self.happened = False
         self._units = units
-        self._planned = planned
+        self._expected = expected
         self._measured = measured
 
-    def plan(self, planned: int) -> None:
+    def expect(self, expected: int) -> None:
         """So many there are to measure, now that it is known."""
-        self._planned = planned
+        self._expected = expected
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -40,7 +40,7 @@ class Interruption:
         except KeyboardInterrupt:
             if not self._measured():
                 typer.echo(
-                    f"Interrupted before any of {self._planned} {self._units} was done; nothing is reported.", err=True
+                    f"Interrupted before any of {self._expected} {self._units} was done; nothing is reported.", err=True
                 )
                 raise
             self.happened = True
@@ -50,7 +50,7 @@ class Interruption:
         name = self._units.replace(" ", "_")
         return {
             "interrupted": self.happened,
-            f"{name}_planned": self._planned,
+            f"{name}_planned": self._expected,
             f"{name}_measured": self._measured(),
         }
 
@@ -59,7 +59,7 @@ class Interruption:
         """What a report of a part begins with; empty where nothing was interrupted."""
         if not self.happened:
             return ""
-        return f"Interrupted (Ctrl-C): this rests on {self._measured()} of {self._planned} {self._units}."
+        return f"Interrupted (Ctrl-C): this rests on {self._measured()} of {self._expected} {self._units}."
 
     def end(self) -> None:
         """After the report: say so, and end as interrupted.

@@ -47,6 +47,22 @@ Device = Annotated[
         metavar="DEVICE",
     ),
 ]
+Backend = Annotated[
+    enumerations.BackendChoice,
+    typer.Option(
+        help="Whose code computes the model. transformers: that of the package, which runs any decoder that it knows, "
+        "slower. auto: Headstart's own where it has a description of the model, else transformers'.",
+        rich_help_panel=MODEL,
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code",
+        help="Run Python code that comes with a model, where transformers needs it. Read it first.",
+        rich_help_panel=MODEL,
+    ),
+]
 Numerics = Annotated[
     enumerations.Numerics,
     typer.Option(
@@ -352,3 +368,20 @@ def new_folder(option: typer.CallbackParam, out: Path) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{option.opts[0]} is {out}, which exists already; name a new folder, or empty it.")
     return out
+
+
+def first_key(path: Path) -> str:
+    """The first API key of a file.
+
+    Raises:
+        ConfigError: it cannot be read, or holds none.
+    """
+    from headstart.server.access import read_keys
+
+    try:
+        keys = read_keys(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--api-key-file is {path}, which cannot be read: {error}.") from error
+    if not keys:
+        raise ConfigError(f"--api-key-file is {path}, which holds no key.")
+    return keys[0]

@@ -6,17 +6,17 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Guessing
+from headstart.cli.asking import Guessing, Running
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import FREE_DRAFTERS
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 from headstart.other_names import parse_speculation
 
 SPARE_CONNECTIONS = 16
@@ -25,12 +25,17 @@ KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
 
 
+class SpecDecodeMetrics(StrEnum):
+    """How much each reply says of its guesses: vLLM's names, but for ``detailed``."""
+
+    NONE = "none"
+    SUMMARY = "summary"
+
+
+@with_groups
 def serve(
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    numerics: options.Numerics = enumerations.Numerics.AUTO,
-    device: options.Device = "cpu",
+    *,
+    running: Running,
     drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
@@ -52,7 +57,6 @@ def serve(
             metavar="JSON",
         ),
     ] = None,
-    max_context: options.MaxContext = None,
     batch_size: options.BatchSize = 16,
     cache_tokens: Annotated[
         int | None,
@@ -106,6 +110,15 @@ def serve(
             help="An origin whose web pages may send requests, * for any; may be repeated.", rich_help_panel=SERVER
         ),
     ] = None,
+    spec_decode_metrics: Annotated[
+        SpecDecodeMetrics,
+        typer.Option(
+            "--per-request-spec-decode-metrics",
+            help="summary: each reply with one sample has metrics.speculative_decoding, in vLLM's form (a request can "
+            'ask for it by itself: "speculation": {"metrics": true}).',
+            rich_help_panel=SERVER,
+        ),
+    ] = SpecDecodeMetrics.NONE,
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Samples that may wait; further ones get status 429.", rich_help_panel=SERVER)
     ] = 64,
@@ -181,8 +194,8 @@ def serve(
         checked_options(other)
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
-        with phases.phase(f"Loading {model}"):
-            target = load_model(model, precision.value, revision, device)
+        with phases.phase(f"Loading {running.model}"):
+            target = load_model(running.model, running.precision, running.revision, running.device, running.reading)
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(
@@ -191,8 +204,8 @@ def serve(
             draft_model=draft_model,
             draft_tokens=draft_tokens,
             drafter_options=drafter_options,
-            numerics=numerics.value,
-            max_context=max_context,
+            numerics=running.numerics,
+            max_context=running.max_context,
             max_batch_size=batch_size,
             cache_tokens=cache_tokens,
             more_drafters=also,
@@ -201,7 +214,7 @@ def serve(
             tolerant=True,
             generation_config=generation_config,
         )
-    names = tuple(dict.fromkeys(served_name or [model]))
+    names = tuple(dict.fromkeys(served_name or [running.model]))
     patience = Patience(room_for_connections(max_connections), client_seconds, drain_seconds)
     # Samples that wait keep their connections, and some connections must be left for others.
     max_waiting = min(max_waiting, max(patience.max_connections - batch_size - SPARE_CONNECTIONS, 0))
@@ -211,6 +224,7 @@ def serve(
         api_keys=keys,
         allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
         cors_origins=tuple(allow_origin or ()),
+        spec_decode_metrics=spec_decode_metrics is SpecDecodeMetrics.SUMMARY,
     )
     for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence()):
         typer.echo(sentence, err=True)
@@ -221,7 +235,7 @@ def serve(
     engine.rehearse()
     app = create_app(llm, settings, engine=engine)
     with bound(host, port) as sockets:
-        server = Server(app, sockets, patience, lambda: typer.echo(_welcome(model, names, sockets), err=True))
+        server = Server(app, sockets, patience, lambda: typer.echo(_welcome(running.model, names, sockets), err=True))
         end_quietly(server)
         # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
         with suppress(KeyboardInterrupt):

@@ -10,13 +10,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headstart.draft_tree import DraftBudget as DraftBudget
 from headstart.draft_tree import DraftTree
 from headstart.enumerations import VerifyRule
 from headstart.errors import RequestError, meant
-from headstart.passes import NO_STATES, TapStates
+from headstart.passes import NO_STATES, EncoderInput, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import StretchLimits, StretchPart
 
 
 class SequenceView(Protocol):
@@ -30,6 +30,8 @@ class SequenceView(Protocol):
     speculation: SpeculationParams
     noise: SequenceNoise
     """Counter-based randomness of this sequence (its seed and sample index)."""
+    source: EncoderInput | None
+    """What the target's encoder reads for it; None: the target has none."""
 
 
 @dataclass(frozen=True)
@@ -99,19 +101,6 @@ class SpeculationParams:
 
 
 @dataclass(frozen=True)
-class DraftBudget:
-    """The most a drafter may propose for one sequence in one round; 0 nodes asks for the empty tree."""
-
-    nodes: int
-    depth: int
-    prompt_rows: int = 0
-    """Rows of prompts that ride in the same pass."""
-    least: float | None = None
-    """The probability below which a path is not worth its row, where whoever asks has measured what rows cost: for
-    drafters that know how likely their guesses are."""
-
-
-@dataclass(frozen=True)
 class TargetSignals:
     """What a drafter needs from the target's passes; the engine asks for no more than that."""
 
@@ -164,11 +153,8 @@ class Drafter(Protocol):
     """Guesses what the target will say. The registry gives it its name.
 
     One drafter object serves every sequence of an engine; calls come from one thread. After ``observe`` its own
-    cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
-    cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
-    guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
-    first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequences, limits)``,
-    which gives its part (``headstart.stretch.StretchPart``), or None where it must be asked round by round.
+    cache, if it has one, holds no more tokens of a sequence than the target's does. What some drafters can do besides
+    stands in ``drafting.abilities``.
     """
 
     @property
@@ -191,22 +177,3 @@ class Drafter(Protocol):
     def end(self, sequence_id: int) -> None:
         """The sequence is finished, aborted or preempted; forget it. Unknown ids are ignored."""
         ...
-
-
-def offers_stretches(drafter: Drafter) -> bool:
-    """Whether a drafter can take part in rounds that are run at once."""
-    return hasattr(drafter, "stretch")
-
-
-def stretch_part(
-    drafter: Drafter, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]
-) -> StretchPart | None:
-    """What a drafter brings to rounds that are run at once; None: it is asked round by round."""
-    offer = getattr(drafter, "stretch", None)
-    part: StretchPart | None = None if offer is None else offer(sequences, limits)
-    return part
-
-
-def bytes_of(drafter: Drafter) -> int:
-    """Of the weights and caches that a drafter holds."""
-    return int(getattr(drafter, "nbytes", 0))

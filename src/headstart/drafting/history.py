@@ -39,6 +39,10 @@ class HistoryDrafter(ABC, Generic[State]):
     def new_state(self, sequence: SequenceView) -> State:
         """A state that has seen none of the sequence's tokens yet."""
 
+    def read_source(self, state: State, tokens: Sequence[int]) -> None:
+        """Show a new state what the target's encoder reads, where it reads tokens: outputs repeat parts of it."""
+        state.extend(tokens)
+
     @abstractmethod
     def draft(self, state: State, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
         """Guesses for one sequence; both parts of the budget are at least 1."""
@@ -60,6 +64,9 @@ class HistoryDrafter(ABC, Generic[State]):
         """The state of a sequence, which has seen all of its tokens."""
         state, tokens, seen = self._states[sequence_id], self._sequences[sequence_id].tokens, self._lengths[sequence_id]
         if seen < len(tokens):
+            source = self._sequences[sequence_id].source
+            if not seen and source is not None and source.tokens:
+                self.read_source(state, source.tokens)
             state.extend(tokens[seen:] if seen else tokens)
             self._lengths[sequence_id] = len(tokens)
         return state

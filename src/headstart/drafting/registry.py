@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import NoOptions, check_files, parse_options
+from headstart.drafting.options import HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, meant
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class DrafterInfo:
     """Its guesses are those of other drafters."""
     untaught: str = ""
     """What it guesses with where no model is named, if nobody has taught that to guess."""
+    from_tokens: bool = False
+    """It needs nothing but a sequence's tokens, so that another engine can run it (``headstart.integrations``)."""
 
 
 _HERE = "headstart.drafting"
@@ -51,6 +53,9 @@ _OWN_LAYERS = "some of the target's own layers"
 
 _OF_A_MODEL = "draft-model"
 """The simplest drafter that runs a whole model."""
+
+HOSTED_DRAFTER = "suffix"
+"""Guesses in other engines where nobody is named: the best of those that need nothing but tokens."""
 
 _BUILT_IN = {
     info.name: info
@@ -62,12 +67,14 @@ _BUILT_IN = {
             "akunu book, speculative decoding with n-grams",
             f"{_HERE}.model_free.ngram:NgramDrafter",
             usual=True,
+            from_tokens=True,
         ),
         DrafterInfo(
             "prompt-lookup",
             "what followed the last tokens when they stood in the context before",
             "Saxena 2023, prompt lookup decoding",
             f"{_HERE}.model_free.prompt_lookup:PromptLookupDrafter",
+            from_tokens=True,
         ),
         DrafterInfo(
             "suffix",
@@ -75,6 +82,7 @@ _BUILT_IN = {
             "Oliaro et al. 2024, SuffixDecoding (arXiv:2411.04975)",
             f"{_HERE}.model_free.suffix:SuffixDrafter",
             usual=True,
+            from_tokens=True,
         ),
         DrafterInfo(
             "recycling",
@@ -82,36 +90,47 @@ _BUILT_IN = {
             "Luo et al. 2024, Token Recycling (arXiv:2408.08696)",
             f"{_HERE}.model_free.recycling:RecyclingDrafter",
             usual=True,
+            from_tokens=True,
         ),
         DrafterInfo(
             "rest",
             "a tree of what followed the longest known suffix in a store of texts",
             "He et al. 2023, REST (arXiv:2311.08252)",
             f"{_HERE}.model_free.rest:RestDrafter",
+            from_tokens=True,
         ),
         DrafterInfo(
             "copy",
             "the rest of the input from the place the output has reached in it",
             "Sun et al. 2021, Shallow Aggressive Decoding (arXiv:2106.04970)",
             f"{_HERE}.model_free.copying:CopyDrafter",
+            from_tokens=True,
         ),
         DrafterInfo(
             "unigram",
             "the most frequent token so far, or draws from the counts",
             "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
             f"{_HERE}.model_free.trivial:UnigramDrafter",
+            from_tokens=True,
         ),
         DrafterInfo(
             "bigram",
             "the most frequent successor of the last token, chained, or draws from the counts",
             "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
             f"{_HERE}.model_free.trivial:BigramDrafter",
+            from_tokens=True,
         ),
         DrafterInfo(
             "random",
             "uniformly random tokens: the floor that any drafter must beat",
             "Leviathan et al. 2023, section 4.2 (arXiv:2211.17192)",
             f"{_HERE}.model_free.trivial:RandomDrafter",
+        ),
+        DrafterInfo(
+            "synthetic",
+            "answers of before, right at chosen rates: for load tests",
+            "Headstart; vLLM's synthetic acceptance, but exact",
+            f"{_HERE}.model_free.synthetic:SyntheticDrafter",
         ),
         DrafterInfo(
             "draft-model",
@@ -201,6 +220,12 @@ def available_drafters() -> dict[str, DrafterInfo]:
     return {**_BUILT_IN, **{name: _info(point) for name, point in _entry_points().items()}}
 
 
+def hosted_drafters() -> list[str]:
+    """Names of the drafters that another engine can run; one of another package is taken to be able to."""
+    own = [name for name, info in _BUILT_IN.items() if info.from_tokens]
+    return own + list(_entry_points())
+
+
 def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | None) -> str | type[Any]:
     """Who guesses where nobody is named (None): what runs ``draft_model``, if that is a whole model, else the default,
     which runs a head.
@@ -227,7 +252,8 @@ def drafter_options(drafter: str | type[Any]) -> type[Any]:
     Raises:
         ConfigError: no drafter has this name, or its package cannot be imported.
     """
-    return getattr(_drafter_class(drafter), "Options", NoOptions)
+    found = _drafter_class(drafter)
+    return found.Options if isinstance(found, HasOptions) else NoOptions
 
 
 def checked_options(

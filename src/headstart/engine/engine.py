@@ -10,7 +10,7 @@ from headstart.drafting.base import Drafter
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
-from headstart.engine.schedule import Limits, Plan, make_plan, require_fit, unread
+from headstart.engine.schedule import Limits, PassSchedule, require_fit, require_source_fit, schedule_pass, unread
 from headstart.engine.sequence import Sequence
 from headstart.engine.stretch import SHOWN_SECONDS, run_stretch
 from headstart.errors import CacheError, RequestError
@@ -50,11 +50,8 @@ class Engine:
         """
         prompt, context = sequence.prompt_length, self.limits.max_context
         require_fit(prompt, context)
-        if prompt + 1 > self._cache_tokens:
-            raise RequestError(
-                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",
-                "prompt",
-            )
+        require_source_fit(sequence.source, self.limits)
+        self._require_room(sequence)
         vocab_size = self.runner.backend.config.vocab_size
         for token in sequence.tokens:
             if not 0 <= token < vocab_size:
@@ -76,12 +73,13 @@ class Engine:
             The sequences that took part; those that finished have left the engine. Empty when idle.
         """
         self._admit()
-        plan = self._plan()
-        if plan is None:
+        schedule = self._schedule()
+        if schedule is None:
             return self._leave()
-        if not self._run_stretch(plan, seconds):
-            decode_round(self.runner, self.drafters, plan)
-        took_part = [sequence for sequence, _ in (*plan.reading, *plan.decoding)]
+        self._encode(schedule)
+        if not self._run_stretch(schedule, seconds):
+            decode_round(self.runner, self.drafters, schedule)
+        took_part = [sequence for sequence, _ in (*schedule.reading, *schedule.decoding)]
         for sequence in took_part:
             if sequence.error is None:
                 self.runner.cache.publish(sequence.id, sequence.tokens)
@@ -121,6 +119,35 @@ class Engine:
         cache = self.runner.cache
         return cache.allocator.num_blocks * cache.block_size
 
+    def _require_room(self, sequence: Sequence) -> None:
+        """Refuse what the cache can never hold.
+
+        Raises:
+            RequestError: the prompt, or it and what the encoder reads, is too long.
+        """
+        cache, prompt = self.runner.cache, sequence.prompt_length
+        positions = 0 if sequence.source is None else sequence.source.positions
+        blocks = -(-positions // cache.block_size) + -(-(prompt + 1) // cache.block_size)
+        if prompt + 1 > self._cache_tokens:
+            raise RequestError(
+                f"the prompt has {prompt} tokens and the cache holds {self._cache_tokens}; raise cache_tokens.",
+                "prompt",
+            )
+        if blocks > cache.allocator.num_blocks:
+            raise RequestError(
+                f"the encoder's prompt has {positions} tokens, which do not fit into a cache of {self._cache_tokens} "
+                "beside the output; raise cache_tokens.",
+                "prompt",
+            )
+
+    def _encode(self, schedule: PassSchedule) -> None:
+        """Compute the encoder memories that the schedule's sequences read, where nobody has yet."""
+        for sequence, _ in (*schedule.reading, *schedule.decoding):
+            if sequence.source is not None:
+                start = time.perf_counter()
+                if self.runner.encode(sequence.id):
+                    sequence.stats.prefill_seconds += time.perf_counter() - start
+
     def _admit(self) -> None:
         cache = self.runner.cache
         while self.waiting and len(self.running) < self.limits.max_sequences:
@@ -132,17 +159,17 @@ class Engine:
             self.waiting.popleft()
             if sequence.started is None:
                 sequence.started = time.perf_counter()
-            cache.add(sequence.id, sequence.cache_salt)
+            cache.add(sequence.id, sequence.cache_salt, sequence.source)
             self.drafters.begin(sequence)
             self.running.append(sequence)
 
-    def _plan(self) -> Plan | None:
+    def _schedule(self) -> PassSchedule | None:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
         while self.running:
             ready, listening = self._ready()
-            plan = make_plan(ready, self.runner.cache, self.limits, listening)
-            if plan is not None:
-                return plan
+            schedule = schedule_pass(ready, self.runner.cache, self.limits, listening)
+            if schedule is not None:
+                return schedule
             youngest = self.running[-1]
             if len(self.running) == 1:
                 youngest.finish_reason = FinishReason.LENGTH
@@ -152,14 +179,14 @@ class Engine:
             self.waiting.appendleft(youngest)
         return None
 
-    def _run_stretch(self, plan: Plan, seconds: float) -> bool:
-        """Whether the plan's sequences, where they are all that run, decoded some rounds at once."""
+    def _run_stretch(self, schedule: PassSchedule, seconds: float) -> bool:
+        """Whether the scheduled sequences, where they are all that run, decoded some rounds at once."""
         may_enter = self.waiting and len(self.running) < self.limits.max_sequences
-        if plan.reading or len(plan.decoding) < len(self.running) or may_enter:
+        if schedule.reading or len(schedule.decoding) < len(self.running) or may_enter:
             return False
         if not all([sequence.num_output for sequence in self.running]):  # a first token is waited for
             return False
-        return run_stretch(self.runner, self.drafters, plan.decoding, self.limits.max_context, seconds)
+        return run_stretch(self.runner, self.drafters, schedule.decoding, self.limits.max_context, seconds)
 
     def _ready(self) -> tuple[list[Sequence], dict[int, list[Sequence]]]:
         """Who may ride in the next pass: all but those whose next block another sequence is about to compute for them.
@@ -210,9 +237,10 @@ class Engine:
         cache = self.runner.cache
         if self._leader(sequence) is not None:
             return 1
-        cached = sequence.id in cache
-        length = len(sequence.tokens) - (cache.length(sequence.id) if cached else 0)
-        return cache.blocks_needed(sequence.id, length) if cached else -(-length // cache.block_size)
+        if sequence.id in cache:
+            return cache.blocks_needed(sequence.id, len(sequence.tokens) - cache.length(sequence.id))
+        memory = cache.memory_blocks_needed(sequence.source, sequence.cache_salt)
+        return memory + -(-len(sequence.tokens) // cache.block_size)
 
     def _leave(self) -> list[Sequence]:
         finished = [sequence for sequence in self.running if sequence.finished]

@@ -36,6 +36,7 @@ class SequenceStats:
     """Counts and times of one sequence; seconds are wall time."""
 
     prompt_tokens: int = 0
+    """Positions of what an encoder reads included."""
     tokens: int = 0
     """Output tokens, an end-of-sequence token included."""
     rounds: int = 0
@@ -152,6 +153,9 @@ class RequestOutput:
     """[prompt token] where asked for; None for the first one, which nothing comes before."""
     request_id: str = ""
     """Unique in its ``LLM``."""
+    encoder_prompt: str | None = None
+    """What the encoder read, where the model has one; ``prompt`` is what the outputs began with then."""
+    encoder_prompt_token_ids: list[int] | None = None
 
     @property
     def text(self) -> str:

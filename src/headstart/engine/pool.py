@@ -8,17 +8,16 @@ from itertools import chain
 from typing import TypeVar
 
 from headstart.draft_tree import DraftTree
+from headstart.drafting.abilities import bytes_of, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
     Drafter,
     RoundOutcome,
     SequenceView,
     TargetSignals,
-    bytes_of,
-    stretch_part,
 )
 from headstart.errors import RequestError, closest
-from headstart.stretch import RoundRecord, StretchLimits, StretchPart
+from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 MAX_FAULTS = 3
 """A tolerated drafter that has failed so often is asked no more."""
@@ -104,7 +103,7 @@ class DrafterPool:
                 None,
             )
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """What the sequences' drafter brings to a stretch of rounds; None: they have several, or it must be asked round
         by round."""
         names = {self._names.get(sequence.id) for sequence in sequences}
@@ -112,23 +111,25 @@ class DrafterPool:
             return None
         name = names.pop()
         if name is None:
-            return StretchPart()
+            return StretchDrafting()
         ids = [sequence.id for sequence in sequences]
-        return self._guarded(name, ids, lambda: stretch_part(self.drafters[name], sequences, limits), None)
+        return self._guarded(name, ids, lambda: stretch_drafting(self.drafters[name], sequences, limits), None)
 
     def fail(self, sequences: Sequence[SequenceView], error: Exception) -> None:
         """The sequences' drafter failed in a stretch; a pool that is not tolerant raises the error."""
         ids = [sequence.id for sequence in sequences]
         self._fail(self._names[ids[0]], ids, error)
 
-    def learn(self, sequences: Sequence[SequenceView], part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
-        """Tell the drafter what became of its part."""
+    def learn(
+        self, sequences: Sequence[SequenceView], drafting: StretchDrafting, rounds: Sequence[RoundRecord]
+    ) -> None:
+        """Tell the drafter what became of its guesses."""
 
         def tell() -> None:
-            for guesser in chain.from_iterable(part.guessers):
+            for guesser in chain.from_iterable(drafting.guessers):
                 if guesser is not None:
                     guesser.finish()
-            part.learn(rounds)
+            drafting.learn(rounds)
 
         ids = [sequence.id for sequence in sequences]
         name = self._names.get(ids[0])

@@ -16,7 +16,7 @@ from headstart.engine.constraint import prune
 from headstart.engine.law import TargetLaw
 from headstart.engine.outputs import SequenceStats, TokenLogprobs
 from headstart.engine.pool import DrafterPool
-from headstart.engine.schedule import Plan
+from headstart.engine.schedule import PassSchedule
 from headstart.engine.sequence import Sequence
 from headstart.errors import LogitsError, RequestError
 from headstart.runner import ModelRunner, Span, SpanOutput, Wanted
@@ -25,12 +25,12 @@ from headstart.verification.base import Verdict
 from headstart.verification.verify import verify
 
 
-def decode_round(runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None:
+def decode_round(runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule) -> None:
     """Draft, run ONE pass over prompt chunks and trees together, verify, commit, tell the drafters.
 
-    Plain decoding is the same round with the empty tree. The plan has made sure of room in the cache.
+    Plain decoding is the same round with the empty tree. The schedule has made sure of room in the cache.
     """
-    work = _Round(runner, drafters, plan)
+    work = _Round(runner, drafters, schedule)
     work.propose()
     with runner.cache.reserve(work.room()):
         work.run_pass()
@@ -53,14 +53,14 @@ class _Decoding:
 
 
 class _Round:
-    """The round of one plan, step by step."""
+    """The round of one schedule, step by step."""
 
-    def __init__(self, runner: ModelRunner, drafters: DrafterPool, plan: Plan) -> None:
+    def __init__(self, runner: ModelRunner, drafters: DrafterPool, schedule: PassSchedule) -> None:
         self._runner = runner
         self._drafters = drafters
-        self._plan = plan
+        self._schedule = schedule
         self._clock = _Clock()
-        self._chunks = [_chunk(runner, sequence, count) for sequence, count in plan.reading]
+        self._chunks = [_chunk(runner, sequence, count) for sequence, count in schedule.reading]
         self._read: list[SpanOutput] = []
         """[chunk]."""
         self._decoding: list[_Decoding] = []
@@ -68,8 +68,8 @@ class _Round:
 
     def propose(self) -> None:
         """Every drafter guesses for its sequences."""
-        sequences = [sequence for sequence, _ in self._plan.decoding]
-        budgets = [budget for _, budget in self._plan.decoding]
+        sequences = [sequence for sequence, _ in self._schedule.decoding]
+        budgets = [budget for _, budget in self._schedule.decoding]
         drafts = self._drafters.propose(sequences, budgets) if sequences else []
         for sequence, draft in zip(sequences, drafts, strict=True):
             kept = draft if sequence.constraint is None else prune(draft, sequence.constraint)
@@ -87,7 +87,7 @@ class _Round:
 
     def run_pass(self) -> None:
         """The target computes all rows; what a drafter asked to see of them is looked up."""
-        taps = self._drafters.taps([sequence for sequence, _ in (*self._plan.reading, *self._plan.decoding)])
+        taps = self._drafters.taps([sequence for sequence, _ in (*self._schedule.reading, *self._schedule.decoding)])
         outputs = self._runner.forward(self._spans, taps)
         self._clock.passed()
         self._read = outputs[: len(self._chunks)]
@@ -122,7 +122,7 @@ class _Round:
     def commit(self) -> None:
         """Prompt chunks and accepted paths become final, in the sequences and in the cache."""
         rows = sum(map(len, self._spans))
-        for (sequence, count), span, output in zip(self._plan.reading, self._chunks, self._read, strict=True):
+        for (sequence, count), span, output in zip(self._schedule.reading, self._chunks, self._read, strict=True):
             self._commit_chunk(sequence, count, span, output, rows)
         for each in self._decoding:
             if each.verdict is not None:
@@ -140,7 +140,7 @@ class _Round:
             pass_rows=rows,
             pass_seconds=self._clock.pass_seconds,
         )
-        listening = self._plan.listening.get(sequence.id, ())
+        listening = self._schedule.listening.get(sequence.id, ())
         self._outcomes += [outcome, *(replace(outcome, sequence=other) for other in listening)]
         _note_prompt(sequence, first, output)
         cache.commit(sequence.id, range(count))
@@ -178,7 +178,7 @@ class _Round:
         told = time.perf_counter()
         self._drafters.observe(self._outcomes)
         # Drafters that read prompts do it here; beside that, what they hear of a round hardly takes time.
-        for sequence, _ in self._plan.reading:
+        for sequence, _ in self._schedule.reading:
             sequence.stats.draft_prefill_seconds += time.perf_counter() - told
 
 

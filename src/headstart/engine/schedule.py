@@ -9,6 +9,7 @@ from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
+from headstart.passes import EncoderInput
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Limits:
     """Guessed rows of a pass, over all its sequences: up to a machine's knee they cost next to nothing."""
     max_context: int = 2048
     """Prompt and output tokens of a sequence."""
+    max_source: int = 0
+    """Positions of what an encoder reads; 0: the target has none."""
 
 
 def require_fit(prompt: int, context: int) -> None:
@@ -41,8 +44,28 @@ def require_fit(prompt: int, context: int) -> None:
         )
 
 
+def require_source_fit(source: EncoderInput | None, limits: Limits) -> None:
+    """Refuse what an encoder can never read.
+
+    Raises:
+        RequestError: it is too long, missing, or there is no encoder.
+    """
+    if source is None and limits.max_source:
+        raise RequestError("this model has an encoder, which has nothing to read; give an encoder_prompt.", "prompt")
+    if source is None:
+        return
+    if not limits.max_source:
+        raise RequestError("a prompt has an encoder_prompt, but this model has no encoder; give a prompt.", "prompt")
+    if source.positions > limits.max_source:
+        raise RequestError(
+            f"the encoder's prompt has {source.positions} tokens and the encoder reads at most {limits.max_source}; "
+            "shorten it.",
+            "prompt",
+        )
+
+
 @dataclass(frozen=True)
-class Plan:
+class PassSchedule:
     """The work of one pass."""
 
     reading: list[tuple[Sequence, int]]
@@ -58,12 +81,12 @@ def unread(sequence: Sequence, cache: PagedCache) -> int:
     return len(sequence.tokens) - 1 - cache.length(sequence.id)
 
 
-def make_plan(
+def schedule_pass(
     sequences: Seq[Sequence],
     cache: PagedCache,
     limits: Limits,
     listening: dict[int, list[Sequence]],
-) -> Plan | None:
+) -> PassSchedule | None:
     """Fill one pass; None if the cache has no room for even one row of every sequence that decodes.
 
     Budgets are fixed before anything is drawn, so that no draft is ever dropped for what it holds.
@@ -103,7 +126,7 @@ def make_plan(
     if reading:
         prompt_rows = sum(count for _, count in reading)
         budgets = [(sequence, replace(budget, prompt_rows=prompt_rows)) for sequence, budget in budgets]
-    return Plan(reading, budgets, listening) if reading or budgets else None
+    return PassSchedule(reading, budgets, listening) if reading or budgets else None
 
 
 def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:

@@ -11,6 +11,7 @@ from headstart.drafting.base import SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
+from headstart.passes import EncoderInput
 from headstart.sampling.history import TokenHistory
 from headstart.sampling.kernels import RowKernels
 from headstart.sampling.noise import SequenceNoise
@@ -62,6 +63,8 @@ class Sequence:
     noise: SequenceNoise
     stops: StopRules
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    source: EncoderInput | None = None
+    """What the encoder reads for it, where the target has one."""
     cache_salt: str = ""
     """Only sequences of the same salt share cached prefixes."""
     leader: Sequence | None = None
@@ -140,7 +143,7 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :])
-        self.stats.prompt_tokens = self.prompt_length
+        self.stats.prompt_tokens = self.prompt_length + (0 if self.source is None else self.source.positions)
 
     @property
     def output(self) -> list[int]:

@@ -13,8 +13,9 @@ from headstart.runner import cache_bytes_per_token
 _CACHE_BYTES = 1 << 30
 
 
-def engine_limits(context: int, max_batch_size: int, max_rows: int | None, guesses: int) -> Limits:
-    """Limits of an engine for sequences of ``context`` tokens, with room for so many guesses in a pass.
+def engine_limits(context: int, max_batch_size: int, max_rows: int | None, guesses: int, max_source: int = 0) -> Limits:
+    """Limits of an engine for sequences of ``context`` tokens, with room for so many guesses in a pass, and for
+    ``max_source`` positions of what an encoder reads.
 
     Raises:
         ConfigError: a number is below 1.
@@ -22,19 +23,19 @@ def engine_limits(context: int, max_batch_size: int, max_rows: int | None, guess
     for name, value in (("max_batch_size", max_batch_size), ("max_rows", max_rows)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} is {value}; it must be 1 or more.")
-    limits = Limits(max_sequences=max_batch_size, max_context=context)
+    limits = Limits(max_sequences=max_batch_size, max_context=context, max_source=max_source)
     limits = replace(limits, draft_rows=max(limits.draft_rows, guesses))
     return limits if max_rows is None else replace(limits, max_rows=max_rows)
 
 
 def cache_room(backend: Backend, limits: Limits, cache_tokens: int | None) -> int:
-    """Tokens of the target's cache, those of drafts included; ``cache_tokens`` None: about 1 GiB, but at least one
-    whole context.
+    """Tokens of the target's cache, those of drafts and of encoder memories included; ``cache_tokens`` None: about
+    1 GiB, but at least one whole context, and one of the encoder.
 
     Raises:
         ConfigError: there is not enough memory.
     """
-    size, context = cache_bytes_per_token(backend), limits.max_context
+    size, context = cache_bytes_per_token(backend), limits.max_context + limits.max_source
     if cache_tokens is None:
         cache_tokens = min(max(_CACHE_BYTES // size, context), limits.max_sequences * context)
     require_room(

@@ -47,14 +47,14 @@ def run_stretch(
     if not runner.runs_stretches or not all([_may_run(drafters, sequence) for sequence in sequences]):
         return False
     limits = _limits(runner, decoding, max_context, seconds)
-    part = drafters.stretch(sequences, limits) if limits else None
-    if part is None:
+    drafting = drafters.stretch(sequences, limits) if limits else None
+    if drafting is None:
         return False
     ids = [sequence.id for sequence in sequences]
     before = [len(sequence.tokens) for sequence in sequences]
     with runner.cache.reserve({id: each.rows for id, each in zip(ids, limits, strict=True)}):
         try:
-            rounds = runner.run_stretch(ids, [sequence.tokens[-1] for sequence in sequences], limits, part)
+            rounds = runner.run_stretch(ids, [sequence.tokens[-1] for sequence in sequences], limits, drafting)
         except GuesserFault as fault:
             drafters.fail(sequences, fault)
             return False
@@ -66,7 +66,7 @@ def run_stretch(
                     sequence.one_by_one = sequence.num_output + AFTER_NONE
         for sequence, length in zip(sequences, before, strict=True):
             runner.cache.commit(sequence.id, range(len(sequence.tokens) - length))
-    drafters.learn(sequences, part, rounds[:counted])
+    drafters.learn(sequences, drafting, rounds[:counted])
     return counted > 0
 
 
@@ -101,8 +101,7 @@ def _limits_of(sequence: Sequence, budget: DraftBudget, rounds: int, max_context
         tokens=min(stops.max_tokens - sequence.num_output, room),
         room=room,
         end_tokens=stops.end_tokens | stops.stop_tokens,
-        nodes=budget.nodes,
-        depth=budget.depth,
+        budget=budget,
         sampling=sampling_of(sequence),
     )
 

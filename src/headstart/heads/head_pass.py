@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.passes import IntArray
 
 
@@ -70,7 +70,7 @@ class DraftRoot(NamedTuple):
     """[row, taps * target hidden] the target's states there."""
     nodes: int
     depth: int
-    context: ContextTokens | None = None
+    text_tokens: TextTokens | None = None
     """Tokens that it may say beyond the head's vocabulary."""
 
 
@@ -87,11 +87,20 @@ class GrownTree(NamedTuple):
 
 RowScores = Callable[[int, Tensor, int], Tensor]
 """Place of a root, float32 logits [beam, column], depth of the tokens -> scores of that shape to go by instead. Columns
-are the draft vocabulary and as many context tokens as the root with most of them has, -inf where a root has none."""
+are the draft vocabulary and as many text tokens as the root with most of them has, -inf where a root has none."""
 
 
-class HeadPart(Protocol):
-    """A head's part in a stretch; both change with the rounds."""
+class PathBounds(NamedTuple):
+    """How likely a head must hold a path, as log-probabilities (``min_probability``)."""
+
+    min_log_prob: float
+    """Of a path that is kept."""
+    min_parent_log_prob: float
+    """Of one that is gone on from."""
+
+
+class HeadGrower(Protocol):
+    """Grows a head's trees in a stretch, for one sequence; what it says of itself changes with the rounds."""
 
     @property
     def known(self) -> int:
@@ -112,28 +121,26 @@ class HeadPart(Protocol):
 class Growth(Protocol):
     """Whole drafts in compiled code."""
 
-    def grow(
-        self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
-    ) -> list[GrownTree]:
+    def grow(self, roots: Sequence[DraftRoot], bounds: PathBounds, scores: RowScores | None) -> list[GrownTree]:
         """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does.
 
         The rows of the drafts are forgotten, the true ones stay.
 
         Args:
-            bounds: log-probability that a path must have at least, and one that is gone on from.
+            bounds: which paths are kept, and which are gone on from.
             scores: None: the logits as they are.
         """
         ...
 
-    def parts(
+    def growers(
         self,
         roots: Sequence[DraftRoot],
-        bounds: tuple[float, float],
+        bounds: PathBounds,
         grades: Sequence[float],
         room: Sequence[int],
         asked: Sequence[bool],
-    ) -> Sequence[HeadPart]:
-        """What a head brings to a stretch of rounds, one part a sequence (see ``headstart.stretch``).
+    ) -> Sequence[HeadGrower]:
+        """What a head brings to a stretch of rounds, one a sequence (see ``headstart.stretch``).
 
         Args:
             roots: where the first drafts begin, and how far each of them may grow.
@@ -165,7 +172,7 @@ class HeadPass(Protocol):
         """An empty one."""
         ...
 
-    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """True rows: keys and values go to their caches.
 
         Args:
@@ -173,12 +180,12 @@ class HeadPass(Protocol):
             features: [row, taps * target hidden] the target's states.
 
         Returns:
-            After the last row of each part: the state to feed back [part, hidden], and float32 logits
-            [part, draft vocab].
+            After the last row of each group: the state to feed back [group, hidden], and float32 logits
+            [group, draft vocab].
         """
         ...
 
-    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def step(self, tokens: IntArray, states: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """Rows of drafts, which read states [row, hidden] that were fed back: likewise, after every row."""
         ...
 
@@ -186,8 +193,8 @@ class HeadPass(Protocol):
         """See ``best_tokens``."""
         ...
 
-    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
-        """See ``ContextTokens``; of no text yet."""
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+        """See ``TextTokens``; of no text yet."""
         ...
 
     def growth(self, width: int, ids: IntArray) -> Growth | None:

@@ -144,7 +144,7 @@ class Assembly:
         name = self.prefix + self.layout.layer[role]
         if "{h}" in name:
             of_heads = [self.fetch(f"{name.format(i=index, h=head)}.weight", (size,)) for head in range(heads)]
-            return NormWeights(_stacked(of_heads).float().view(shape))
+            return NormWeights(stacked(of_heads).float().view(shape))
         name = name.format(i=index)
         weight = self._convert(role, self.fetch(f"{name}.weight", shape).float())
         bias = self._convert(role, self.fetch(f"{name}.bias", shape).float()) if norms.bias else None
@@ -188,7 +188,7 @@ class Assembly:
         )
 
     def _curve(self, index: int) -> Tensor:
-        return _stacked([self._vector(index, f"curve_{part}", 1) for part in ("above", "below", "slope", "least")])
+        return stacked([self._vector(index, f"curve_{part}", 1) for part in ("above", "below", "slope", "least")])
 
     def _experts(self, index: int, experts: ExpertsConfig) -> ExpertsWeights:
         config, names = self.config, self.layout.layer
@@ -198,7 +198,7 @@ class Assembly:
         if experts.bias:
             of_ups = [self._vector(index, f"{role}_bias", rows, count) for role, rows in raised.items()]
             of_downs = self._vector(index, "expert_down_bias", hidden, count)
-            biases = [(_stacked([rows[i] for rows in of_ups]), of_downs[i]) for i in range(count)]
+            biases = [(stacked([rows[i] for rows in of_ups]), of_downs[i]) for i in range(count)]
         mlps = tuple(
             MlpWeights(
                 self._of_expert(index, expert, raised, hidden, of_up),
@@ -253,7 +253,7 @@ class Assembly:
                 else torch.zeros(outputs, device=self._device)
                 for role, outputs in parts.items()
             ]
-            bias = _stacked(biases)
+            bias = stacked(biases)
         bits = max(self._stored_bits(f"{name}.weight") for name in names.values())
         return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
 
@@ -358,7 +358,7 @@ def require_weights(name: str, stored: StoredTensor, shape: Shape) -> None:
         )
 
 
-def _stacked(tensors: list[Tensor]) -> Tensor:
+def stacked(tensors: list[Tensor]) -> Tensor:
     first, *others = tensors
     if first.is_meta:
         # Concatenating shapes alone would import all of torch's compiler, which takes seconds.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headstart.models.encoder_decoder import EncoderConfig
+
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 """relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has the first
 three."""
@@ -38,6 +40,7 @@ class RopeConfig:
 
 Sight = tuple[int | None, int | None]
 """How far back the rows of a layer see: its window and its chunk."""
+EVERYTHING: Sight = (None, None)
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder-only transformer. Sizes are in elements, lengths in tokens."""
+    """A transformer's decoder, and its encoder where it has one. Sizes are in elements, lengths in tokens."""
 
     family: str
     vocab_size: int
@@ -222,6 +225,8 @@ class ModelConfig:
     tied_head: bool = True
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    encoder: EncoderConfig | None = None
+    """None: it is a decoder alone."""
     name: str = field(default="", compare=False)
     """Where it came from, for messages."""
 

@@ -72,6 +72,9 @@ def sampling_defaults(checkpoint: Checkpoint, generation_config: str | Path = AU
         alias = ALIASES.get(checkpoint.name)
         fallback = alias.sampling if alias is not None else MODEST
         reason = "its publisher's advice" if alias is not None else "the model says nothing"
+        if checkpoint.metadata.get("is_encoder_decoder") is True:
+            # Made to translate, summarise or transcribe: transformers' generate does not draw unless told to.
+            fallback, reason = {"temperature": 0.0}, "as models with an encoder are used"
         source = f"{source}; {reason}" if stated else reason
     try:
         return SamplingDefaults(stated, fallback, source)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import FileStamp, WeightsDigest, require_file
-from headstart.models.stored import StoredTensor
+from headstart.models.files import FileStamp, require_file
+from headstart.models.stored import StoredTensor, digest_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -152,12 +152,7 @@ class GgufFile:
 
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
-        data = memoryview(self._map)
-        digest = WeightsDigest()
-        for name, tensor in sorted(self.tensors.items()):
-            span = data[tensor.offset : tensor.offset + tensor.nbytes]
-            digest.add(name, tensor.type.name, tensor.shape, span)
-        return digest.hexdigest()
+        return digest_of({name: self.stored(name) for name in self.tensors})
 
 
 def _wide_rows(shape: tuple[int, ...]) -> int:

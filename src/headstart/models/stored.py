@@ -6,7 +6,7 @@ A model's matrices are never all in memory as floats: each is read when it is pa
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from headstart.models.files import WeightsDigest
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -57,6 +59,14 @@ class StoredTensor:
         if self.mapping is not None:
             start = self.offset // mmap.PAGESIZE * mmap.PAGESIZE
             self.mapping.madvise(advice, start, self.offset + len(self.data) - start)
+
+
+def digest_of(tensors: Mapping[str, StoredTensor]) -> str:
+    """Of these tensors by name, see ``WeightsDigest``."""
+    digest = WeightsDigest()
+    for name, tensor in sorted(tensors.items()):
+        digest.add(name, tensor.type, tensor.shape, tensor.data.data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.assembly import Assembly, Shape, require_weights
 from headstart.models.config import ModelConfig
-from headstart.models.families import config_from_gguf, config_from_hf, tensor_layout
+from headstart.models.families import config_from_gguf, config_from_hf, encoder_decoder_layout, tensor_layout
 from headstart.models.families.base import CheckpointKind
 from headstart.models.stored import FileMatrix
 from headstart.models.weights import DecoderWeights, TensorSource
@@ -63,8 +63,12 @@ def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
     """Whether the file holds an output head that is not the embedding. As in transformers, it is then the head,
     whatever the configuration says of ties."""
     shapes = checkpoint.shapes()
-    layout = tensor_layout(config, "hf").found_in(shapes)
-    head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
+    if config.encoder is not None:
+        names = encoder_decoder_layout(config)
+        head, tables = f"{names.head}.weight", [f"{name}.weight" for name in names.embeddings]
+    else:
+        layout = tensor_layout(config, "hf").found_in(shapes)
+        head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
     stored = [name for name in tables if name in shapes]
     if head not in shapes or not stored:
         return False
@@ -90,6 +94,10 @@ def _checked(
     source: TensorSource, config: ModelConfig, kind: CheckpointKind, dtype: torch.dtype
 ) -> tuple[Assembly, bool]:
     """What reads a decoder whose tensors are all there, and whether it has factors of its rotary frequencies."""
+    if config.encoder is not None:
+        raise CheckpointError(
+            f"model {config.name!r} has an encoder, which cannot be used here; name a model without one."
+        )
     shapes = source.shapes()
     layout = tensor_layout(config, kind).found_in(shapes)
     bare = f"{layout.embedding}.weight"
@@ -116,7 +124,7 @@ def _checked(
         bare = name.removeprefix(prefix)
         return not (known or carries_nothing.fullmatch(bare) or (layout.beyond and _is_beyond(bare, config)))
 
-    _check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
+    check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return Assembly(config, layout, prefix, embedding, dtype, read, source), has_factors
 
 
@@ -126,7 +134,7 @@ def _is_beyond(name: str, config: ModelConfig) -> bool:
     return layer is not None and int(layer[1]) >= config.num_layers
 
 
-def _check_names(
+def check_names(
     config: ModelConfig,
     shapes: Mapping[str, Shape],
     expected: Mapping[str, Shape],

@@ -241,7 +241,7 @@ def select_layers(
     Raises:
         ConfigError: ``layers`` is empty or names one that the model does not have.
     """
-    _require_layers(layers, config.num_layers)
+    require_layers(layers, config.num_layers)
     return (
         replace(config, layers=tuple(config.layers[layer] for layer in layers)),
         weights.with_layers([weights.layers[layer] for layer in layers]),
@@ -262,13 +262,18 @@ def choose_layers(wanted: int | Sequence[int], available: int) -> list[int]:
         ConfigError: none are wanted, too many, or one that the model does not have.
     """
     if not isinstance(wanted, int):
-        _require_layers(wanted, available)
+        require_layers(wanted, available)
         return list(wanted)
     if not 1 <= wanted <= available:
         raise ConfigError(f"layers is {wanted}; this model has {available}, so give 1 to {available}.")
     return spread_layers(wanted, available)
 
 
-def _require_layers(layers: Sequence[int], available: int) -> None:
+def require_layers(layers: Sequence[int], available: int) -> None:
+    """Refuse what names no layers.
+
+    Raises:
+        ConfigError: none are named, or one that is not there.
+    """
     if not layers or not all(0 <= layer < available for layer in layers):
         raise ConfigError(f"layers is {list(layers)}, but must name some of the model's 0 to {available - 1}.")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
-from headstart.request import Job, StreamPiece
+from headstart.request import Sample, StreamPiece
 from headstart.server.protocol import Generation
 from headstart.server.replies import Spell, chat_logprobs, completion_logprobs, fewer, prompt_logprobs, stop_reason
-from headstart.server.tools import ToolCall, ToolPlan, ToolStream
+from headstart.server.tools import ToolCall, ToolRules, ToolStream
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
@@ -19,57 +19,57 @@ class GenerationRequest:
     """One request, checked and ready to decode."""
 
     body: Generation
-    jobs: list[Job]
+    samples: list[Sample]
     tokenizer: Tokenizer
     chat: bool
     logprobs: int | None
     echo: bool = False
     prefix: str = ""
     """The part of the conversation that is repeated before a chat's answer."""
-    tools: ToolPlan | None = None
+    tools: ToolRules | None = None
     prompt_alone: bool = False
     """Only the echo is wanted: the one token that the engine has to decode is left out."""
 
-    def choice(self, job: Job, place: int) -> dict[str, Any]:
+    def choice(self, sample: Sample, place: int) -> dict[str, Any]:
         """A finished sample in OpenAI's form."""
-        done = job.completion()
+        done = sample.completion()
         if self.prompt_alone:
             nothing: list[TokenLogprobs] | None = None if done.logprobs is None else []
             done = Completion(done.index, "", [], FinishReason.LENGTH, done.stats, [], nothing)
-        said, called = self._message(done) if self.chat else (self._continuation(job, done), [])
+        said, called = self._message(done) if self.chat else (self._continuation(sample, done), [])
         if self.body.return_token_ids:
             said["token_ids"] = done.token_ids
         return {
             "index": place,
             **said,
-            **({} if self.chat else self.about_prompt(job)),
+            **({} if self.chat else self.about_prompt(sample)),
             "finish_reason": _finish_reason(done.finish_reason, self.tools, bool(called)),
             "stop_reason": stop_reason(done),
         }
 
-    def about_prompt(self, job: Job) -> dict[str, Any]:
+    def about_prompt(self, sample: Sample) -> dict[str, Any]:
         """What the reply says about a prompt besides its echo, if requested."""
         told: dict[str, Any] = {}
         if self.body.return_token_ids:
-            told["prompt_token_ids"] = job.prompt.token_ids
-        count, entries = self.body.prompt_logprobs, job.prompt_logprobs
+            told["prompt_token_ids"] = sample.prompt.token_ids
+        count, entries = self.body.prompt_logprobs, sample.prompt_logprobs
         if count is not None and entries is not None:
             told["prompt_logprobs"] = prompt_logprobs(self._spell, entries, count)
         return told
 
-    def first_part(self, job: Job) -> dict[str, Any]:
+    def first_part(self, sample: Sample) -> dict[str, Any]:
         """The first chunk of a streamed sample: the role or the echo, and what is said about the prompt.
 
         For a completion, the prompt must have been read.
         """
         if self.chat:
             return {"delta": {"role": "assistant", "content": self.prefix}}
-        part: dict[str, Any] = {"text": self._prompt_text(job) if self.echo else "", **self.about_prompt(job)}
+        part: dict[str, Any] = {"text": self._prompt_text(sample) if self.echo else "", **self.about_prompt(sample)}
         if self.echo and self.logprobs is not None:
-            part["logprobs"] = self._echo_logprobs(job, [], [], [])
+            part["logprobs"] = self._echo_logprobs(sample, [], [], [])
         return part
 
-    def part(self, job: Job, piece: StreamPiece, calls: ToolStream | None) -> dict[str, Any]:
+    def part(self, sample: Sample, piece: StreamPiece, calls: ToolStream | None) -> dict[str, Any]:
         """One piece of a streamed sample, as its chunk shows it."""
         if self.prompt_alone:
             return {"text": ""}
@@ -81,7 +81,7 @@ class GenerationRequest:
         if self.logprobs is not None and self.chat:
             part["logprobs"] = chat_logprobs(self.tokenizer, self._spell, piece.logprobs)
         elif self.logprobs is not None:
-            before = len(self._prompt_text(job)) if self.echo else 0
+            before = len(self._prompt_text(sample)) if self.echo else 0
             offsets = [before + offset for offset in piece.text_offsets]
             part["logprobs"] = completion_logprobs(self._spell, piece.logprobs, piece.token_ids, offsets)
         return part
@@ -121,30 +121,30 @@ class GenerationRequest:
         logprobs = None if entries is None else chat_logprobs(self.tokenizer, self._spell, entries)
         return {"message": message, "logprobs": logprobs}, called
 
-    def _continuation(self, job: Job, done: Completion) -> dict[str, Any]:
+    def _continuation(self, sample: Sample, done: Completion) -> dict[str, Any]:
         """The text of a completion's sample, after its prompt if that is echoed."""
-        prompt, logprobs = self._prompt_text(job) if self.echo else "", None
+        prompt, logprobs = self._prompt_text(sample) if self.echo else "", None
         if done.logprobs is not None and self.echo:
-            logprobs = self._echo_logprobs(job, done.logprobs, done.token_ids, job.text_offsets)
+            logprobs = self._echo_logprobs(sample, done.logprobs, done.token_ids, sample.text_offsets)
         elif done.logprobs is not None:
-            logprobs = completion_logprobs(self._spell, done.logprobs, done.token_ids, job.text_offsets)
+            logprobs = completion_logprobs(self._spell, done.logprobs, done.token_ids, sample.text_offsets)
         return {"text": prompt + done.text, "logprobs": logprobs}
 
     def _echo_logprobs(
-        self, job: Job, entries: list[TokenLogprobs], token_ids: list[int], offsets: list[int]
+        self, sample: Sample, entries: list[TokenLogprobs], token_ids: list[int], offsets: list[int]
     ) -> dict[str, Any]:
         """Log-probabilities of a prompt and then of its output."""
-        prompt_ids = job.prompt.token_ids
+        prompt_ids = sample.prompt.token_ids
         echoed = IncrementalDetokenizer(self.tokenizer, skip_special_tokens=False)
         echoed.extend(prompt_ids)
-        before = len(self._prompt_text(job))
+        before = len(self._prompt_text(sample))
         places = [*echoed.offsets, *(before + offset for offset in offsets)]
         tokens = [*prompt_ids, *token_ids]
-        first = fewer(job.prompt_logprobs or [], self.logprobs or 0)
+        first = fewer(sample.prompt_logprobs or [], self.logprobs or 0)
         return completion_logprobs(self._spell, [*first, *entries], tokens, places[: len(tokens)])
 
-    def _prompt_text(self, job: Job) -> str:
-        return self.tokenizer.decode(job.prompt.token_ids, skip_special_tokens=False)
+    def _prompt_text(self, sample: Sample) -> str:
+        return self.tokenizer.decode(sample.prompt.token_ids, skip_special_tokens=False)
 
 
 def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _delta(calls: ToolStream, piece: StreamPiece) -> dict[str, Any]:
     }
 
 
-def _finish_reason(reason: FinishReason | None, tools: ToolPlan | None, called: bool) -> str:
+def _finish_reason(reason: FinishReason | None, tools: ToolRules | None, called: bool) -> str:
     """OpenAI's word for it: "tool_calls" after a call, but "stop" if ``tool_choice`` named the function."""
     if called and reason is FinishReason.STOP and (tools is None or tools.named is None):
         return "tool_calls"

@@ -17,17 +17,17 @@ from starlette.responses import Response, StreamingResponse
 from headstart.async_engine import Answer, BusyError
 from headstart.engine.outputs import FinishReason
 from headstart.errors import RequestError
-from headstart.request import Job
+from headstart.request import Sample
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.server.access import TENANT, error_body
 from headstart.server.choices import GenerationRequest
 from headstart.server.engine_thread import EngineThread
 from headstart.server.protocol import ChatBody, CompletionBody, Generation
-from headstart.server.replies import Reply, event, speculation, usage
+from headstart.server.replies import Reply, event, spec_decode_metrics, speculation, usage
 from headstart.server.responses import ResponseStream, response_head, whole_response
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
-from headstart.server.tools import ToolStream, plan_tools
+from headstart.server.tools import ToolStream, tool_rules
 
 _MOST_COMPILING = 32
 """Requests that may wait for their schemas to be compiled."""
@@ -62,18 +62,18 @@ class Generator:
         chat = body.as_chat()
         with _blaming(body):
             generation = await self._chat_generation(chat, request)
-            answer = await self._engine.submit(generation.jobs)
-            (job,) = generation.jobs
-            head = response_head(body, job.sequence.params, self._settings.served_name)
+            answer = await self._engine.submit(generation.samples)
+            (sample,) = generation.samples
+            head = response_head(body, sample.sequence.params, self._settings.served_name)
             if body.stream:
                 events = self._response_events(body, generation, answer, ResponseStream(head), request)
                 return StreamingResponse(events, media_type="text/event-stream")
             async with self._engine.watched(answer, request):
                 async for _ in answer:
                     pass
-            if job.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(body, job, answer))
-            return Reply(whole_response(head, generation.choice(job, 0), usage(generation.jobs, answer.drafter)))
+            if sample.sequence.finish_reason is FinishReason.ERROR:
+                return Reply(*_failure(body, sample, answer))
+            return Reply(whole_response(head, generation.choice(sample, 0), usage(generation.samples, answer.drafter)))
 
     def check_model(self, name: str | None) -> None:
         """Refuse a name that is none of the model's; None is any model.
@@ -107,16 +107,18 @@ class Generator:
         wishes = body.wishes(self._llm.speculation)
         salt, special = _salt(body, request), body.add_special_tokens is not False
 
-        def make_jobs() -> list[Job]:
-            jobs = []
+        def make_samples() -> list[Sample]:
+            samples = []
             for index, prompt in enumerate(prompts):
-                encoded = self._llm.encode(prompt, special)
-                jobs += self._llm.jobs(encoded, params, wishes, prompt_index=index, cache_salt=salt)
-            return jobs
+                begun = body.decoder_prompt
+                pair = prompt if begun is None else {"encoder_prompt": prompt, "decoder_prompt": begun}
+                encoded = self._llm.encode(pair, special)
+                samples += self._llm.samples(encoded, params, wishes, prompt_index=index, cache_salt=salt)
+            return samples
 
         await self._compile(params.structured_outputs)
-        jobs = await asyncio.to_thread(make_jobs)
-        return GenerationRequest(body, jobs, self._tokenizer, False, logprobs, echo=echo, prompt_alone=prompt_alone)
+        samples = await asyncio.to_thread(make_samples)
+        return GenerationRequest(body, samples, self._tokenizer, False, logprobs, echo=echo, prompt_alone=prompt_alone)
 
     async def _chat_generation(self, body: ChatBody, request: Request) -> GenerationRequest:
         self.check_model(body.model)
@@ -125,23 +127,23 @@ class Generator:
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
         params = body.sampling(self._settings, self._llm.sampling_defaults, most, logprobs)
-        plan = plan_tools(body, self._llm.model.chat_template.knows_tools, self._settings.max_tools)
-        if plan is not None and plan.structure is not None:
+        rules = tool_rules(body, self._llm.model.chat_template.knows_tools, self._settings.max_tools)
+        if rules is not None and rules.structure is not None:
             if params.structured_outputs is not None:
                 raise RequestError(
                     "tool_choice forces a call beside another structured output; keep one of them.", "tool_choice"
                 )
-            params = replace(params, structured_outputs=plan.structure)
+            params = replace(params, structured_outputs=rules.structure)
         tools = None if body.tool_choice == "none" else body.shown_tools()
         wishes = body.wishes(self._llm.speculation)
         salt, variables = _salt(body, request), body.template_variables()
         await self._compile(params.structured_outputs)
-        jobs = await asyncio.to_thread(
-            lambda: self._llm.jobs(
+        samples = await asyncio.to_thread(
+            lambda: self._llm.samples(
                 self._llm.encode_chat(body.messages, tools, variables), params, wishes, cache_salt=salt
             )
         )
-        return GenerationRequest(body, jobs, self._tokenizer, True, logprobs, tools=plan, prefix=body.echoed())
+        return GenerationRequest(body, samples, self._tokenizer, True, logprobs, tools=rules, prefix=body.echoed())
 
     async def _compile(self, wanted: StructuredOutputsParams | None) -> None:
         if wanted is None:
@@ -155,43 +157,46 @@ class Generator:
             self._compiling -= 1
 
     async def _reply(self, generation: GenerationRequest, request: Request) -> Response:
-        answer = await self._engine.submit(generation.jobs)
+        answer = await self._engine.submit(generation.samples)
         if generation.body.stream:
             return StreamingResponse(self._events(generation, answer, request), media_type="text/event-stream")
         async with self._engine.watched(answer, request):
             async for _ in answer:
                 pass
-        for job in generation.jobs:
-            if job.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(generation.body, job, answer))
-        choices = [generation.choice(job, place) for place, job in enumerate(generation.jobs)]
+        for sample in generation.samples:
+            if sample.sequence.finish_reason is FinishReason.ERROR:
+                return Reply(*_failure(generation.body, sample, answer))
+        choices = [generation.choice(sample, place) for place, sample in enumerate(generation.samples)]
         reply = self._head(generation, _new_id(generation), chunk=False)
-        return Reply(reply | {"choices": choices, "usage": _usage(generation, answer)} | _of_chat(generation))
+        told = {"choices": choices, "usage": _usage(generation, answer)} | self._metrics(generation)
+        return Reply(reply | told | _of_chat(generation))
 
     async def _events(self, generation: GenerationRequest, answer: Answer, request: Request) -> AsyncIterator[str]:
         head = self._head(generation, _new_id(generation), chunk=True)
         if generation.body.wants_usage:
             head["usage"] = None
-        places = {(job.prompt_index, job.sample): place for place, job in enumerate(generation.jobs)}
-        calls = [None if generation.tools is None else ToolStream(generation.tools) for _ in generation.jobs]
-        begun = [False] * len(generation.jobs)
+        places = {(sample.prompt_index, sample.index): place for place, sample in enumerate(generation.samples)}
+        calls = [None if generation.tools is None else ToolStream(generation.tools) for _ in generation.samples]
+        begun = [False] * len(generation.samples)
         async with self._engine.watched(answer, request):
             if generation.chat:
-                for place, job in enumerate(generation.jobs):
+                for place, sample in enumerate(generation.samples):
                     yield event(
-                        head | {"choices": [generation.chunk(place, generation.first_part(job))]} | _of_chat(generation)
+                        head
+                        | {"choices": [generation.chunk(place, generation.first_part(sample))]}
+                        | _of_chat(generation)
                     )
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield event(_failure(generation.body, generation.jobs[place], answer)[0])
+                    yield event(_failure(generation.body, generation.samples[place], answer)[0])
                     continue
                 if not generation.chat and not begun[place] and (generation.echo or generation.body.return_token_ids):
                     yield event(
-                        head | {"choices": [generation.chunk(place, generation.first_part(generation.jobs[place]))]}
+                        head | {"choices": [generation.chunk(place, generation.first_part(generation.samples[place]))]}
                     )
                 begun[place] = True
-                part = generation.part(generation.jobs[place], piece, calls[place])
+                part = generation.part(generation.samples[place], piece, calls[place])
                 if not generation.tells(part, piece):
                     continue
                 extra = {}
@@ -199,7 +204,8 @@ class Generator:
                     extra["speculation"] = speculation([piece.completion.stats], answer.drafter)
                 yield event(head | {"choices": [generation.chunk(place, part, piece)]} | extra)
             if generation.body.wants_usage:
-                yield event(head | {"choices": [], "usage": _usage(generation, answer)})
+                last = {"choices": [], "usage": _usage(generation, answer)} | self._metrics(generation)
+                yield event(head | last)
             yield "data: [DONE]\n\n"
 
     async def _response_events(
@@ -210,21 +216,28 @@ class Generator:
         stream: ResponseStream,
         request: Request,
     ) -> AsyncIterator[str]:
-        (job,) = generation.jobs
+        (sample,) = generation.samples
         calls = None if generation.tools is None else ToolStream(generation.tools)
         async with self._engine.watched(answer, request):
             for shown in stream.begin():
                 yield shown
             async for piece in answer:
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield stream.fail(_failure(body, job, answer)[0])
+                    yield stream.fail(_failure(body, sample, answer)[0])
                     return
-                part = generation.part(job, piece, calls)
+                part = generation.part(sample, piece, calls)
                 for shown in stream.say(part):
                     yield shown
                 if piece.finish_reason is not None:
-                    for shown in stream.end(part, str(piece.finish_reason), usage(generation.jobs, answer.drafter)):
+                    for shown in stream.end(part, str(piece.finish_reason), usage(generation.samples, answer.drafter)):
                         yield shown
+
+    def _metrics(self, generation: GenerationRequest) -> dict[str, Any]:
+        """How guesses fared, if that is wanted and there is one sample whose guesses they were (as in vLLM)."""
+        if len(generation.samples) > 1 or not generation.body.wants_spec_decode_metrics(self._settings):
+            return {}
+        counts = spec_decode_metrics(generation.samples[0].sequence.stats)
+        return {} if counts is None else {"metrics": {"speculative_decoding": counts}}
 
     def _head(self, generation: GenerationRequest, reply_id: str, chunk: bool) -> dict[str, Any]:
         kind = ("chat.completion.chunk" if chunk else "chat.completion") if generation.chat else "text_completion"
@@ -235,22 +248,22 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
-def _failure(body: Generation, job: Job, answer: Answer) -> tuple[dict[str, Any], int]:
+def _failure(body: Generation, sample: Sample, answer: Answer) -> tuple[dict[str, Any], int]:
     """The error body for a sample that failed, and the status if the reply has not begun."""
-    message = str(job.sequence.error)
+    message = str(sample.sequence.error)
     if answer.cut_off:
         return error_body("the server is shutting down.", "server_error", code="closing"), 503
     if answer.out_of_memory:
         return error_body(message, "server_error", code="out_of_memory"), 503
     if answer.expired:
         return error_body(message, "server_error", code="timeout"), 504
-    if job.sequence.refused:
-        return error_body(message, "invalid_request_error", body.own_name(job.sequence.error_field)), 400
+    if sample.sequence.refused:
+        return error_body(message, "invalid_request_error", body.own_name(sample.sequence.error_field)), 400
     return error_body(message, "server_error", code="generation_failed"), 500
 
 
 def _usage(generation: GenerationRequest, answer: Answer) -> dict[str, Any]:
-    counts = usage(generation.jobs, answer.drafter)
+    counts = usage(generation.samples, answer.drafter)
     return (
         counts | {"completion_tokens": 0, "total_tokens": counts["prompt_tokens"]}
         if generation.prompt_alone
@@ -260,7 +273,7 @@ def _usage(generation: GenerationRequest, answer: Answer) -> dict[str, Any]:
 
 def _of_chat(generation: GenerationRequest) -> dict[str, Any]:
     """What a chat's reply says about its prompt, beside the choices."""
-    return generation.about_prompt(generation.jobs[0]) if generation.chat else {}
+    return generation.about_prompt(generation.samples[0]) if generation.chat else {}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from headstart.analysis.machine_load import LoadWatch
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import RoundTrace, TracedNode
-from headstart.request import Job, StreamPiece
+from headstart.request import Sample, StreamPiece
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
@@ -19,16 +19,16 @@ class LabEvents:
     """The events of one traced sample, as plain values.
 
     Args:
-        job: the sample.
+        sample: the sample.
         drafter: who guesses for it; None: nobody.
         tokenizer: the target's.
     """
 
-    def __init__(self, job: Job, drafter: str | None, tokenizer: Tokenizer) -> None:
+    def __init__(self, sample: Sample, drafter: str | None, tokenizer: Tokenizer) -> None:
         self._drafter = drafter
         self._tokenizer = tokenizer
-        self._prompt_tokens = job.sequence.prompt_length
-        self._text = IncrementalDetokenizer(tokenizer, job.sequence.tokens[: self._prompt_tokens])
+        self._prompt_tokens = sample.sequence.prompt_length
+        self._text = IncrementalDetokenizer(tokenizer, sample.sequence.tokens[: self._prompt_tokens])
         self._load = LoadWatch(threads=1)
 
     def start(self) -> Event:

@@ -66,13 +66,13 @@ def _answer(llm: LLM, prompt: str, max_tokens: int, speculate: bool) -> list[Eve
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     wishes = replace(llm.speculation, enabled=speculate)
     # A fresh salt: neither cached prefixes nor what drafters learnt from another answer flatters this one.
-    (job,) = llm.jobs(encoded, params, wishes, cache_salt=f"recording/{secrets.token_hex(8)}", trace=True)
-    told = LabEvents(job, llm.drafter_name if speculate else None, llm.model.tokenizer)
+    (sample,) = llm.samples(encoded, params, wishes, cache_salt=f"recording/{secrets.token_hex(8)}", trace=True)
+    told = LabEvents(sample, llm.drafter_name if speculate else None, llm.model.tokenizer)
     events = [told.start()]
-    llm.engine.add(job.sequence)
-    while not job.sequence.finished:
+    llm.engine.add(sample.sequence)
+    while not sample.sequence.finished:
         llm.engine.step()
-        if (piece := job.next_piece()) is not None:
+        if (piece := sample.next_piece()) is not None:
             events += told.of(piece)
     return events
 

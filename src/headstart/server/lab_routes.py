@@ -62,8 +62,8 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
         wishes = (body.speculation or Speculation()).params(llm.speculation)
         # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.
         salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"
-        jobs = llm.jobs(prompt, params, wishes, cache_salt=salt, trace=True)
-        answer = await engine.submit(jobs)
+        samples = llm.samples(prompt, params, wishes, cache_salt=salt, trace=True)
+        answer = await engine.submit(samples)
         return StreamingResponse(_events(engine, answer, request), media_type="text/event-stream")
 
     @app.get("/lab/curves", include_in_schema=False)
@@ -91,8 +91,8 @@ def _state(llm: LLM, settings: ServerSettings) -> dict[str, Any]:
 
 
 async def _events(engine: EngineThread, answer: Answer, request: Request) -> AsyncIterator[str]:
-    (job,) = answer.jobs
-    told = LabEvents(job, answer.drafter, engine.llm.model.tokenizer)
+    (sample,) = answer.samples
+    told = LabEvents(sample, answer.drafter, engine.llm.model.tokenizer)
     async with engine.watched(answer, request):
         yield event(told.start())
         async for piece in answer:

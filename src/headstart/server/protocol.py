@@ -14,7 +14,7 @@ from headstart.errors import RequestError
 from headstart.sampling.defaults import SamplingDefaults
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
-from headstart.server.foreign import refuse_foreign
+from headstart.server.refused_fields import refuse_foreign
 from headstart.server.settings import ServerSettings
 
 _SAME = (
@@ -60,6 +60,8 @@ class Speculation(Body):
     tree_nodes: Count | None = None
     verify: Annotated[VerifyRule, Field(strict=False)] | None = None
     off: bool = False
+    metrics: bool = False
+    """true: the reply has ``metrics.speculative_decoding``, in vLLM's form."""
 
     def params(self, otherwise: SpeculationParams) -> SpeculationParams:
         """The request's wishes; ``otherwise`` holds the defaults."""
@@ -174,6 +176,10 @@ class Generation(Body):
     @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    def wants_spec_decode_metrics(self, settings: ServerSettings) -> bool:
+        """Whether the reply says how guesses fared: where the server always does, or this request asks for it."""
+        return settings.spec_decode_metrics or (self.speculation is not None and self.speculation.metrics)
 
     def wishes(self, otherwise: SpeculationParams) -> SpeculationParams:
         """How this request is drafted; ``otherwise`` holds the defaults."""
@@ -329,6 +335,8 @@ class CompletionBody(Generation):
     add_special_tokens: bool | None = None
     """false: a text is read without the special tokens that the tokenizer adds."""
     logprobs: int | None = None
+    decoder_prompt: Annotated[str | list[_TokenId] | None, one_of("a text or a list of token ids")] = None
+    """Of a model with an encoder, which reads the prompt: what the output begins with, behind the start token."""
     suffix: str | None = None
     best_of: int | None = None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from starlette.responses import JSONResponse
 
 from headstart.engine.outputs import Completion, SequenceStats, TokenLogprobs
-from headstart.request import Job
+from headstart.request import Sample
 from headstart.text.tokenizer import Tokenizer
 
 
@@ -31,11 +31,11 @@ def event(content: Any) -> str:
     return f"data: {to_json(content)}\n\n"
 
 
-def usage(jobs: Sequence[Job], drafter: str | None) -> dict[str, Any]:
+def usage(samples: Sequence[Sample], drafter: str | None) -> dict[str, Any]:
     """Token counts of a request, with each prompt counted once, and what speculation contributed."""
-    each = [job.sequence.stats for job in jobs]
+    each = [sample.sequence.stats for sample in samples]
     # What a prompt's other samples take over from its first was not in the cache before this request.
-    prompts = {job.prompt_index: job.sequence.stats for job in jobs if job.sample == 0}
+    prompts = {sample.prompt_index: sample.sequence.stats for sample in samples if sample.index == 0}
     prompt_tokens = sum(stats.prompt_tokens for stats in prompts.values())
     tokens = sum(stats.tokens for stats in each)
     accepted, drafted = sum(stats.accepted for stats in each), sum(stats.drafted for stats in each)
@@ -64,6 +64,32 @@ def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str,
         "mean_accepted_length": tokens / rounds if rounds else 0.0,
         "drafted_per_position": _added([stats.drafted_per_position for stats in each]),
         "accepted_per_position": _added([stats.accepted_per_position for stats in each]),
+    }
+
+
+def spec_decode_metrics(stats: SequenceStats) -> dict[str, Any] | None:
+    """``metrics.speculative_decoding`` in vLLM's form (its ``--per-request-spec-decode-metrics summary``), for one
+    sample; None: nothing was guessed.
+
+    A step is a round in which something was guessed. ``acceptance_histogram`` [j] counts those of which j guesses
+    became output; of a tree a path counts, its other guesses are among ``num_draft_tokens``. ``num_spec_tokens`` is the
+    depth of the deepest guess.
+    """
+    if not stats.drafted_per_position or not stats.drafted_per_position[0]:
+        return None
+    reached = [stats.drafted_per_position[0], *stats.accepted_per_position, 0]
+    depth = len(stats.drafted_per_position)
+    histogram = [here - deeper for here, deeper in pairwise(reached)]
+    histogram += [0] * (depth + 1 - len(histogram))
+    accepted = sum(stats.accepted_per_position)
+    return {
+        "mean_acceptance_length": 1 + accepted / reached[0],
+        "draft_acceptance_rate": accepted / stats.drafted,
+        "acceptance_histogram": histogram,
+        "num_spec_steps": reached[0],
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": stats.drafted,
+        "num_spec_tokens": depth,
     }
 
 

@@ -50,6 +50,22 @@ class Usage(BaseModel):
     speculation: SpeculationCounts
 
 
+class SpecDecodeMetrics(BaseModel):
+    """vLLM's counts of one sample's guesses."""
+
+    mean_acceptance_length: float = Field(description="1 + accepted guesses over steps.")
+    draft_acceptance_rate: float
+    acceptance_histogram: list[int] = Field(description="[j] steps of which j guesses became output.")
+    num_spec_steps: int = Field(description="Rounds in which something was guessed.")
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int = Field(description="Depth of the deepest guess.")
+
+
+class RequestMetrics(BaseModel):
+    speculative_decoding: SpecDecodeMetrics
+
+
 class CompletionLogprobs(BaseModel):
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -85,6 +101,7 @@ class CompletionReply(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    metrics: RequestMetrics | None = None
 
 
 class TokenLogprob(BaseModel):
@@ -136,6 +153,7 @@ class ChatReply(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    metrics: RequestMetrics | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobs | None = None
 

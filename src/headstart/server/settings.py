@@ -21,6 +21,8 @@ class ServerSettings:
     """Host names that requests may be addressed to (against DNS rebinding); None: any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may send requests; ``*``: any."""
+    spec_decode_metrics: bool = False
+    """Every reply with one sample says how its guesses fared, in vLLM's form."""
     max_body_bytes: int = 2 << 20
     max_prompts: int = 32
     """Most prompts of one completion request."""

@@ -32,7 +32,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class ToolPlan:
+class ToolRules:
     """How the tools of one request are used."""
 
     names: frozenset[str]
@@ -76,15 +76,15 @@ class ToolPlan:
 class ToolStream:
     """The text of a sample as it grows, without what is, or may become, a call."""
 
-    def __init__(self, plan: ToolPlan) -> None:
-        self._plan = plan
+    def __init__(self, rules: ToolRules) -> None:
+        self._rules = rules
         self._text = ""
         self._shown = 0
 
     def feed(self, piece: str) -> str:
         """Take more text; return what can be shown now and was not shown before."""
         self._text += piece
-        if self._plan.structure is not None or self._text.lstrip()[:1] in ("", "["):
+        if self._rules.structure is not None or self._text.lstrip()[:1] in ("", "["):
             return ""
         end = self._text.find(_OPEN)
         if end < 0:
@@ -94,7 +94,7 @@ class ToolStream:
 
     def finish(self) -> tuple[str, list[ToolCall]]:
         """The rest of the text, and the calls."""
-        said, calls = self._plan.read(self._text)
+        said, calls = self._rules.read(self._text)
         self._text = said
         return self._show(len(said)), calls
 
@@ -103,7 +103,7 @@ class ToolStream:
         return self._text[shown:end]
 
 
-def plan_tools(body: ChatBody, template_knows_tools: bool, max_tools: int) -> ToolPlan | None:
+def tool_rules(body: ChatBody, template_knows_tools: bool, max_tools: int) -> ToolRules | None:
     """How a request wants its tools used; None: the output is nothing but text.
 
     Raises:
@@ -118,14 +118,14 @@ def plan_tools(body: ChatBody, template_knows_tools: bool, max_tools: int) -> To
     names = frozenset(tool.function.name for tool in tools)
     if choice in (None, "none", "auto"):
         parallel = body.parallel_tool_calls is not False
-        return ToolPlan(names, parallel=parallel) if tools and template_knows_tools and choice != "none" else None
+        return ToolRules(names, parallel=parallel) if tools and template_knows_tools and choice != "none" else None
     if not tools:
         raise RequestError("tool_choice asks for a call, but tools is empty; name the functions there.", "tools")
     if isinstance(choice, NamedTool):
         tool = _named(tools, choice.function.name)
-        return ToolPlan(names, StructuredOutputsParams(json=_parameters(tool)), tool.function.name)
+        return ToolRules(names, StructuredOutputsParams(json=_parameters(tool)), tool.function.name)
     most = 1 if body.parallel_tool_calls is False else len(tools)
-    return ToolPlan(names, StructuredOutputsParams(json=_calls_schema(tools, most)))
+    return ToolRules(names, StructuredOutputsParams(json=_calls_schema(tools, most)))
 
 
 def _allowed(tools: Sequence[Tool], subset: ToolSubset) -> list[Tool]:

@@ -17,10 +17,10 @@ from headstart.heads.eagle import EagleHead
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.layers.rotary import RotaryTable
-from headstart.training.context_lessons import BatchContext, ContextLessons
 from headstart.training.losses import LossName
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch, shift
+from headstart.training.text_lessons import BatchTextTokens, TextLessons
 
 _FEATURE_WEIGHT, _TOKEN_WEIGHT = 1.0, 0.1
 """EAGLE-1's weights of the two losses."""
@@ -54,15 +54,15 @@ class EagleObjective:
     ) -> None:
         self.head = head
         self._teacher = Teacher(tables, teacher_ids)
-        self._lessons = ContextLessons(head, tables, teacher_ids) if head.config.reduced else None
+        self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
         self._embedding = tables.embedding if head.embedding is None else head.embedding
         self._loss, self._steps, self._decay, self.depth = loss, steps, decay, depth
         self._dropout = dropout
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
     def loss(self, batch: Batch) -> Tensor:
-        context = None if self._lessons is None else self._lessons.of(batch)
-        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, context)
+        text_tokens = None if self._lessons is None else self._lessons.of(batch)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, text_tokens)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
@@ -70,7 +70,7 @@ class EagleObjective:
             output = unrolled.step()
             places = losses.places(step)
             learnt = output[places[unrolled.places]]
-            total = total + token_weight * losses.loss(step, places, learnt, partial(self._logits, context))
+            total = total + token_weight * losses.loss(step, places, learnt, partial(self._logits, text_tokens))
             if self.head.config.variant == "eagle":
                 wanted = batch.guessed(step)
                 imitated = _ahead(batch.final, 1 + step)[wanted]
@@ -81,19 +81,19 @@ class EagleObjective:
 
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:
-        context = None if self._lessons is None else self._lessons.of(batch)
-        chains = Chains(self._teacher, batch, context=context)
+        text_tokens = None if self._lessons is None else self._lessons.of(batch)
+        chains = Chains(self._teacher, batch, text_tokens=text_tokens)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch)
         for step in range(self.depth):
-            chains.judge(step, self._logits(context, unrolled.step()))
+            chains.judge(step, self._logits(text_tokens, unrolled.step()))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record, torch.bfloat16)
 
-    def _logits(self, context: BatchContext | None, output: Tensor) -> Tensor:
+    def _logits(self, text_tokens: BatchTextTokens | None, output: Tensor) -> Tensor:
         logits = self.head.logits(output, self._teacher.draft_head.to(output.dtype))
-        return logits if context is None else torch.cat((logits, context.logits(output)), dim=-1)
+        return logits if text_tokens is None else torch.cat((logits, text_tokens.logits(output)), dim=-1)
 
 
 class _Unrolled:

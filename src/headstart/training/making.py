@@ -19,13 +19,13 @@ from headstart.loading import Model
 from headstart.models.config import ModelConfig
 from headstart.models.saving import check_writable
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
-from headstart.training.beginning import KnownHead
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.lookahead_objective import LookaheadObjective
 from headstart.training.losses import LossName
 from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
+from headstart.training.warm_start import KnownHead
 
 HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
 _FIRST_SURENESS = 0.1

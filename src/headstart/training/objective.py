@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.heads.tables import TargetTables
-from headstart.training.context_lessons import BatchContext
 from headstart.training.losses import ROW_LOSSES, LossName, sum_by_rows
 from headstart.training.states import Batch, shift
+from headstart.training.text_lessons import BatchTextTokens
 
 _UNSEEN = -1e4
 """Logit of a token that cannot be."""
@@ -101,8 +101,8 @@ class StepLosses:
 
     Args:
         head: what is learnt.
-        context: tokens that a guess may be besides, where the text holds them: their logits stand behind those of the
-            draft vocabulary.
+        text_tokens: tokens that a guess may be besides, where the text holds them: their logits stand behind those of
+            the draft vocabulary.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class StepLosses:
         batch: Batch,
         loss: LossName,
         decay: float,
-        context: BatchContext | None = None,
+        text_tokens: BatchTextTokens | None = None,
     ) -> None:
         self._parameters: list[Tensor] = [parameter for _, parameter in trainable(head)]
-        if context is not None:
-            self._parameters.append(context.rows)
-        self._made = () if context is None else (context.made_rows,)
+        if text_tokens is not None:
+            self._parameters.append(text_tokens.rows)
+        self._made = () if text_tokens is None else (text_tokens.made_rows,)
         self._teacher, self._batch = teacher, batch
         self._row_loss, self._decay = ROW_LOSSES[loss], decay
         self._scale = batch.guessed(0).sum().clamp(min=1)
@@ -126,13 +126,13 @@ class StepLosses:
         final = batch.final[says]
         self._row_of = says.flatten().cumsum(0).view_as(says) - 1
         with torch.no_grad():
-            self._unseen = None if context is None else ~context.seen[says]
-            more = None if context is None else context.target_rows
+            self._unseen = None if text_tokens is None else ~text_tokens.seen[says]
+            more = None if text_tokens is None else text_tokens.target_rows
             self._probs = _hide(teacher.logits(final, more), self._unseen).softmax(-1)
             favourites = batch.favourites[says]
             self._in_reach = teacher.said[favourites] if len(teacher.ids) < len(teacher.said) else None
-            if self._in_reach is not None and context is not None:
-                self._in_reach |= context.holds(favourites, says)
+            if self._in_reach is not None and text_tokens is not None:
+                self._in_reach |= text_tokens.holds(favourites, says)
 
     def places(self, depth: int) -> Tensor:
         """bool [pack, position] where a guess of this depth is learnt."""
@@ -164,24 +164,24 @@ class Chains:
 
     Args:
         among: bool [pack, position] places that are looked at; None: all of them.
-        context: as in ``StepLosses``.
+        text_tokens: as in ``StepLosses``.
     """
 
     def __init__(
-        self, teacher: Teacher, batch: Batch, among: Tensor | None = None, context: BatchContext | None = None
+        self, teacher: Teacher, batch: Batch, among: Tensor | None = None, text_tokens: BatchTextTokens | None = None
     ) -> None:
-        self._teacher, self._batch, self._context = teacher, batch, context
+        self._teacher, self._batch, self._text_tokens = teacher, batch, text_tokens
         self.places = batch.guessed(0) if among is None else batch.guessed(0) & among
         self._alive = torch.ones(int(self.places.sum()), dtype=torch.bool, device=batch.tokens.device)
         self._right: list[Tensor] = []
         self._accepted: list[Tensor] = []
 
     def judge(self, depth: int, logits: Tensor) -> None:
-        """Take in the guesses of one depth, the first first: [place, draft vocab], and logits of context tokens."""
+        """Take in the guesses of one depth, the first first: [place, draft vocab], and logits of text tokens."""
         ids = self._teacher.ids
-        if self._context is not None:
-            logits = _hide(logits, ~self._context.seen[self.places])
-            ids = torch.cat((ids, self._context.ids))
+        if self._text_tokens is not None:
+            logits = _hide(logits, ~self._text_tokens.seen[self.places])
+            ids = torch.cat((ids, self._text_tokens.ids))
         self.judge_tokens(depth, ids[logits.argmax(-1)])
 
     def judge_tokens(self, depth: int, guesses: Tensor) -> None:

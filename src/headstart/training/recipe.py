@@ -25,7 +25,6 @@ from headstart.memory import free_bytes, keep_freed
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import DecoderWeights
 from headstart.passes import FINAL_TAP
-from headstart.training.beginning import begin_from, load_known
 from headstart.training.budget import Budget, Costs, try_steps, write_fitting
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.distributed import join_team
@@ -46,6 +45,7 @@ from headstart.training.states import TargetStates
 from headstart.training.text import TextSettings, TextSource
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
 from headstart.training.vocabulary import choose_draft_vocabulary
+from headstart.training.warm_start import begin_from, load_known
 
 _STEPS_A_PASS = 8
 """Fewer teach little, however large they are."""

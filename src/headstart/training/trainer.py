@@ -19,14 +19,14 @@ from headstart.training.checkpoints import CHECKPOINT_FILE, Progress, load_check
 from headstart.training.distributed import Team
 from headstart.training.objective import HeldOut, Objective, trainable
 from headstart.training.optimiser import Optimiser, OptimiserName
-from headstart.training.pace import Pace
 from headstart.training.packs import Pack
 from headstart.training.states import TargetStates
+from headstart.training.time_budget import Pace
 
 _TOLERANCE = 0.1
-"""Part of all steps by which a plan may miss its budget."""
+"""Part of all steps by which a reckoning may miss its budget."""
 _SOON = 0.25
-"""Part of a budget after which a first plan waits for no more steps to be timed."""
+"""Part of a budget after which a first reckoning waits for no more steps to be timed."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Trainer:
     """Trains a head and keeps the best one in ``out``, by acceptance: loss keeps falling after acceptance has peaked.
 
     Everything follows from the settings and the step, so a training that was killed continues bit for bit; with a
-    budget, unless the machine has become so much slower or faster that the steps are planned anew.
+    budget, unless the machine has become so much slower or faster that the steps are reckoned anew.
 
     Args:
         objective: the head and its losses.
@@ -155,14 +155,14 @@ class Trainer:
             if warm:
                 pace.add(time.perf_counter() - began, self._states.computing_seconds - computed)
             warm = True
-            # Before it is asked whether this step is the last: the plan may make it so.
+            # Before it is asked whether this step is the last: a reckoning may make it so.
             if self._minutes is not None:
                 left = self._minutes * 60 - progress.seconds - (time.perf_counter() - began) - last_look
                 if self._team.agree(left) <= 0:
                     progress.total_steps, progress.paced = progress.step, True
-                elif self._plan_is_due() and (pace.known or (pace.guessed and self._is_late(left))):
+                elif self._reckoning_is_due() and (pace.known or (pace.guessed and self._is_late(left))):
                     unread = max(len(self._packs) // settings.batch - progress.step, 0) if keeps else None
-                    self._plan(pace.fitting(left, unread))
+                    self._set_steps(pace.fitting(left, unread))
             last = progress.step == progress.total_steps
             if last or progress.step % settings.evaluate_every == 0:
                 progress.losses.append((progress.step, sum(recent) / len(recent)))
@@ -235,19 +235,19 @@ class Trainer:
             with self._mean.in_place():
                 self._objective.save(self._out, known)
 
-    def _plan_is_due(self) -> bool:
+    def _reckoning_is_due(self) -> bool:
         """As early as possible, and with every checkpoint: other work may take the machine, or leave it."""
         return not self.progress.paced or self.progress.step % self._settings.save_every == 0
 
     def _is_late(self, left: float) -> bool:
-        """Whether the first plan must rest on fewer steps than usual; ``left``: seconds of the budget."""
+        """Whether the first reckoning must rest on fewer steps than usual; ``left``: seconds of the budget."""
         assert self._minutes is not None
         late = left < (1 - _SOON) * self._minutes * 60
         return bool(self._team.agree(float(late))) and not self.progress.paced
 
-    def _plan(self, fitting: int) -> None:
+    def _set_steps(self, fitting: int) -> None:
         """Go on for so many steps, but no more than planned without a budget, and as planned before if that is nearly
-        right. The plan is part of the checkpoint."""
+        right. The number is part of the checkpoint."""
         progress = self.progress
         fitting, planned = int(self._team.agree(fitting)), progress.total_steps - progress.step
         if not progress.paced or abs(fitting - planned) > _TOLERANCE * progress.total_steps:

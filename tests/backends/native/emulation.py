@@ -15,7 +15,7 @@ from native_cases import Rows
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native import loader, packed_model
+from headstart.backends.native import packed_model, toolchain
 from headstart.backends.native.formats import LINEARS, blocks_bits, linears_of
 from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.packing import NORMS, norms_of
@@ -62,8 +62,8 @@ def build(isa: InstructionSet, to: Path) -> Path:
         CalledProcessError: it does not compile.
     """
     source = Path(__file__).with_name("emulated_passes.cpp")
-    flags = (*loader.CODE_FLAGS, *isa.compiler_flags(TARGET), "-fopenmp", "-static", f"-I{loader.SOURCES}")
-    flags += (*loader.WARNINGS, "-Werror")
+    flags = (*toolchain.CODE_FLAGS, *isa.compiler_flags(TARGET), "-fopenmp", "-static", f"-I{toolchain.SOURCES}")
+    flags += (*toolchain.WARNINGS, "-Werror")
     subprocess.run([COMPILER, *flags, str(source), "-o", str(to)], check=True)
     return to
 

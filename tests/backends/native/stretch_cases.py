@@ -13,7 +13,8 @@ from test_native_heads import VOCAB, random_head, tables
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.cache.prefix import PrefixIndex
-from headstart.drafting.base import Drafter, SequenceView, stretch_part
+from headstart.drafting.abilities import stretch_drafting
+from headstart.drafting.base import Drafter, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.engine import engine as engine_module
@@ -121,6 +122,18 @@ class CutText:
             self.stop = "so it ends"
 
 
+class ShortText(CutText):
+    """A text that ends after so many tokens, likewise."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(-1)
+        self.left = count
+
+    def append(self, token_id: int, ends: bool) -> None:
+        self.left -= 1
+        super().append(token_id if self.left else self.token, ends)
+
+
 class Heard:
     """Rates that keep what they are told."""
 
@@ -132,9 +145,9 @@ class Heard:
 
 
 def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
-    """The one guesser of a drafter's part."""
-    part = stretch_part(drafter, [sequence], [limits])
-    assert part is not None
-    ((guesser,),) = part.guessers
+    """The one guesser of a drafter in a stretch of one sequence."""
+    drafting = stretch_drafting(drafter, [sequence], [limits])
+    assert drafting is not None
+    ((guesser,),) = drafting.guessers
     assert guesser is not None
     return guesser

@@ -17,10 +17,10 @@ from headstart.backends.native.precision import Precision
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.parallel_pass import best_tokens as best_by_torch
 from headstart.errors import ConfigError
-from headstart.heads.context_vocabulary import context_vocabulary
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.head_pass import DraftCache, DraftRows, HeadPass
 from headstart.heads.tables import TargetTables
+from headstart.heads.text_vocabulary import text_vocabulary
 from headstart.models.weights import LinearWeights
 from mapped_heads import map_rows, output_rows
 
@@ -335,16 +335,16 @@ def test_a_kit_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @needs_native
-def test_rows_of_context_tokens_do_not_depend_on_each_other() -> None:
+def test_rows_of_text_tokens_do_not_depend_on_each_other() -> None:
     """A stretch makes the rows of what it says one by one."""
     head, rows = random_head(hidden_size=83), output_rows(VOCAB, 83, torch.Generator().manual_seed(2))
     map_rows(head, rows)
-    vocabulary = context_vocabulary(head, TargetTables(rows, rows), VOCAB)
+    vocabulary = text_vocabulary(head, TargetTables(rows, rows), VOCAB)
     assert vocabulary is not None
     native = NativeEaglePass(head, TargetTables(rows, rows), "bf16", 2)
     text = [token for token in range(VOCAB) if vocabulary.lacks[token]]
     assert len(text) > 20
-    whole, grown = native.context(vocabulary, 64), native.context(vocabulary, 64)
+    whole, grown = native.text_tokens(vocabulary, 64), native.text_tokens(vocabulary, 64)
     whole.read(text)
     for end in range(1, len(text) + 1):
         grown.read(text[:end])

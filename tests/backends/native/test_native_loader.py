@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from native_cases import has_isa
 
-from headstart.backends.native import loader
+from headstart.backends.native import loader, toolchain
 from headstart.backends.native.isa import INSTRUCTION_SETS, InstructionSet, by_name
 from headstart.errors import ConfigError
 
@@ -51,9 +51,17 @@ def isa_named(name: str) -> InstructionSet:
 
 
 @pytest.fixture(scope="module")
-def copying() -> str:
-    """A build in no time: what the cache of this machine has."""
-    return f'umask 022; cat {loader.find_library(isa_named("generic"))} > "$last"'
+def compiled() -> Path:
+    """What the cache of this machine has."""
+    path = loader.find_library(isa_named("generic"))
+    assert path is not None
+    return path
+
+
+@pytest.fixture(scope="module")
+def copying(compiled: Path) -> str:
+    """A build in no time."""
+    return f'umask 022; cat {compiled} > "$last"'
 
 
 def builds(path: Path) -> int:
@@ -82,8 +90,8 @@ def test_a_failed_build_is_one_log_line(
     with caplog.at_level(logging.WARNING):
         assert loader.load_library("generic") is None
         assert loader.load_library("generic") is None
-    assert len(caplog.records) == 1
-    assert "no such header" in caplog.text
+    (failure,) = [record for record in caplog.records if record.name == loader.__name__]
+    assert "no such header" in failure.getMessage()
     assert builds(tmp_path) == 1
     assert not list(loader.cache_directory().glob("*.so"))
 
@@ -162,11 +170,102 @@ def test_without_a_compiler_nothing_is_taken_that_behaves_otherwise(
         sources = tmp_path / "src"
         sources.mkdir()
         (sources / "api.cpp").write_text("")
-        monkeypatch.setattr(loader, "SOURCES", sources)
+        monkeypatch.setattr(toolchain, "SOURCES", sources)
     monkeypatch.setenv("CXX", "/nonexistent/compiler")
     assert path.exists()
     assert loader.find_library(isa_named("generic")) is None
     assert loader.load_library("generic") is None
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, copying: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a wheel that carries two libraries, made by a compiler that is not here."""
+    monkeypatch.setattr(toolchain, "SHIPPED", tmp_path / "compiled")
+    monkeypatch.setenv("CXX", compiler(tmp_path / "elsewhere", copying, "echo 9"))
+    (tmp_path / "compiled").mkdir()
+    for name in ("generic", "avx2"):
+        made = loader.compile_library(isa_named(name))
+        made.rename(tmp_path / "compiled" / made.name)
+    return tmp_path / "compiled"
+
+
+@needs_compiler
+@pytest.mark.parametrize("words", ["/nonexistent/compiler", "false", "g++"])
+def test_what_a_wheel_brings_is_taken_whatever_compiler_is_here(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, words: str
+) -> None:
+    monkeypatch.setenv("CXX", words)
+    path = loader.find_library(isa_named("generic"))
+    assert path is not None
+    assert path.parent == shipped
+    with caplog.at_level(logging.WARNING):
+        assert loader.load_library("generic") is not None
+    assert not caplog.records
+    assert not list(loader.cache_directory().glob("*.so"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("other", ["an option", "a source", "the instruction set", "the architecture"])
+def test_what_a_wheel_brings_is_left_where_it_behaves_otherwise(
+    tmp_path: Path, shipped: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/compiler -ffast-math" if other == "an option" else "/nonexistent/compiler")
+    if other == "a source":
+        sources = Path(shutil.copytree(toolchain.SOURCES, tmp_path / "src"))
+        (sources / "api.h").write_text("// changed\n")
+        monkeypatch.setattr(toolchain, "SOURCES", sources)
+    if other == "the architecture":
+        monkeypatch.setattr(toolchain, "architecture", lambda: "riscv64")
+    assert loader.find_library(isa_named("avx512" if other == "the instruction set" else "generic")) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "sets"),
+    [
+        ("x86_64", {"amx", "avx512bf16", "zen4", "avx512", "avxvnni", "avx2", "generic"}),
+        ("aarch64", {"neon-bf16", "neon-dot", "neon", "generic"}),
+        ("riscv64", {"generic"}),
+    ],
+)
+def test_a_wheel_gets_every_set_of_its_architecture_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, sets: set[str]
+) -> None:
+    monkeypatch.setattr(toolchain, "SHIPPED", tmp_path / "compiled")
+    monkeypatch.setenv("CXX", compiler(tmp_path, ': > "$last"', "echo 1"))
+    toolchain.SHIPPED.mkdir()
+    (toolchain.SHIPPED / "native-avx2-stale.so").write_text("")
+    for _ in range(2):  # what is there is not compiled again
+        made = toolchain.compile_all(toolchain.SHIPPED, target)
+        assert sorted(made) == sorted(toolchain.SHIPPED.iterdir())
+        assert len(made) == builds(tmp_path) == len(sets)
+    # Somebody's machine of that architecture, which has no compiler.
+    monkeypatch.setenv("CXX", "/nonexistent/compiler")
+    monkeypatch.setattr(toolchain, "architecture", lambda: target)
+    monkeypatch.setattr("headstart.backends.native.isa.architecture", lambda: target)
+    assert {isa.name for isa in INSTRUCTION_SETS if loader.find_library(isa) is not None} == sets
+
+
+def test_a_wheel_is_refused_what_only_its_builder_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, reason in (("true -march=native", "option -march=native"), ("/nonexistent", "no C.. compiler")):
+        monkeypatch.setenv("CXX", words)
+        with pytest.raises(ConfigError, match=reason):
+            toolchain.compile_all(tmp_path / "compiled", "x86_64")
+    assert not (tmp_path / "compiled").exists()
+
+
+@needs_compiler
+def test_no_openmp_runtime_is_linked(compiled: Path) -> None:
+    """The one that PyTorch has loaded is taken, whatever its file is called."""
+    if "clang" in subprocess.run([*toolchain._words(), "--version"], capture_output=True, text=True, check=True).stdout:
+        pytest.skip("Clang's code needs a runtime of its own")
+    assert b"omp_get_thread_num" in compiled.read_bytes()
+    assert b"libgomp.so" not in compiled.read_bytes()
+
+
+def test_building_a_wheel_needs_nothing_but_python() -> None:
+    call = f"import sys; sys.path.insert(0, {str(Path(toolchain.__file__).parents[3])!r}); "
+    call += "from headstart.backends.native import toolchain"
+    subprocess.run([sys.executable, "-I", "-S", "-c", call], check=True)
 
 
 def test_what_is_compiled_ahead_needs_no_such_processor_and_is_for_all_users(
@@ -220,7 +319,7 @@ def test_processor_that_lacks_everything(monkeypatch: pytest.MonkeyPatch, caplog
 
 def test_a_compiler_for_other_processors_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", compiler(tmp_path, "echo 'unknown option: neon' >&2; exit 1"))
-    monkeypatch.setattr(loader, "architecture", lambda: "x86_64")
+    monkeypatch.setattr(toolchain, "architecture", lambda: "x86_64")
     with pytest.raises(ConfigError, match=r"neon is for aarch64 processors, and .*; name a compiler that does in CXX"):
         loader.compile_library(isa_named("neon"))
     with pytest.raises(ConfigError, match="unknown option"):
@@ -228,7 +327,7 @@ def test_a_compiler_for_other_processors_is_asked_for(tmp_path: Path, monkeypatc
 
 
 def test_options_of_cxx_have_the_last_word() -> None:
-    command = loader._command(["env", "g++", "-O1", "-isystem", "x"], isa_named("generic"), Path("y"))
+    command = toolchain.command(["env", "g++", "-O1", "-isystem", "x"], isa_named("generic"), Path("y"))
     assert command[:2] == ["env", "g++"]
     assert command.index("-O1") > command.index("-O3")
     assert command[command.index("-isystem") + 1] == "x"
@@ -238,7 +337,7 @@ def test_options_that_only_gcc_has_are_given_to_gcc_alone(tmp_path: Path) -> Non
     isa = isa_named("generic")
     for version, given in (("echo 'g++ 12'", True), ("echo 'Apple clang version 15'", False)):
         words = [compiler(tmp_path / version[6:7], "exit 1", version)]
-        assert ("-fno-gnu-unique" in loader._command(words, isa, Path("y"))) is given
+        assert ("-fno-gnu-unique" in toolchain.command(words, isa, Path("y"))) is given
 
 
 def test_sets_of_other_architectures_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,8 +351,8 @@ def test_sets_of_other_architectures_are_not_taken(monkeypatch: pytest.MonkeyPat
 
 @needs_compiler
 def test_other_sources_or_flags_are_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = Path(shutil.copytree(loader.SOURCES, tmp_path / "src"))
-    monkeypatch.setattr(loader, "SOURCES", sources)
+    sources = Path(shutil.copytree(toolchain.SOURCES, tmp_path / "src"))
+    monkeypatch.setattr(toolchain, "SOURCES", sources)
     # An empty file is no library, but it is built, and built again only where something changed.
     monkeypatch.setenv("CXX", compiler(tmp_path, ': > "$last"'))
     for change in ("", "", "// changed\n"):

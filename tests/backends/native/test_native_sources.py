@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headstart.backends.native import loader
+from headstart.backends.native import toolchain
 from headstart.backends.native.isa import AMX_EMULATED, INSTRUCTION_SETS, InstructionSet
-from headstart.backends.native.loader import SOURCES
+from headstart.backends.native.toolchain import SOURCES
 from headstart.processor import architecture
 
 OF_PROCESSORS = r"(traits|vector|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
@@ -83,7 +83,7 @@ COMPILERS = [
 @pytest.mark.parametrize("compiler", COMPILERS)
 @pytest.mark.parametrize("isa", HERE, ids=lambda isa: isa.name)
 def test_compilers_have_nothing_to_say(isa: InstructionSet, compiler: str) -> None:
-    flags = (*loader.CODE_FLAGS, *isa.compiler_flags(), "-fopenmp", *loader.WARNINGS)
+    flags = (*toolchain.CODE_FLAGS, *isa.compiler_flags(), "-fopenmp", *toolchain.WARNINGS)
     done = subprocess.run(
         [compiler, *flags, "-fsyntax-only", str(SOURCES / "api.cpp")], check=False, capture_output=True, text=True
     )
@@ -101,7 +101,7 @@ def test_half_precision_without_a_processors_help(tmp_path: Path) -> None:
         "void widen_lanes(const uint16_t *x, float *y, size_t n) {\n"
         "  for (size_t i = 0; i < n; i += 16) store(y + i, load_half(x + i));\n}\n}\n"
     )
-    flags = (*loader.CODE_FLAGS, '-DHEADSTART_TRAITS="traits_generic.h"', f"-I{KERNELS}", "-shared", "-fPIC")
+    flags = (*toolchain.CODE_FLAGS, '-DHEADSTART_TRAITS="traits_generic.h"', f"-I{KERNELS}", "-shared", "-fPIC")
     subprocess.run(["g++", *flags, str(source), "-o", str(tmp_path / "halves.so")], check=True)
     library = ctypes.CDLL(str(tmp_path / "halves.so"))
 

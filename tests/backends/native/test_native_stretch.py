@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from stretch_cases import (
     ISA,
     Counted,
     CutText,
+    ShortText,
     guesser_of,
     make_engine,
     mapped_tables,
@@ -24,13 +26,14 @@ from headstart.analysis.bench.run import RecordingDrafter
 from headstart.analysis.pass_times import PassTimer, measure_passes
 from headstart.analysis.watching import Watching
 from headstart.analysis.workbench import Workbench
-from headstart.backends.native.growth import NativeGrowth, NativeHeadPart
+from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
-from headstart.drafting.base import SpeculationParams
+from headstart.drafting.base import DraftBudget, Drafter, SpeculationParams
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.registry import create_drafter
+from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
@@ -38,7 +41,7 @@ from headstart.engine.schedule import Limits
 from headstart.engine.stretch import AMONG_OTHERS, MOST_ROUNDS
 from headstart.runner import ModelRunner
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import GuesserFault, StretchLimits, StretchPart
+from headstart.stretch import GuesserFault, StretchDrafting, StretchLimits
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
@@ -279,6 +282,65 @@ def test_those_who_watch_a_drafter_see_every_round(
         assert sum(map(len, watching.profile(drafter).parents)) > 0
 
 
+class Kept(DrafterWrapper):
+    """Keeps what a drafter's rounds came to."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        super().__init__(drafter)
+        self.seen: list[tuple[object, ...]] = []
+        self.at_once = 0
+
+    def watch(self, rounds: Sequence[WatchedRound]) -> None:
+        self.at_once += sum(each.at_once for each in rounds)
+        for each in rounds:
+            for outcome in each.outcomes:
+                draft = outcome.draft
+                grades = None if draft.grades is None else draft.grades.tolist()
+                self.seen.append(
+                    (
+                        outcome.first_position,
+                        outcome.row_tokens.tolist(),
+                        (draft.parents.tolist(), grades) if outcome.committed else None,
+                        outcome.accepted,
+                        outcome.committed,
+                        outcome.pass_rows,
+                    )
+                )
+
+
+@pytest.mark.parametrize("drafter", ["none", "suffix", "eagle3"])
+def test_rounds_come_to_the_same_for_those_who_watch(
+    drafter: str, head_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last one, where the output ends in the middle of an accepted path."""
+    params = SamplingParams(temperature=0, max_tokens=80)
+
+    def rounds(count: int) -> list[tuple[object, ...]]:
+        engine = make_engine(drafter, head_directory)
+        engine.drafters.drafters["default"] = kept = Kept(engine.drafter)
+        sequence = toy_sequence(engine, random_tokens(40), params=params)
+        sequence.text = ShortText(count)
+        run_all(engine, [sequence])
+        at_once.append(kept.at_once)
+        assert len(sequence.output) == count
+        return kept.seen
+
+    at_once: list[int] = []
+    ends, count = [70], 0
+    for *_, committed, _ in rounds(70):
+        count += len(committed)  # type: ignore[arg-type]
+        if len(committed) > 1:  # type: ignore[arg-type]
+            ends.append(count - 1)
+    assert (len(ends) > 1) == (drafter != "none")
+    ends = ends[:1] + ends[-2:]
+    together = [rounds(count) for count in ends]
+    assert all(at_once)
+    one_by_one(monkeypatch)
+    at_once = []
+    assert [rounds(count) for count in ends] == together
+    assert not any(at_once)
+
+
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_passes_are_timed_among_rounds_that_are_run_at_once(temperature: float, counted: Counted) -> None:
     bench = Workbench(native(CONFIG, "bf16", ISA), max_context=200, max_sequences=2)
@@ -320,14 +382,14 @@ def test_guessers_of_another_library_are_refused(head_directory: Path) -> None:
     engine.add(sequence)
     while not sequence.num_output:
         engine.step()
-    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
+    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), DraftBudget(4, 4))
     guesser = guesser_of(engine.drafter, sequence, limits)
-    guesser.part.isa = "another"
+    guesser.compiled.isa = "another"
     with pytest.raises(GuesserFault, match="another"):
-        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
-    guesser.part = object()
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchDrafting([[guesser]]))
+    guesser.compiled = object()
     with pytest.raises(GuesserFault, match="no guesser"):
-        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchPart([[guesser]]))
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], StretchDrafting([[guesser]]))
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -379,10 +441,10 @@ def test_two_heads_go_round_by_round(head_directory: Path, counted: Counted) -> 
     engine.add(sequence)
     while not sequence.num_output:
         engine.step()
-    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), nodes=4, depth=4)
-    part = StretchPart([[guesser_of(drafter, sequence, limits) for drafter in both]])
+    limits = StretchLimits(2, 1.0, 10, 100, frozenset(), DraftBudget(4, 4))
+    drafting = StretchDrafting([[guesser_of(drafter, sequence, limits) for drafter in both]])
     with pytest.raises(GuesserFault, match="2 guessers"):
-        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], part)
+        engine.runner.run_stretch([sequence.id], [sequence.tokens[-1]], [limits], drafting)
 
 
 @pytest.mark.parametrize("fault", ["pages", "room"])
@@ -393,15 +455,15 @@ def test_a_head_that_fails_costs_a_tolerant_engine_its_guesses_alone(
     plain = make_engine("none", head_directory)
     params = SamplingParams(temperature=0, max_tokens=60)
     said = run_all(plain, [toy_sequence(plain, random_tokens(30), params=params)])
-    parts = NativeGrowth.parts
+    growers = NativeGrowth.growers
 
-    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
-        made = parts(growth, *arguments)  # type: ignore[arg-type]
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadGrower]:
+        made = growers(growth, *arguments)  # type: ignore[arg-type]
         for each in made:
-            setattr(each.part, fault, 0)
+            setattr(each.compiled, fault, 0)
         return made
 
-    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
+    monkeypatch.setattr(NativeGrowth, "growers", spoiled)
     engine = make_engine(drafter, head_directory)
     with pytest.raises(GuesserFault):
         run_all(engine, [toy_sequence(engine, random_tokens(30), params=params)])

@@ -12,7 +12,7 @@ from native_cases import no_number, random_tokens
 from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
 
 from headstart.analysis.watching import Watching
-from headstart.backends.native.growth import NativeGrowth, NativeHeadPart
+from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
 from headstart.draft_tree import MAX_GRADES
 from headstart.drafting.base import DraftBudget, SpeculationParams
@@ -25,7 +25,7 @@ from headstart.drafting.planning.merged import Guesses, merge, relate
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import CutPlan, GuesserFault, StretchLimits, StretchPart
+from headstart.stretch import CutRule, GuesserFault, StretchDrafting, StretchLimits
 from toys import run_all, toy_sequence
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
@@ -165,14 +165,14 @@ def test_a_head_that_fails_for_one_costs_a_tolerant_engine_its_guesses_alone(
         return run_all(engine, sequences), engine.drafters
 
     said, _ = decoded("none", False)
-    parts = NativeGrowth.parts
+    growers = NativeGrowth.growers
 
-    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
-        made = parts(growth, *arguments)  # type: ignore[arg-type]
-        made[-1].part.pages = 0
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadGrower]:
+        made = growers(growth, *arguments)  # type: ignore[arg-type]
+        made[-1].compiled.pages = 0
         return made
 
-    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
+    monkeypatch.setattr(NativeGrowth, "growers", spoiled)
     with pytest.raises(GuesserFault):
         decoded(drafter, False)
     answers, pool = decoded(drafter, True)
@@ -181,7 +181,7 @@ def test_a_head_that_fails_for_one_costs_a_tolerant_engine_its_guesses_alone(
 
 
 def trees_in_python(
-    guesses: Sequence[Sequence[tuple[int, Guesses, GuessRates]]], plan: CutPlan, most: Sequence[int]
+    guesses: Sequence[Sequence[tuple[int, Guesses, GuessRates]]], rule: CutRule, most: Sequence[int]
 ) -> tuple[list[tuple[list[int], list[int], list[float]]], float]:
     """What the planner does with the same guesses [sequence][drafter] and costs: tokens, parents and gains of each
     sequence; expected tokens."""
@@ -189,10 +189,10 @@ def trees_in_python(
     ranked = [(merged[i].reach[node], i, node) for i, count in enumerate(most) for node in merged[i].ranked(count)]
     ranked.sort(key=lambda each: -each[0])
     tokens = said = float(len(merged))
-    taken, size = plan.pass_seconds[0] + plan.other_seconds, 0
-    for count, (reach, _, _) in enumerate(ranked[: len(plan.pass_seconds) - 1], start=1):
+    taken, size = rule.pass_seconds[0] + rule.other_seconds, 0
+    for count, (reach, _, _) in enumerate(ranked[: len(rule.pass_seconds) - 1], start=1):
         tokens += reach
-        seconds = plan.pass_seconds[count] + plan.other_seconds
+        seconds = rule.pass_seconds[count] + rule.other_seconds
         if tokens * taken > said * seconds:
             said, taken, size = tokens, seconds, count
     chosen = []
@@ -200,7 +200,7 @@ def trees_in_python(
         nodes = [node for _, sequence, node in ranked[:size] if sequence == i]
         gains = [0.0, 0.0]
         for node in nodes:
-            gains[plan.merits[each.owners[node]]] += each.reach[node]
+            gains[rule.merits[each.owners[node]]] += each.reach[node]
         tree = each.tree(nodes)
         chosen.append((tree.tokens.tolist(), tree.parents.tolist(), gains))
     return chosen, said
@@ -231,16 +231,16 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
     verified, competed = [0, 0], 0
     for _ in range(40):
         limits = [
-            StretchLimits(1, 1.0, 50, 500, frozenset(), nodes=int(rng.integers(1, 25)), depth=int(rng.integers(1, 6)))
+            StretchLimits(1, 1.0, 50, 500, frozenset(), DraftBudget(int(rng.integers(1, 25)), int(rng.integers(1, 6))))
             for _ in sequences
         ]
-        budgets = [DraftBudget(each.nodes, each.depth) for each in limits]
+        budgets = [each.budget for each in limits]
         prior = [
             [GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences
         ]
-        nodes = sum(each.nodes for each in limits)
+        nodes = sum(each.budget.nodes for each in limits)
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
-        plan = CutPlan([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
+        rule = CutRule([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
         proposed = [
             relate([Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters])
             for view, budget in zip(views, budgets, strict=True)
@@ -250,12 +250,12 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
                 [(1 << i, guesses, rates) for i, (guesses, rates) in enumerate(zip(*each, strict=True))]
                 for each in zip(proposed, prior, strict=True)
             ],
-            plan,
-            [each.nodes for each in limits],
+            rule,
+            [each.budget.nodes for each in limits],
         )
         # Those of a head come from one draft, with room for every sequence.
         offered = [drafter.stretch(views, limits) for drafter in drafters]  # type: ignore[attr-defined]
-        guessers = [[part.guessers[i][0] for part in offered] for i in range(together)]
+        guessers = [[drafting.guessers[i][0] for drafting in offered] for i in range(together)]
         for own, rates in zip(guessers, prior, strict=True):
             for guesser, rate in zip(own, rates, strict=True):
                 guesser.rates = rate.rates
@@ -264,7 +264,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
                 [each.id for each in sequences],
                 [each.tokens[-1] for each in sequences],
                 limits,
-                StretchPart(guessers, plan),
+                StretchDrafting(guessers, rule),
             )
             for sequence, span in zip(sequences, done.spans, strict=True):
                 sequence.tokens += [*[span.tokens[node] for node in span.path], span.token]
@@ -402,11 +402,11 @@ def test_nobody_is_asked_where_there_is_no_room_for_a_guess(head_directory: Path
     while not all(sequence.num_output for sequence in sequences):
         engine.step()
     for tokens, asked in (([1, 1], [False, False]), ([1, 9], [False, True])):
-        limits = [StretchLimits(1, 1.0, count, 100, frozenset(), nodes=4, depth=4) for count in tokens]
-        part = engine.drafter.stretch(sequences, limits)  # type: ignore[attr-defined]
+        limits = [StretchLimits(1, 1.0, count, 100, frozenset(), DraftBudget(4, 4)) for count in tokens]
+        drafting = engine.drafter.stretch(sequences, limits)  # type: ignore[attr-defined]
         with engine.runner.cache.reserve({each.id: its.rows for each, its in zip(sequences, limits, strict=True)}):
             (done,) = engine.runner.run_stretch(
-                [each.id for each in sequences], [each.tokens[-1] for each in sequences], limits, part
+                [each.id for each in sequences], [each.tokens[-1] for each in sequences], limits, drafting
             )
         assert [span.asked for span in done.spans] == asked
         assert (done.draft_seconds[0] > 0) == any(asked)

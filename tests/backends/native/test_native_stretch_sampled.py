@@ -11,7 +11,7 @@ from native_cases import no_number, random_tokens
 from stretch_cases import DRAFTERS, Counted, make_engine, one_by_one, told
 
 from headstart import LLM
-from headstart.backends.native.growth import NativeGrowth, NativeHeadPart
+from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.base import SpeculationParams
@@ -175,15 +175,15 @@ def test_laws_at_the_edge_draw_the_same(
 def test_a_head_whose_logits_are_no_numbers_guesses_nothing(
     law: dict[str, float], head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = NativeGrowth.parts
+    growers = NativeGrowth.growers
 
-    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadPart]:
-        made = parts(growth, *arguments)  # type: ignore[arg-type]
+    def spoiled(growth: NativeGrowth, *arguments: object) -> list[NativeHeadGrower]:
+        made = growers(growth, *arguments)  # type: ignore[arg-type]
         for each in made:
             each.features.fill(np.nan)
         return made
 
-    monkeypatch.setattr(NativeGrowth, "parts", spoiled)
+    monkeypatch.setattr(NativeGrowth, "growers", spoiled)
     answers = []
     for drafter in ("none", "eagle3"):
         engine = make_engine(drafter, head_directory)

@@ -62,14 +62,14 @@ PAIRS = {
         ("rounds/draft.h",),
         ("drafting/head_drafters/test_grown_trees.py",),
     ),
-    "foresight": Pair(
-        ("drafting/head_drafters/foresight.py",),
-        ("rounds/foresight.h",),
+    "noise ranking": Pair(
+        ("drafting/head_drafters/noise_ranking.py",),
+        ("rounds/noise_ranking.h",),
         ("drafting/head_drafters/test_grown_trees.py::test_with_the_noise_of_sampling_requests",),
     ),
-    "tokens of the text": Pair(
-        ("heads/context_vocabulary.py",),
-        ("rounds/context_tokens.h",),
+    "text vocabulary": Pair(
+        ("heads/text_vocabulary.py",),
+        ("rounds/text_vocabulary.h",),
         ("drafting/head_drafters/test_grown_trees.py::test_tokens_of_the_text_that_the_head_lacks_are_guessed",),
     ),
     "draws": Pair(

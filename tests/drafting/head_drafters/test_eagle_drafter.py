@@ -309,7 +309,10 @@ def test_a_draft_ends_where_nothing_is_likely(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
     """Where no option does; without a planner it is the same for all."""
-    asked, usual = DraftBudget(nodes=9, depth=3, least=0.3), ConfidenceOptions().least_of([BUDGET], TorchKit())
+    asked, usual = (
+        DraftBudget(nodes=9, depth=3, min_probability=0.3),
+        ConfidenceOptions().min_probability_of([BUDGET], TorchKit()),
+    )
     fixed = {least: len(draft_of(new_drafter(min_probability=least), BUDGET)) for least in (0.0, 0.3, usual)}
     assert fixed[0.3] < fixed[usual]
     free = new_drafter(min_probability=None)
@@ -321,7 +324,7 @@ def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
 @pytest.mark.parametrize(("unit", "least"), [(True, 0.03), (False, 0.1)])
 def test_paths_may_be_less_likely_where_rows_are_cheap(unit: bool, least: float) -> None:
     kit: Any = SimpleNamespace(has_cheap_rows=unit)
-    assert ConfidenceOptions().least_of([BUDGET], kit) == least
+    assert ConfidenceOptions().min_probability_of([BUDGET], kit) == least
 
 
 def draft_of(drafter: HeadDrafter, budget: DraftBudget) -> DraftTree:

@@ -172,7 +172,7 @@ def test_tokens_of_the_text_that_the_head_lacks_are_guessed(params: SamplingPara
     assert assert_alike(both, [params] * 3, budgets)
     guessed = {token for tree in rounds(both[0], [params] * 3, budgets) for token in tree.tokens.tolist()}
     assert guessed & lacking
-    without = drafters(tmp_path, "eagle3", {**options, "context_tokens": 0})[0]
+    without = drafters(tmp_path, "eagle3", {**options, "text_vocabulary": 0})[0]
     assert not {token for tree in rounds(without, [params] * 3, budgets) for token in tree.tokens.tolist()} & lacking
 
 

@@ -138,9 +138,9 @@ def test_unlikely_paths_are_left_out() -> None:
 def test_a_planner_says_how_unlikely_a_path_may_be() -> None:
     def paths(least: float | None, **options: float) -> list[tuple[int, ...]]:
         drafter = head_drafter("medusa", VOCAB, {"width": 8, "tree_nodes": 99, **options})
-        return paths_of(drafter.propose([begin(drafter, PROMPT)], [DraftBudget(99, 3, least=least)])[0])
+        return paths_of(drafter.propose([begin(drafter, PROMPT)], [DraftBudget(99, 3, min_probability=least)])[0])
 
-    assert paths(None) == paths(None, min_probability=MedusaOptions().least_of([BUDGET], ToyBackend.kit))
+    assert paths(None) == paths(None, min_probability=MedusaOptions().min_probability_of([BUDGET], ToyBackend.kit))
     assert paths(1e-6) == paths(None, min_probability=1e-6) != paths(None)
     assert paths(1e-6, min_probability=0.1) == paths(None, min_probability=0.1)
 

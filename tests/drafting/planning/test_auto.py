@@ -174,7 +174,7 @@ class Listening:
 
 def test_drafters_that_draw_are_asked_for_point_masses(monkeypatch: pytest.MonkeyPatch) -> None:
     listening = Listening()
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda name, context, **options: listening)
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", lambda name, context, **options: listening)
     drafter = AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("bigram"))
     sequence = ToySequence(1, [1, 2, 1, 2], params=SamplingParams(temperature=1.0, seed=3))
     drafter.begin(sequence)
@@ -193,7 +193,7 @@ class Oracle:
         self.target, self.length, self.price, self.clock = target, length, price, clock
         self.asked = 0
         self.right = True
-        self.least: list[float | None] = []
+        self.min_probabilities: list[float | None] = []
         self.heard: set[int] = set()
 
     def begin(self, sequence) -> None: ...
@@ -205,7 +205,7 @@ class Oracle:
 
     def propose(self, sequences, budgets) -> list[DraftTree]:
         self.asked += len(sequences)
-        self.least += [budget.least for budget in budgets]
+        self.min_probabilities += [budget.min_probability for budget in budgets]
         self.clock.now += self.price * len(sequences)
         trees = []
         for sequence, budget in zip(sequences, budgets, strict=True):
@@ -231,7 +231,7 @@ def with_oracles(monkeypatch: pytest.MonkeyPatch, **oracles: tuple[int, float]) 
     clock = Clock()
     monkeypatch.setattr("headstart.drafting.planning.auto.time.perf_counter", clock)
     built = {name: Oracle(PREDICTABLE, length, price, clock) for name, (length, price) in oracles.items()}
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda name, context, **options: built[name])
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", lambda name, context, **options: built[name])
     return AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("+".join(built))), built
 
 
@@ -252,8 +252,8 @@ def test_drafters_hear_how_likely_a_path_must_be_to_pay_for_its_row(monkeypatch:
     for per_row in (0.02, 0.1):
         drafter, oracles = with_oracles(monkeypatch, only=(3, 0.0))
         decode(drafter, [begin(drafter)], PREDICTABLE, lambda rows, each=per_row: 1 + each * (rows - 1), 50)
-        assert oracles["only"].least[0] is None
-        lines.append(oracles["only"].least[-1])
+        assert oracles["only"].min_probabilities[0] is None
+        lines.append(oracles["only"].min_probabilities[-1])
     assert 0.025 < lines[0] < lines[1] <= 0.2
 
 
@@ -405,7 +405,7 @@ def test_left_to_itself_it_asks_the_head_that_comes_along(
         built.append(name)
         return Oracle(PREDICTABLE, 1, 0.0, Clock())
 
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", create)
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", create)
     AutoDrafter(DraftContext(VOCAB, find_head=lambda kind: Path(kind) if found else None), AutoDrafter.Options())
     assert len(built) == asked
 
@@ -427,7 +427,7 @@ def test_a_head_of_ones_own_is_asked(
         built[name] = given.get("model")
         return Oracle(PREDICTABLE, 1, 0.0, Clock())
 
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", create)
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", create)
     AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options(**options))
     assert built == asked
 

@@ -82,23 +82,23 @@ def test_guesses_are_worth_the_time_of_their_tokens_less_their_rows() -> None:
 def test_a_path_is_looked_for_where_it_may_pay_for_its_row() -> None:
     """On average a row costs ``per_row`` seconds, in which ``tokens / seconds`` tokens are said elsewhere."""
     known = costs(per_row=0.05)
-    assert known.least_reach is None
+    assert known.min_probability is None
     size = known.size(1, [0.9, 0.8, 0.7], 0.0)
-    assert known.least_reach is None, "asking for a size is no round"
+    assert known.min_probability is None, "asking for a size is no round"
     known.add(1 + size.nodes, 1.0, 0.0, 0.0, size)
-    assert known.least_reach is not None
+    assert known.min_probability is not None
     assert size.pays is not None
-    assert 0.5 * size.pays < known.least_reach <= size.pays
+    assert 0.5 * size.pays < known.min_probability <= size.pays
 
 
 @pytest.mark.parametrize(("per_row", "least"), [(0.0, 0.025), (0.35, 0.2)])
 def test_free_rows_make_no_path_worth_a_search_nor_dear_ones_a_sure_one_worthless(per_row: float, least: float) -> None:
     known = costs(per_row=per_row)
     known.add(3, 1.0, 0.0, 0.0, known.size(1, [0.99, 0.98], 0.0))
-    assert known.least_reach == least
+    assert known.min_probability == least
 
 
 def test_rounds_without_guesses_say_nothing_about_rows() -> None:
     known = costs(per_row=0.05)
     known.add(1, 1.0, 0.0, 0.0, known.size(1, [], 0.0))
-    assert known.least_reach is None
+    assert known.min_probability is None

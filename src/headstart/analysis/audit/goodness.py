@@ -45,7 +45,7 @@ class Goodness:
         freedom = self.cells - 1
         if freedom < 1:
             return None
-        critical = _where_falls(lambda x: _chi_square_tail(x, freedom), least_p_value)
+        critical = _where_falls(lambda x: chi_square_tail(x, freedom), least_p_value)
         if self.largest_statistic < critical:
             return None
         noncentrality = _where_falls(lambda x: -_noncentral_tail(critical, freedom, x), -power)
@@ -69,11 +69,11 @@ def g_test(samples: Iterable[Outcome], law: Mapping[Outcome, float]) -> Goodness
     freedom = len(pairs) - 1
     rarest = min((expected for _, expected in pairs), default=0.0)
     largest = 2 * total * log(total / rarest) if rarest else 0.0
-    p_value = _chi_square_tail(max(statistic, 0.0), freedom) if freedom >= 1 else 1.0
+    p_value = chi_square_tail(max(statistic, 0.0), freedom) if freedom >= 1 else 1.0
     return Goodness(total, len(pairs), statistic, p_value, variation, largest)
 
 
-def _chi_square_tail(statistic: float, freedom: int) -> float:
+def chi_square_tail(statistic: float, freedom: int) -> float:
     """Chance of more than ``statistic`` under the chi-square law."""
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))

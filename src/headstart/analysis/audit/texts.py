@@ -161,7 +161,8 @@ def _decode_unwatched(
 
 def _again(bench: Workbench, text: Decoded, speculation: SpeculationParams) -> Decoded:
     """The same request."""
-    return bench.sequence(text.tokens[: text.prompt_length], text.params, speculation, text.noise.sample)
+    begun = text.tokens[: text.prompt_length]
+    return bench.sequence(begun, text.params, speculation, text.noise.sample, text.source)
 
 
 @dataclass(frozen=True)

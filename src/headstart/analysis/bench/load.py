@@ -53,6 +53,7 @@ class Answered:
     gaps: tuple[float, ...] = ()
     """Waits between one piece of text and the next."""
     rounds: int = 0
+    text: str = ""
     error: str | None = None
     """Why there was no answer; then the rest says nothing."""
 
@@ -141,6 +142,7 @@ class Client:
 
     def _read_stream(self, reply: http.client.HTTPResponse, sent: float, began: float) -> Answered:
         moments: list[float] = []
+        said: list[str] = []
         usage: dict[str, Any] | None = None
         for line in reply:
             if self._hung_up.is_set():
@@ -150,8 +152,9 @@ class Client:
             chunk = json.loads(line[len(b"data: ") :])
             if "error" in chunk:
                 return Answered(sent, error=str(chunk["error"]["message"]))
-            if any(choice["delta"].get("content") for choice in chunk["choices"]):
+            if piece := "".join(choice["delta"].get("content") or "" for choice in chunk["choices"]):
                 moments.append(time.perf_counter() - began)
+                said.append(piece)
             usage = chunk.get("usage") or usage
         if usage is None:
             return Answered(sent, error="the stream broke off.")
@@ -159,7 +162,7 @@ class Client:
         first = moments[0] if moments else last
         gaps = tuple(after - before for before, after in pairwise(moments))
         rounds = usage.get("speculation", {}).get("rounds", 0)
-        return Answered(sent, first, last, usage["completion_tokens"], gaps, rounds)
+        return Answered(sent, first, last, usage["completion_tokens"], gaps, rounds, "".join(said))
 
     def _connection(self, timeout: float) -> http.client.HTTPConnection:
         parts = self._parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -76,7 +76,7 @@ def to_json(runs: Sequence[LoadRun], summaries: Sequence[LoadSummary], record: M
                 "load": asdict(run.load),
                 "repeat": run.repeat,
                 "tokens_per_second": run.tokens_per_second,
-                "answers": [asdict(answered) for answered in run.answers],
+                "answers": [asdict(replace(answered, text="")) for answered in run.answers],
             }
             for run in runs
         ],

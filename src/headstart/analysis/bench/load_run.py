@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from headstart.analysis.bench.load import Answered, Client, Load, send
@@ -50,6 +50,8 @@ class LoadSitting:
     """Further fields of every request."""
     seed: int = 0
     """Of arrivals."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """Question -> its answer, which is sent along as a prediction."""
 
     @property
     def modes(self) -> dict[str, dict[str, Any]]:
@@ -66,6 +68,16 @@ class LoadSitting:
             answered = self.client.ask(self.bodies(mode, "warm-up")[0], time.perf_counter())
             if answered.error is not None:
                 raise HeadstartError(f"the server does not answer: {answered.error}")
+
+    def learn_answers(self) -> None:
+        """Ask every question once without speculation, unmeasured; the answers are what requests predict from now on.
+
+        A question that is not answered has no prediction; its measured requests will say why.
+        """
+        for question, body in zip(self.questions, self.bodies(OFF, "answers", len(self.questions)), strict=True):
+            answered = self.client.ask(body, time.perf_counter())
+            if answered.error is None:
+                self.answers[question] = answered.text
 
     def run(
         self,
@@ -92,8 +104,11 @@ class LoadSitting:
                 runs += pair[::-1] if first_is_off else pair
         return runs
 
-    def bodies(self, mode: str, run: str) -> list[dict[str, Any]]:
-        """The requests of one run. No run shares cached prefixes, or what drafters learnt, with another."""
+    def bodies(self, mode: str, run: str, count: int | None = None) -> list[dict[str, Any]]:
+        """The requests of one run. No run shares cached prefixes, or what drafters learnt, with another.
+
+        ``count``: of them; None: ``requests``.
+        """
         common = {
             **self.fields,
             "stream": True,
@@ -101,7 +116,13 @@ class LoadSitting:
             "speculation": self.modes[mode],
             "cache_salt": f"bench {time.time_ns()} {mode} {run}",
         }
+        asked = [self.questions[i % len(self.questions)] for i in range(self.requests if count is None else count)]
         return [
-            common | {"messages": [{"role": "user", "content": self.questions[i % len(self.questions)]}]}
-            for i in range(self.requests)
+            common | {"messages": [{"role": "user", "content": question}], **self._predicted(mode, question)}
+            for question in asked
         ]
+
+    def _predicted(self, mode: str, question: str) -> dict[str, Any]:
+        if mode == OFF or not self.answers.get(question):
+            return {}
+        return {"prediction": {"type": "content", "content": self.answers[question]}}

@@ -1,8 +1,11 @@
-"""Prompts in Spec-Bench's form, and how they become tokens.
+"""Prompts in Spec-Bench's form or SPEED-Bench's, and how they become tokens.
 
 A line is ``{"id": ..., "category": ..., "turns": [...]}`` (Xia et al. 2024, Spec-Bench, arXiv:2401.07851): what a user
 says one after the other; a single ``prompt`` or ``question`` stands for one turn. MT-bench's eight categories are one
 group, as in Spec-Bench's tables.
+
+SPEED-Bench (NVIDIA 2026, huggingface.co/datasets/nvidia/SPEED-Bench) has the same fields and some of its own, by which
+it is known. Each of its eleven categories, or in its throughput files of three entropies, is a group.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from headstart.text.prompt_lines import PromptLine, parse_lines, read_lines
 CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 GROUPS = {**dict.fromkeys(CHAT, "chat"), "math_reasoning": "math"}
 """Category -> group, where they differ."""
+_SPEED_BENCH = {"src_id", "sub_category", "difficulty", "multiturn"}
+_PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED"
+"""What the published SPEED-Bench files have for texts whose licence forbids to pass them on."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +34,13 @@ class BenchPrompt:
     id: str
     category: str
     turns: tuple[str, ...]
+    alone: bool = False
+    """Its category is a group of its own."""
 
     @property
     def group(self) -> str:
         """What its figures are averaged with."""
-        return GROUPS.get(self.category, self.category)
+        return self.category if self.alone else GROUPS.get(self.category, self.category)
 
 
 def read_prompts(path: Path | None = None) -> list[BenchPrompt]:
@@ -45,6 +53,7 @@ def read_prompts(path: Path | None = None) -> list[BenchPrompt]:
         name = "the prompts of the package"
         lines = parse_lines((files(__package__) / "prompts.jsonl").read_bytes(), name)
     else:
+        _refuse_parquet(path)
         name, lines = f"prompts file {path}", read_lines(path)
     prompts = [_prompt(line, name) for line in lines]
     repeated = {prompt.id for prompt in prompts if sum(prompt.id == other.id for other in prompts) > 1}
@@ -93,11 +102,30 @@ def _prompt(line: PromptLine, name: str) -> BenchPrompt:
         turns = line.texts()
     except RequestError:
         turns = []
+    if any(_PLACEHOLDER in turn for turn in turns):
+        raise ConfigError(
+            f"{where} has SPEED-Bench's placeholder in place of a text; give the file that its prepare.py writes (the "
+            "data set's card says how)."
+        )
     # Spec-Bench itself says question_id.
     match {"id": line.fields.get("question_id"), **line.fields}:
         case {"id": str() | int() as prompt_id, "category": str(category)} if turns and all(turns):
-            return BenchPrompt(str(prompt_id), category, tuple(turns))
+            return BenchPrompt(str(prompt_id), category, tuple(turns), line.fields.keys() >= _SPEED_BENCH)
     raise ConfigError(
         f"{where} needs an id (or question_id), a category and turns (a list of texts, at least one), prompt or "
         "question."
     )
+
+
+def _refuse_parquet(path: Path) -> None:
+    """The form in which data sets are downloaded."""
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1"
+    except OSError:
+        return  # Whoever reads the lines says why.
+    if parquet:
+        raise ConfigError(
+            f"prompts file {path} is Parquet; write its rows as JSON lines, as with pandas: "
+            "read_parquet(FILE).to_json(OUT, orient='records', lines=True)."
+        )

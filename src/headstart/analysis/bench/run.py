@@ -17,8 +17,9 @@ from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.backend import Backend
-from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView, TargetSignals, stretch_part
+from headstart.draft_tree import ROOT
+from headstart.drafting.base import Drafter
+from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
@@ -26,7 +27,6 @@ from headstart.errors import CheckpointError, ConfigError, HeadstartError
 from headstart.loading import Model
 from headstart.passes import IntArray
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import RoundRecord, StretchLimits, StretchPart
 
 _WARM_UP = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 _STREAM_BYTES = 1 << 29
@@ -76,40 +76,17 @@ class BenchRuns:
         return len({(run.repeat, run.prompt, run.turn) for run in self.runs})
 
 
-class RecordingDrafter:
+class RecordingDrafter(DrafterWrapper):
     """Hands everything on to a drafter, and keeps the shape of its drafts."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
+        super().__init__(drafter)
         self._shapes: list[tuple[IntArray, NDArray[np.bool_] | None]] = []
         """Parents and probe marks: a whole tree would keep its laws in memory."""
 
-    @property
-    def needs(self) -> TargetSignals:
-        return self._drafter.needs
-
-    def begin(self, sequence: SequenceView) -> None:
-        self._drafter.begin(sequence)
-
-    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        trees = self._drafter.propose(sequences, budgets)
-        self._shapes += [(tree.parents, tree.probe) for tree in trees]
-        return trees
-
-    def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
-        self._drafter.observe(outcomes)
-
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
-        """See ``Drafter``."""
-        part = stretch_part(self._drafter, sequences, limits)
-        return part and replace(part, learn=lambda rounds: self._keep(part, rounds))
-
-    def _keep(self, part: StretchPart, rounds: Sequence[RoundRecord]) -> None:
-        part.learn(rounds)
-        self._shapes += [(np.array(span.parents, np.int32), None) for done in rounds for span in done.spans]
-
-    def end(self, sequence_id: int) -> None:
-        self._drafter.end(sequence_id)
+    def watch(self, rounds: Sequence[WatchedRound]) -> None:
+        drafts = [outcome.draft for each in rounds for outcome in each.outcomes if outcome.committed]
+        self._shapes += [(draft.parents, draft.probe) for draft in drafts]
 
     def take_depths(self) -> tuple[int, ...]:
         """Levels of each draft since the last call. Counted only now, where no clock runs."""

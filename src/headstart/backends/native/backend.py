@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
+    if config.encoder is not None:
+        return "which has no encoder"
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
     if config.head_dim % 32 or config.head_dim > 256:
@@ -95,6 +97,7 @@ class NativeBackend:
 
     exact_rows = True
     finds_best = True
+    opens_layers = True
 
     def __init__(
         self,

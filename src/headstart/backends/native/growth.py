@@ -9,40 +9,41 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headstart.backends.native import library as c
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
-from headstart.backends.native.library import Context, Draft, Drafted, Head, Library, Vocabulary
+from headstart.backends.native.library import Draft, Drafted, Head, Library
 from headstart.backends.native.packing import RopeTables, address, as_int32
-from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.heads.eagle import EagleConfig
-from headstart.heads.head_pass import DraftRoot, GrownTree, RowScores
+from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.passes import IntArray
 
 
-class NativeHeadPart:
-    """A head's part in a stretch, and the memory that the library reads and writes for it."""
+class NativeHeadGrower:
+    """Grows a head's trees in a stretch for one sequence, and the memory that the library reads and writes for it."""
 
     def __init__(
-        self, isa: str, part: Head, features: NDArray[np.float32], bounds: NDArray[np.float64], root: DraftRoot
+        self, isa: str, compiled: Head, features: NDArray[np.float32], bounds: NDArray[np.float64], root: DraftRoot
     ) -> None:
         self.isa = isa
-        self.part = part
+        self.compiled = compiled
         self._features, self._bounds, self._root = features, bounds, root
-        part.bound = address(bounds)
+        compiled.bound = address(bounds)
 
     @property
     def known(self) -> int:
         """Positions whose true states have come."""
-        return int(self.part.cached + self.part.unread)
+        return int(self.compiled.cached + self.compiled.unread)
 
     @property
     def read(self) -> int:
         """True rows in the cache."""
-        return int(self.part.cached)
+        return int(self.compiled.cached)
 
     @property
     def features(self) -> NDArray[np.float32]:
         """[row, features] of the last known positions, as many as are held."""
-        return self._features[: self.part.held]
+        return self._features[: self.compiled.held]
 
 
 class NativeGrowth:
@@ -81,12 +82,10 @@ class NativeGrowth:
         )
         self._drafted = (Drafted * 0)()
 
-    def grow(
-        self, roots: Sequence[DraftRoot], bounds: tuple[float, float], scores: RowScores | None
-    ) -> list[GrownTree]:
+    def grow(self, roots: Sequence[DraftRoot], bounds: PathBounds, scores: RowScores | None) -> list[GrownTree]:
         """See ``Growth``."""
-        self._reserve(len(roots), max(map(len, _contexts(roots)), default=0))
-        self._draft.least, self._draft.least_of_parents = bounds
+        self._reserve(len(roots), max(map(len, _all_text_tokens(roots)), default=0))
+        self._draft.min_log_prob, self._draft.min_parent_log_prob = bounds
         trees = [self._enter(*each) for each in zip(self._drafted, roots, strict=False)]
         if scores is None:
             self._run(0, max(root.depth for root in roots))
@@ -102,36 +101,38 @@ class NativeGrowth:
             grown.append(GrownTree(tokens, parents, path_scores.view(np.float32)))
         return grown
 
-    def parts(
+    def growers(
         self,
         roots: Sequence[DraftRoot],
-        bounds: tuple[float, float],
+        bounds: PathBounds,
         grades: Sequence[float],
         room: Sequence[int],
         asked: Sequence[bool],
-    ) -> list[NativeHeadPart]:
+    ) -> list[NativeHeadGrower]:
         """See ``Growth``."""
         further = [
-            root.context.reserve(more) for root, more in zip(roots, room, strict=True) if root.context is not None
+            root.text_tokens.reserve(more)
+            for root, more in zip(roots, room, strict=True)
+            if root.text_tokens is not None
         ]
         self._reserve(len(roots), max(further, default=0))
         draft = Draft.from_buffer_copy(self._draft)
-        draft.least, draft.least_of_parents = bounds
+        draft.min_log_prob, draft.min_parent_log_prob = bounds
         bound = np.array(grades, np.float64)
         # All room first: where the pages' memory grows, it moves.
         for root, positions in zip(roots, room, strict=True):
             rows = root.cache.rows + len(root.tokens) + positions
             _cache_of(root).reserve(rows + root.depth * self._width)
             self._ropes.reach(rows + root.depth)
-        return [self._part(draft, bound, *each) for each in zip(roots, room, asked, strict=True)]
+        return [self._grower(draft, bound, *each) for each in zip(roots, room, asked, strict=True)]
 
-    def _part(
+    def _grower(
         self, draft: Draft, bound: NDArray[np.float64], root: DraftRoot, room: int, asked: bool
-    ) -> NativeHeadPart:
+    ) -> NativeHeadGrower:
         cache, unread = _cache_of(root), len(root.tokens)
         features = np.empty((unread + room, self._features), np.float32)
         features[:unread] = root.features
-        part = Head(
+        compiled = Head(
             model=self._model,
             cache=self._pages.storage.handle,
             draft=ctypes.pointer(draft),
@@ -142,17 +143,17 @@ class NativeGrowth:
             unread=unread,
             pages=len(cache.pages),
             page_table=address(cache.pages),
-            context=_context_of(root),
+            text_tokens=_text_tokens_of(root),
             held=unread,
             room=unread + room,
             features=address(features),
             tokens=address(root.tokens),
             bounds=len(bound),
         )
-        return NativeHeadPart(self._library.isa, part, features, bound, root)
+        return NativeHeadGrower(self._library.isa, compiled, features, bound, root)
 
     def _reserve(self, count: int, further: int) -> None:
-        """Make room for drafts of this many sequences, and for the logits of so many context tokens of each."""
+        """Make room for drafts of this many sequences, and for the logits of so many text tokens of each."""
         columns = self._vocab + further
         if count > len(self._drafted):
             self._drafted = (Drafted * count)()
@@ -173,7 +174,7 @@ class NativeGrowth:
         tree = np.empty((3, root.nodes), np.int32)
         drafted.cached, drafted.unread = cache.rows, len(tokens)
         drafted.depth, drafted.nodes = root.depth, root.nodes
-        drafted.context = _context_of(root)
+        drafted.text_tokens = _text_tokens_of(root)
         drafted.pages, drafted.page_table = len(cache.pages), address(cache.pages)
         drafted.tokens, drafted.features = address(tokens), address(features)
         first, size = address(tree), tree.strides[0]
@@ -201,9 +202,9 @@ def _cache_of(root: DraftRoot) -> NativeDraftCache:
     return root.cache
 
 
-def told_of(vocabulary: ContextVocabulary) -> Vocabulary:
+def told_of(vocabulary: TextVocabulary) -> c.TextVocabulary:
     """What the library is told of a vocabulary, which the caller keeps alive."""
-    return Vocabulary(
+    return c.TextVocabulary(
         vocabulary.map.shape[1],
         vocabulary.bias,
         address(vocabulary.lacks),
@@ -212,14 +213,16 @@ def told_of(vocabulary: ContextVocabulary) -> Vocabulary:
     )
 
 
-def _context_of(root: DraftRoot) -> ctypes._Pointer[Context] | None:
-    """What the library is told of a root's context tokens; the root keeps them alive."""
-    if root.context is None:
+def _text_tokens_of(root: DraftRoot) -> ctypes._Pointer[c.TextTokens] | None:
+    """What the library is told of a root's text tokens; the root keeps them alive."""
+    if root.text_tokens is None:
         return None
-    tokens, rows = root.context.buffers
-    vocabulary = ctypes.pointer(told_of(root.context.vocabulary))
-    return ctypes.pointer(Context(vocabulary, len(root.context), len(tokens), address(tokens), rows.data_ptr()))
+    tokens, rows = root.text_tokens.buffers
+    vocabulary = ctypes.pointer(told_of(root.text_tokens.vocabulary))
+    return ctypes.pointer(
+        c.TextTokens(vocabulary, len(root.text_tokens), len(tokens), address(tokens), rows.data_ptr())
+    )
 
 
-def _contexts(roots: Sequence[DraftRoot]) -> list[ContextTokens]:
-    return [root.context for root in roots if root.context is not None]
+def _all_text_tokens(roots: Sequence[DraftRoot]) -> list[TextTokens]:
+    return [root.text_tokens for root in roots if root.text_tokens is not None]

@@ -35,10 +35,10 @@ from headstart.backends.native.precision import Precision, library_number
 from headstart.backends.native.team import team_size
 from headstart.backends.torch.parallel_pass import Kit
 from headstart.errors import ConfigError
-from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.heads.eagle import EagleConfig, EagleHead
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.models.weights import LinearWeights, NormWeights
 from headstart.passes import IntArray
 
@@ -112,58 +112,60 @@ class NativeEaglePass:
     def new_cache(self) -> NativeDraftCache:
         return NativeDraftCache(self._pages)
 
-    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
-        last = np.cumsum([part.count for part in parts], dtype=np.int32) - np.int32(1)
-        states, logits = self._run(tokens, features, parts, last, true=True)
+        last = np.cumsum([group.count for group in groups], dtype=np.int32) - np.int32(1)
+        states, logits = self._run(tokens, features, groups, last, true=True)
         return states[torch.from_numpy(last).long()], logits
 
-    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def step(self, tokens: IntArray, states: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
-        return self._run(tokens, states, parts, np.arange(len(tokens), dtype=np.int32), true=False)
+        return self._run(tokens, states, groups, np.arange(len(tokens), dtype=np.int32), true=False)
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
         return best_tokens(self._library, logits, ranks)
 
-    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
         """See ``HeadPass``. Rows are those that a stretch makes."""
         told = told_of(vocabulary)
 
         def rows_of(tokens: IntArray) -> Tensor:
             rows = torch.empty(len(tokens), self.config.hidden_size, dtype=torch.bfloat16)
-            self._library.context_rows(
+            self._library.text_rows(
                 ctypes.byref(told), rows.shape[1], self._threads, address(tokens), len(tokens), rows.data_ptr()
             )
             return rows
 
-        return ContextTokens(vocabulary, most, rows_of)
+        return TextTokens(vocabulary, most, rows_of)
 
     def growth(self, width: int, ids: IntArray) -> NativeGrowth:
         """See ``HeadPass``."""
         return NativeGrowth(self._library, self.handle, self.config, self._pages, self._ropes, width, ids)
 
     def _run(
-        self, tokens: IntArray, inputs: Tensor, parts: Sequence[DraftRows], wanted: IntArray, true: bool
+        self, tokens: IntArray, inputs: Tensor, groups: Sequence[DraftRows], wanted: IntArray, true: bool
     ) -> tuple[Tensor, Tensor]:
         """States and logits of the rows ``wanted``; the states stand at their rows."""
         config, rows = self.config, len(tokens)
         width = config.target_hidden_size * len(config.taps) if true else config.hidden_size
         if inputs.shape != (rows, width):
             raise ValueError(f"features are {tuple(inputs.shape)}; rows x features is {(rows, width)}")
-        cached = np.array([part.true_rows for part in parts], dtype=np.int32)
-        positions = np.array([position for part in parts for position in part.positions], dtype=np.int32)
-        starts = np.cumsum([0, *(part.count for part in parts)], dtype=np.int32)
+        cached = np.array([group.true_rows for group in groups], dtype=np.int32)
+        positions = np.array([position for group in groups for position in group.positions], dtype=np.int32)
+        starts = np.cumsum([0, *(group.count for group in groups)], dtype=np.int32)
         # A true row follows the one before it.
-        parents, paths = (_chains(starts), None) if true else (None, np.concatenate([_slots(part) for part in parts]))
-        blocks, tokens = self._take_pages(parts), as_int32(tokens)
+        parents, paths = (
+            (_chains(starts), None) if true else (None, np.concatenate([_slots(group) for group in groups]))
+        )
+        blocks, tokens = self._take_pages(groups), as_int32(tokens)
         self._ropes.reach(int(positions.max()) + 1)
         inputs = as_float32(inputs)
         states = torch.empty(rows, config.hidden_size)
         logits = torch.empty(len(wanted), config.draft_vocab_size)
         arguments = Pass(
             rows=rows,
-            sequences=len(parts),
+            sequences=len(groups),
             blocks_per_sequence=blocks.shape[1],
             pages_per_block=1,
             wanted=len(wanted),
@@ -188,17 +190,17 @@ class NativeEaglePass:
         error = self._library.forward(self.handle, self._pages.storage.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the head cannot step: {error.decode()}")
-        for part in parts:
-            part.cache.rows += part.count
+        for group in groups:
+            group.cache.rows += group.count
         return states, logits
 
-    def _take_pages(self, parts: Sequence[DraftRows]) -> IntArray:
-        """int32 [part, page] tables with room for the rows of a step."""
+    def _take_pages(self, groups: Sequence[DraftRows]) -> IntArray:
+        """int32 [group, page] tables with room for the rows of a step."""
         tables = []
-        for part in parts:
-            assert isinstance(part.cache, NativeDraftCache)
-            part.cache.reserve(part.cache.rows + part.count)
-            tables.append(part.cache.pages)
+        for group in groups:
+            assert isinstance(group.cache, NativeDraftCache)
+            group.cache.reserve(group.cache.rows + group.count)
+            tables.append(group.cache.pages)
         longest = max(map(len, tables))
         return np.array([[*pages, *[0] * (longest - len(pages))] for pages in tables], dtype=np.int32)
 
@@ -297,10 +299,10 @@ def best_tokens(library: Library, logits: Tensor, ranks: int) -> tuple[NDArray[n
     return log_probs, ids
 
 
-def _slots(part: DraftRows) -> IntArray:
+def _slots(group: DraftRows) -> IntArray:
     """int32 [row, level] of a draft's rows, counted from the first in the cache."""
-    assert part.paths is not None
-    return as_int32(part.paths + np.int32(part.true_rows))
+    assert group.paths is not None
+    return as_int32(group.paths + np.int32(group.true_rows))
 
 
 def _chains(starts: IntArray) -> IntArray:

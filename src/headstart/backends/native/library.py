@@ -64,8 +64,8 @@ class Sampling(Structure):
     )
 
 
-class Vocabulary(Structure):
-    """``HeadstartVocabulary``."""
+class TextVocabulary(Structure):
+    """``HeadstartTextVocabulary``."""
 
     _fields_ = (
         ("inputs", c_int32),
@@ -74,11 +74,11 @@ class Vocabulary(Structure):
     )
 
 
-class Context(Structure):
-    """``HeadstartContext``."""
+class TextTokens(Structure):
+    """``HeadstartTextTokens``."""
 
     _fields_ = (
-        ("vocabulary", POINTER(Vocabulary)),
+        ("vocabulary", POINTER(TextVocabulary)),
         *((name, c_int32) for name in ("count", "room")),
         *((name, c_void_p) for name in ("tokens", "rows")),
     )
@@ -90,7 +90,7 @@ class Drafted(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("cached", "unread", "depth", "nodes", "pages", "found", "beams", "root")),
         ("sampling", POINTER(Sampling)),
-        ("context", POINTER(Context)),
+        ("text_tokens", POINTER(TextTokens)),
         *((name, c_void_p) for name in ("page_table", "tokens", "features")),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_scores")),
     )
@@ -101,7 +101,7 @@ class Draft(Structure):
 
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "width", "state_tap", "columns")),
-        *((name, c_float) for name in ("least", "least_of_parents")),
+        *((name, c_float) for name in ("min_log_prob", "min_parent_log_prob")),
         *((name, c_void_p) for name in ("target_ids", "logits")),
         ("drafted", POINTER(Drafted)),
     )
@@ -125,7 +125,7 @@ class Head(Structure):
         ("draft", POINTER(Draft)),
         *((name, c_int32) for name in ("asked", "depth", "nodes", "cached", "unread", "pages")),
         ("page_table", c_void_p),
-        ("context", POINTER(Context)),
+        ("text_tokens", POINTER(TextTokens)),
         *((name, c_int32) for name in ("learnt", "held", "room")),
         *((name, c_void_p) for name in ("features", "tokens")),
         ("bounds", c_int32),
@@ -145,8 +145,8 @@ class Guesser(Structure):
     )
 
 
-class Plan(Structure):
-    """``HeadstartPlan``."""
+class CutRule(Structure):
+    """``HeadstartCutRule``."""
 
     _fields_ = (("merits", c_void_p), ("passes", c_int32), ("pass_seconds", c_void_p), ("other_seconds", c_double))
 
@@ -195,7 +195,7 @@ class Stretch(Structure):
         ("most_seconds", c_double),
         ("taps", c_int32),
         ("tap_layers", c_void_p),
-        ("plan", POINTER(Plan)),
+        ("cut_rule", POINTER(CutRule)),
         *((name, c_int32) for name in ("rounds", "at_fault")),
         ("round", POINTER(Round)),
         ("span", POINTER(Span)),
@@ -207,7 +207,7 @@ class Stretch(Structure):
 _SIGNATURES = {
     "enable": (c_int, ()),
     "create": (c_void_p, (POINTER(Shape), c_void_p)),
-    "plan": (None, (POINTER(Shape), c_void_p, c_void_p)),
+    "packed_bytes": (None, (POINTER(Shape), c_void_p, c_void_p)),
     "destroy": (None, (c_void_p,)),
     "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
     "set_linear": (None, (c_void_p, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
@@ -242,7 +242,7 @@ _SIGNATURES = {
     "linear_bytes": (c_int64, (c_void_p,)),
     "linear_run": (c_char_p, (c_void_p, c_int, c_void_p, c_void_p)),
     "read_rows": (None, (POINTER(Rows), c_int, c_int, c_int, c_void_p)),
-    "context_rows": (None, (POINTER(Vocabulary), c_int, c_int, c_void_p, c_int, c_void_p)),
+    "text_rows": (None, (POINTER(TextVocabulary), c_int, c_int, c_void_p, c_int, c_void_p)),
     "best": (None, (c_void_p, c_int, c_int, c_int, c_void_p, c_void_p)),
     "read_seconds": (c_double, (c_void_p,)),
 }

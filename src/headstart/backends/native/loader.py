@@ -1,31 +1,27 @@
 """Finds, compiles and loads the native library for this machine.
 
-The sources ship with the package and are compiled once per machine into the user's cache directory, on first use or
-ahead of it (``headstart native``). Whatever fails (no compiler, no fitting processor, a failed build) costs one log
-line, and the torch path is used.
+A wheel brings compiled libraries. Otherwise the sources, which ship with the package, are compiled once per machine
+into the user's cache directory, on first use or ahead of it (``headstart native``). Whatever fails (no compiler, no
+fitting processor, a failed build) costs one log line, and the torch path is used.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
-import hashlib
 import logging
 import os
-import shlex
-import shutil
 import stat
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-import torch  # noqa: F401  (loads the OpenMP runtime that the library then shares)
+import torch  # noqa: F401  (loads the OpenMP runtime that the library takes)
 
 from headstart.backends.native import isa as isa_module
+from headstart.backends.native import toolchain
 from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.library import Library
 from headstart.errors import ConfigError
@@ -33,29 +29,6 @@ from headstart.phases import phase
 from headstart.processor import architecture, cpu_flags
 
 logger = logging.getLogger(__name__)
-
-SOURCES = Path(__file__).parent / "src"
-"""What is compiled."""
-
-CODE_FLAGS = (
-    "-std=c++17",
-    "-O3",
-    "-ffp-contract=off",  # a product is fused where the source says so, nowhere else: the rows' bits depend on it
-    "-fno-math-errno",
-)
-"""What code is made of the sources, whatever it becomes part of; an instruction set adds its own."""
-
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wno-sign-conversion", "-Wno-c99-extensions")
-"""What the sources are free of, by GCC and Clang. Not among them: conversions of signs (sizes are ``int`` here, and
-index vectors), literals of C (intrinsics make them), -Wshadow and -Wdouble-promotion (both are meant)."""
-
-_LIBRARY_FLAGS = ("-fvisibility=hidden", "-shared", "-fPIC")
-# The OpenMP runtime is the one that PyTorch has loaded. Apple's compiler needs to be told twice to look for its
-# directives, and comes without a runtime to link.
-_OPENMP_FLAGS = (
-    ("-Xpreprocessor", "-fopenmp", "-undefined", "dynamic_lookup") if sys.platform == "darwin" else ("-fopenmp",)
-)
-_GNU_FLAGS = ("-fno-gnu-unique",)  # so that a library can be unloaded; no other compiler has or needs it
 
 
 def load_library(name: str | None = None) -> Library | None:
@@ -68,8 +41,8 @@ def load_library(name: str | None = None) -> Library | None:
         library = _load(isa)
         if library is not None:
             return library
-    if usable and _compiler() is None:
-        _warn(f"{_no_compiler()} Using PyTorch")
+    if usable and toolchain.find_compiler() is None:
+        _warn(f"{toolchain.no_compiler()} Using PyTorch")
     return None
 
 
@@ -97,13 +70,17 @@ def usable_sets(name: str | None = None) -> list[InstructionSet]:
 def find_library(isa: InstructionSet) -> Path | None:
     """Where the compiled library lies; None if it has to be compiled first.
 
-    Without a compiler, what any other one has made of the same sources with the same flags is taken, the newest of it.
+    What a wheel has brought is taken, unless CXX brings options of its own. Without a compiler, what any other one has
+    made of the same sources with the same flags is taken, the newest of it.
 
     Raises:
         ConfigError: the compiler does not run.
     """
-    compiler = _compiler()
-    name = _file_name(isa, "*" if compiler is None else _version(compiler))
+    any_version = toolchain.file_name(isa, "*")
+    for shipped in toolchain.SHIPPED.glob(any_version):
+        return shipped
+    compiler = toolchain.find_compiler()
+    name = any_version if compiler is None else toolchain.file_name(isa, toolchain.version_of(compiler))
     found = [path for directory in _directories() for path in directory.glob(name)]
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
@@ -115,11 +92,11 @@ def compile_library(isa: InstructionSet) -> Path:
         ConfigError: there is no compiler, or it fails.
         OSError: there is nowhere to write.
     """
-    compiler = _compiler()
+    compiler = toolchain.find_compiler()
     if compiler is None:
-        raise ConfigError(_no_compiler())
+        raise ConfigError(toolchain.no_compiler())
     directory = _writable_directory()
-    target = directory / _file_name(isa, _version(compiler))
+    target = directory / toolchain.file_name(isa, toolchain.version_of(compiler))
     # Always the same name, so that the next compiler writes over what a killed one has left.
     partial = directory / "native.part"
     with (directory / "native.lock").open("w") as lock:
@@ -128,15 +105,7 @@ def compile_library(isa: InstructionSet) -> Path:
             return target
         try:
             # The compiler holds the lock, too: it may outlive this process.
-            _output(_command(compiler, isa, partial), pass_fds=(lock.fileno(),))
-        except ConfigError as error:
-            if isa.architecture in (None, architecture()):
-                raise
-            raise ConfigError(
-                f"{isa.name} is for {isa.architecture} processors, and {compiler[0]} does not compile for them; name a "
-                "compiler that does in CXX."
-            ) from error
-        else:
+            toolchain.compile_to(partial, compiler, isa, pass_fds=(lock.fileno(),))
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
@@ -153,11 +122,12 @@ def forget_loaded() -> None:
 def _load(isa: InstructionSet) -> Library | None:
     try:
         path = find_library(isa)
-        if path is None and _compiler() is None:
+        if path is None and toolchain.find_compiler() is None:
             return None
         if path is None:
             with phase(f"Compiling the native pass for this processor ({isa.name}), once; about a minute", rare=True):
                 path = compile_library(isa)
+        _offer_openmp()
         library = Library(ctypes.CDLL(str(path)), isa, path.name)
     except (OSError, ConfigError) as error:
         _warn(f"native {isa.name} path not available; using the next one, or PyTorch: {error}")
@@ -165,66 +135,18 @@ def _load(isa: InstructionSet) -> Library | None:
     return library if library.enable() else None
 
 
+def _offer_openmp() -> None:
+    """Make an OpenMP runtime visible to libraries, which are linked to none. PyTorch does so with its own, unless it
+    was built without one; then the system's is used."""
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):
+        with suppress(OSError):  # the library that needs it says what is missing
+            ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+
+
 @cache
 def _warn(sentence: str) -> None:
     """Say it once."""
     logger.warning("%s", sentence)
-
-
-def _compiler_words() -> list[str]:
-    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
-
-
-def _compiler() -> list[str] | None:
-    """The command that compiles, as CXX names it; None where there is none."""
-    words = _compiler_words()
-    return None if shutil.which(words[0]) is None else words
-
-
-def _command(compiler: Sequence[str], isa: InstructionSet, target: Path) -> list[str]:
-    gnu = () if "clang" in _output([*compiler, "--version"]) else _GNU_FLAGS
-    flags = (*CODE_FLAGS, *_LIBRARY_FLAGS, *_OPENMP_FLAGS, *gnu, *isa.compiler_flags())
-    # Options that CXX brings have the last word.
-    first = next((i for i, word in enumerate(compiler) if word.startswith("-")), len(compiler))
-    return [*compiler[:first], *flags, *compiler[first:], str(SOURCES / "api.cpp"), "-o", str(target)]
-
-
-def _no_compiler() -> str:
-    return (
-        f"there is no C++ compiler {_compiler_words()[0]!r} for the native pass, which is several times faster; "
-        "install one, or name it in CXX."
-    )
-
-
-def _version(compiler: Sequence[str]) -> str:
-    """Stands for a compiler in the names of what it has made."""
-    return hashlib.sha256(_output([*compiler, "--version"]).encode()).hexdigest()[:12]
-
-
-def _output(command: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
-    """What a compiler says.
-
-    Raises:
-        ConfigError: it fails.
-    """
-    try:
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, errors="replace", pass_fds=pass_fds
-        ).stdout
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.strip()[-500:]
-        raise ConfigError(f"the compiler {command[0]} fails: {said or f'status {error.returncode}'}") from error
-
-
-def _file_name(isa: InstructionSet, version: str) -> str:
-    """The key of a library: whatever its behaviour depends on, the compiler's version last."""
-    options = [word for word in _compiler_words()[1:] if word.startswith("-")]
-    key = hashlib.sha256()
-    for part in (*options, *CODE_FLAGS, *_LIBRARY_FLAGS, *isa.compiler_flags(), sys.platform, architecture()):
-        key.update(part.encode() + b"\0")
-    for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
-        key.update(source.relative_to(SOURCES).as_posix().encode() + b"\0" + source.read_bytes())
-    return f"native-{isa.name}-{key.hexdigest()[:24]}-{version}.so"
 
 
 def cache_directory() -> Path:

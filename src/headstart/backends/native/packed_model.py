@@ -97,7 +97,7 @@ class PackedModel:
     def _require_room(self, weights: DecoderWeights) -> None:
         config = self._config
         planned = np.zeros(3, np.int64)
-        self._library.plan(ctypes.byref(self._shape), address(self._bits), address(planned))
+        self._library.packed_bytes(ctypes.byref(self._shape), address(self._bits), address(planned))
         matrices, head, screen = (int(each) for each in planned)
         table = _table_bytes(weights.table, self._shape.precision == library_number("fp32"))
         if weights.positions is not None:

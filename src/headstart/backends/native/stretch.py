@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.backends.native import library as c
-from headstart.backends.native.growth import NativeHeadPart
+from headstart.backends.native.growth import NativeHeadGrower
 from headstart.backends.native.packing import RopeTables, address
 from headstart.backends.native.storage import NativeStorage
 from headstart.backends.native.suffix_text import NativeSuffixText
 from headstart.passes import IntArray, KVStorage
 from headstart.stretch import (
-    CutPlan,
+    CutRule,
     Guesser,
     GuesserFault,
     Judgement,
     RoundRecord,
     Sampling,
     SpanRecord,
+    StretchDrafting,
     StretchLimits,
-    StretchPart,
 )
 
 
@@ -57,15 +57,15 @@ class NativeStretches:
         cached: Sequence[int],
         roots: Sequence[int],
         limits: Sequence[StretchLimits],
-        part: StretchPart,
+        drafting: StretchDrafting,
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
         if not isinstance(storage, NativeStorage) or storage.model != self._model:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         self._ropes.reach(max(map(_end, cached, limits)))
         block_tables = np.ascontiguousarray(block_tables, np.int32)
-        taps = np.array(_taps(part.guessers), np.int32)
-        sequences, nodes = len(roots), max(1, *[each.nodes for each in limits])
+        taps = np.array(_taps(drafting.guessers), np.int32)
+        sequences, nodes = len(roots), max(1, *[each.budget.nodes for each in limits])
         most_rounds = min([each.rounds for each in limits])
         trees = np.empty((4, most_rounds, sequences, nodes), np.int32)
         rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
@@ -77,10 +77,10 @@ class NativeStretches:
             sampling = limits[place].sampling
             if sampling is not None:
                 to.sampling = ctypes.pointer(_sampling(sampling))
-            for slot, guesser in zip(to.guessers, part.guessers[place] if part.guessers else (), strict=False):
+            for slot, guesser in zip(to.guessers, drafting.guessers[place] if drafting.guessers else (), strict=False):
                 if guesser is not None:
                     entered.append((slot, self._enter(slot, guesser, limits[place])))
-        plan, table = (None, None) if part.plan is None else _plan(part.plan)
+        rule, table = (None, None) if drafting.cut_rule is None else _cut_rule(drafting.cut_rule)
         first, size = address(trees), trees.strides[0]
         stretch = c.Stretch(
             sequences=sequences,
@@ -92,7 +92,7 @@ class NativeStretches:
             most_seconds=min([each.seconds for each in limits]),
             taps=len(taps),
             tap_layers=address(taps),
-            plan=None if plan is None else ctypes.pointer(plan),
+            cut_rule=None if rule is None else ctypes.pointer(rule),
             round=rounds,
             span=spans,
             nodes=nodes,
@@ -118,19 +118,19 @@ class NativeStretches:
 
     def _enter(self, to: c.Guesser, guesser: Guesser, limits: StretchLimits) -> _Entered:
         """Tell the library of a guesser."""
-        part = guesser.part
-        if isinstance(part, NativeSuffixText):
-            to.suffix = ctypes.pointer(part.part)
-        elif isinstance(part, NativeHeadPart):
-            to.head = ctypes.pointer(part.part)
+        compiled = guesser.compiled
+        if isinstance(compiled, NativeSuffixText):
+            to.suffix = ctypes.pointer(compiled.compiled)
+        elif isinstance(compiled, NativeHeadGrower):
+            to.head = ctypes.pointer(compiled.compiled)
         else:
-            raise GuesserFault(f"a {type(part).__name__} is no guesser of this backend")
-        if part.isa != self._library.isa:
-            raise GuesserFault(f"a guesser is computed with {part.isa}, the model with {self._library.isa}")
+            raise GuesserFault(f"a {type(compiled).__name__} is no guesser of this backend")
+        if compiled.isa != self._library.isa:
+            raise GuesserFault(f"a guesser is computed with {compiled.isa}, the model with {self._library.isa}")
         entered = _Entered(
             guesser,
             np.array(guesser.rates, np.float64),
-            np.empty(limits.rounds * max(limits.nodes, 1), np.int32),
+            np.empty(limits.rounds * max(limits.budget.nodes, 1), np.int32),
         )
         to.rates, to.judgements, to.room = address(entered.rates), address(entered.judgements), len(entered.judgements)
         return entered
@@ -143,7 +143,7 @@ def _end(cached: int, limits: StretchLimits) -> int:
 
 def _stretched(cached: int, root: int, limits: StretchLimits) -> c.Stretched:
     """A sequence for the library, but its end tokens and guessers."""
-    return c.Stretched(cached, root, limits.room, limits.nodes, limits.depth, limits.tokens)
+    return c.Stretched(cached, root, limits.room, limits.budget.nodes, limits.budget.depth, limits.tokens)
 
 
 def _sampling(sampling: Sampling) -> c.Sampling:
@@ -164,10 +164,10 @@ def _taps(guessers: Sequence[Sequence[Guesser | None]]) -> tuple[int, ...]:
     return next(iter(followed))[1] if followed else ()
 
 
-def _plan(plan: CutPlan) -> tuple[c.Plan, tuple[IntArray, NDArray[np.float64]]]:
+def _cut_rule(rule: CutRule) -> tuple[c.CutRule, tuple[IntArray, NDArray[np.float64]]]:
     """For the library, and the tables that it points to."""
-    merits, seconds = np.array(plan.merits, np.int32), np.array(plan.pass_seconds, np.float64)
-    return c.Plan(address(merits), len(seconds), address(seconds), plan.other_seconds), (merits, seconds)
+    merits, seconds = np.array(rule.merits, np.int32), np.array(rule.pass_seconds, np.float64)
+    return c.CutRule(address(merits), len(seconds), address(seconds), rule.other_seconds), (merits, seconds)
 
 
 def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[list[int]]]) -> RoundRecord:

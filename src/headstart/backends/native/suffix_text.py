@@ -51,17 +51,17 @@ class NativeSuffixText:
             raise ConfigError(_NO_MEMORY)
         weakref.finalize(self, library.text_destroy, handle)
         self.isa = library.isa
-        self.part = Suffix(handle, factor, offset, min_probability, nodes, max_depth)
-        """Its part in a stretch."""
+        self.compiled = Suffix(handle, factor, offset, min_probability, nodes, max_depth)
+        """For the library."""
 
     @property
     def learnt(self) -> int:
         """Tokens of the last stretch that it has appended."""
-        return int(self.part.learnt)
+        return int(self.compiled.learnt)
 
     def start_text(self) -> None:
         """What follows is a text of its own: no substring spans the border."""
-        self._library.text_start(self.part.text)
+        self._library.text_start(self.compiled.text)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Append tokens.
@@ -70,7 +70,7 @@ class NativeSuffixText:
             ConfigError: memory is short; the text is of no use then.
         """
         ids = np.array(tokens, np.int32)
-        if self._library.text_extend(self.part.text, address(ids), len(ids)):
+        if self._library.text_extend(self.compiled.text, address(ids), len(ids)):
             raise ConfigError(_NO_MEMORY)
 
     def guess(self, nodes: int, depth: int) -> tuple[IntArray, IntArray, IntArray]:
@@ -81,7 +81,9 @@ class NativeSuffixText:
         """
         table = np.empty((3, max(nodes, 1)), np.int32)
         first, size = address(table), table.strides[0]
-        found = self._library.text_guess(ctypes.byref(self.part), nodes, depth, first, first + size, first + 2 * size)
+        found = self._library.text_guess(
+            ctypes.byref(self.compiled), nodes, depth, first, first + size, first + 2 * size
+        )
         if found < 0:
             raise ConfigError(_NO_MEMORY)
         tokens, parents, grades = table[:, :found]

@@ -1,13 +1,13 @@
 """Attention of ragged rows over a paged cache.
 
 A pass's rows belong to sequences of different lengths and row counts. Which keys each row reads is the same in
-every layer, so gather indices and masks are made once a pass (``AttentionPlan``); a layer then only gathers and
+every layer, so gather indices and masks are made once a pass (``AttentionLayout``); a layer then only gathers and
 multiplies. Sequences are grouped so that padding, which exists in here alone, stays small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.config import Alibi, Sight
-from headstart.passes import PassBatch
+from headstart.passes import IntArray, PassBatch
 
 Indices = NDArray[np.int64]
 
 FOLDED_ROWS = 64
 """Up to this many rows, the query heads that share a key-value head become rows of one product."""
+MEMORY: Sight = (-1, None)
+"""Stands for a window: the sequence's encoder memory, all of which every row sees."""
 _SHORT_CONTEXT = 256
 """Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
 
@@ -37,6 +39,8 @@ class KeyView:
     mask: Tensor | None
     """[sequence, 1, row, key] added to the scores (0 or -inf); with ALiBi for each head. None where every row sees
     every key just as it is."""
+    distances: Tensor | None = None
+    """[sequence, row, key] int64: how far before the row the key stands, where asked for; of no use where unseen."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,15 @@ class RowGroup:
     """[sequence * row] rows of the pass; None where they are all of the pass's rows in order."""
     folded: bool
     views: dict[Sight, KeyView]
-    """How far layers see -> the keys of those that see so far."""
+    """How far layers see, or ``MEMORY`` -> the keys of those that see so far."""
 
 
-class AttentionPlan:
+class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
     ``sights``: how far the model's layers see.
     ``heads_per_kv``: query heads that share a key-value head. ``alibi``: what distance takes off the scores.
+    ``with_distances``: views of windows tell how far apart rows and keys stand.
     """
 
     def __init__(
@@ -69,9 +74,11 @@ class AttentionPlan:
         dtype: torch.dtype,
         device: torch.device,
         alibi: Alibi | None = None,
+        with_distances: bool = False,
     ) -> None:
         self._batch = batch
         self._alibi = alibi
+        self._with_distances = with_distances
         self._block_size = block_size
         self._heads_per_kv = heads_per_kv
         self._dtype = dtype
@@ -118,6 +125,8 @@ class AttentionPlan:
         ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
         folded = num_rows <= FOLDED_ROWS
         views = {sight: self._view(members, rows, ancestors, sight, folded) for sight in sights}
+        if self._batch.memory_lengths is not None:
+            views[MEMORY] = self._memory_view(members, num_rows, folded)
         in_order = rows.size == self._batch.num_rows and bool((rows.ravel() == np.arange(rows.size)).all())
         index = None if in_order else self._index(rows.ravel())
         return RowGroup(len(members), num_rows, index, folded, views), rows.ravel(), real.ravel()
@@ -149,23 +158,36 @@ class AttentionPlan:
             of_row = np.take_along_axis(ancestors, row_in_sequence[:, :, None], axis=1)
             visible = np.take_along_axis(of_row, new_key[:, None, :], axis=2) & (keys < totals)[:, None, :]
             visible |= (keys < cached)[:, None, :]
-        bias = None
-        if window is not None or chunk is not None or self._alibi is not None:
+        bias = distances = None
+        if window is not None or chunk is not None or self._alibi is not None or self._with_distances:
             new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
             new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
             key_position = np.where(keys < cached, keys, new_position)
             row_position = self._batch.positions[rows]
+            distances = row_position[:, :, None] - key_position[:, None, :]
             if window is not None:
-                visible &= row_position[:, :, None] - key_position[:, None, :] < window
+                visible &= distances < window
             if chunk is not None:
                 visible &= row_position[:, :, None] // chunk == key_position[:, None, :] // chunk
             if self._alibi is not None:
                 bias = _alibi_bias(self._alibi, row_position, key_position)
-        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias))
+        told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
+        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias), told)
 
-    def _physical(self, sequence: Indices, logical: Indices) -> Indices:
-        """Physical slots of logical ones."""
-        block = self._batch.block_tables[sequence, logical // self._block_size].astype(np.int64)
+    def _memory_view(self, members: Indices, num_rows: int, folded: bool) -> KeyView:
+        tables, lengths = self._batch.memory_tables, self._batch.memory_lengths
+        assert tables is not None
+        assert lengths is not None
+        totals = lengths[members].astype(np.int64)[:, None]
+        keys = np.arange(int(totals.max()))
+        slots = self._physical(members[:, None], np.minimum(keys, totals - 1), tables).ravel()
+        visible = np.broadcast_to((keys < totals)[:, None], (len(members), num_rows, len(keys)))
+        return KeyView(self._slots(slots, len(members)), len(keys), self._mask(visible, folded))
+
+    def _physical(self, sequence: Indices, logical: Indices, tables: IntArray | None = None) -> Indices:
+        """Physical slots of logical ones; ``tables``: others than those of the sequences' own tokens."""
+        tables = self._batch.block_tables if tables is None else tables
+        block = tables[sequence, logical // self._block_size].astype(np.int64)
         return block * self._block_size + logical % self._block_size
 
     def _slots(self, slots: Indices, num_sequences: int) -> Tensor | slice:
@@ -173,7 +195,7 @@ class AttentionPlan:
             return slice(int(slots[0]), int(slots[-1]) + 1)
         return self._index(slots)
 
-    def _mask(self, visible: NDArray[np.bool_], folded: bool, bias: Tensor | None) -> Tensor | None:
+    def _mask(self, visible: NDArray[np.bool_], folded: bool, bias: Tensor | None = None) -> Tensor | None:
         if bias is not None:
             bias = bias.masked_fill_(torch.from_numpy(~visible[:, None]), -torch.inf)
             if folded:
@@ -225,10 +247,11 @@ def _alibi_bias(alibi: Alibi, rows: NDArray[np.int32], keys: NDArray[np.int64]) 
 def attend(
     queries: Tensor,
     cache: Tensor,
-    plan: AttentionPlan,
+    layout: AttentionLayout,
     sight: Sight,
     scale: float,
     softcap: float | None = None,
+    masks: Sequence[Tensor] | None = None,
     sinks: Tensor | None = None,
     value_dim: int | None = None,
 ) -> Tensor:
@@ -236,12 +259,17 @@ def attend(
 
     ``queries``: [row, head, head_dim], rotated. ``cache``: [slot, 2, kv_head, head_dim], keys and values of this
     layer, the pass's own already written; [slot, 1, ...] where the first ``value_dim`` of a key are its value.
-    ``softcap``: scores become softcap * tanh(score / softcap) before the mask (Gemma 2, section 2). ``sinks``: float32
-    [head] a score of every head that no key has.
+    ``softcap``: scores become softcap * tanh(score / softcap) before the mask (Gemma 2, section 2). ``masks``: [group]
+    in place of the views', with biases [sequence, head, row, key]; every query head has a key-value head of its own
+    then. ``sinks``: float32 [head] a score of every head that no key has.
     """
-    outputs = [_attend_group(queries, cache, group, sight, scale, softcap, sinks, value_dim) for group in plan.groups]
+    given = [group.views[sight].mask for group in layout.groups] if masks is None else masks
+    outputs = [
+        _attend_group(queries, cache, group, sight, scale, softcap, mask, sinks, value_dim)
+        for group, mask in zip(layout.groups, given, strict=True)
+    ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return joined if plan.output_rows is None else joined.index_select(0, plan.output_rows)
+    return joined if layout.output_rows is None else joined.index_select(0, layout.output_rows)
 
 
 def _attend_group(
@@ -251,6 +279,7 @@ def _attend_group(
     sight: Sight,
     scale: float,
     softcap: float | None,
+    mask: Tensor | None,
     sinks: Tensor | None,
     value_dim: int | None,
 ) -> Tensor:
@@ -272,14 +301,14 @@ def _attend_group(
         grid = queries.view(sequences, rows, heads, head_dim).transpose(1, 2)
     if softcap is None and sinks is None:
         output = F.scaled_dot_product_attention(
-            grid, keys, values, view.mask, scale=scale, enable_gqa=not group.folded and shared > 1
+            grid, keys, values, mask, scale=scale, enable_gqa=not group.folded and shared > 1
         )
     else:
         if sinks is not None:
             of_rows = sinks.view(kv_heads, 1, shared).expand(-1, rows, -1)
             of_rows = of_rows.reshape(kv_heads, -1) if group.folded else of_rows.transpose(1, 2).reshape(heads, -1)
             sinks = of_rows[..., None]
-        output = _scored_attention(grid, keys, values, view.mask, scale, softcap, sinks)
+        output = _scored_attention(grid, keys, values, mask, scale, softcap, sinks)
     if group.folded:
         output = output.view(sequences, kv_heads, rows, shared, -1)
     return output.transpose(1, 2).reshape(sequences * rows, -1)

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backend import BackendKit
-from headstart.backends.torch.attention import AttentionPlan
+from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
-from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
+from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
 
-_NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
+NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
@@ -38,13 +38,8 @@ class TorchStorage:
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
-        sources, targets = np.asarray(source, dtype=np.int64), np.asarray(target, dtype=np.int64)
-        # Together, every source is read before any target is written: the same, unless an earlier target is a later
-        # source.
-        chained = bool(np.triu(targets[:, None] == sources[None, :], 1).any())
-        step = 1 if chained else max(len(sources), 1)
-        for first in range(0, len(sources), step):
-            self._copy(sources[first : first + step], targets[first : first + step])
+        for sources, targets in safe_steps(source, target):
+            self._copy(sources, targets)
 
     def copy_blocks(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole blocks pairwise."""
@@ -69,6 +64,7 @@ class TorchBackend:
 
     exact_rows = False
     finds_best = False
+    opens_layers = True
 
     def __init__(
         self,
@@ -83,7 +79,7 @@ class TorchBackend:
         self.dtype = dtype
         self.device = torch.device(device)
         self.kit: BackendKit = kit or TorchKit(self.device)
-        self.name = _NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
+        self.name = NAMES.get(dtype, f"torch-{dtype}".replace("torch.", ""))
         with torch.inference_mode():
             self.decoder = Decoder(config, weights, dtype, self.device)
 
@@ -113,7 +109,7 @@ class TorchBackend:
         layers = decoder.layers[:depth]
         sights = {layer.sight for layer in layers}
         _, kv_heads, _ = cache_row(config)
-        plan = AttentionPlan(
+        layout = AttentionLayout(
             batch,
             storage.block_size,
             sights,
@@ -123,7 +119,7 @@ class TorchBackend:
             config.alibi,
         )
         positions = self._tensor(batch.positions)
-        shared = decoder.at(positions, plan)
+        shared = decoder.at(positions, layout)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(layers):

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import AttentionPlan
+from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.channels import channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
@@ -94,7 +94,7 @@ class Decoder:
             hidden = hidden + F.embedding(positions, self.positions)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
 
-    def at(self, positions: Tensor, plan: AttentionPlan) -> MixerPass:
+    def at(self, positions: Tensor, layout: AttentionLayout) -> MixerPass:
         """What the mixers need to know of rows at ``positions`` [row]."""
         rotations = [
             Rotation(positions, frequencies, self.dtype, amplitude(rope))
@@ -105,7 +105,7 @@ class Decoder:
             counted = positions if grown.everywhere else positions + 1
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
-        return MixerPass(plan, rotations, growth)
+        return MixerPass(layout, rotations, growth)
 
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""

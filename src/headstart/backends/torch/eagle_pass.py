@@ -14,10 +14,10 @@ from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.parallel_pass import best_tokens
-from headstart.heads.context_vocabulary import ContextTokens, ContextVocabulary
 from headstart.heads.eagle import EagleConfig, EagleHead, EagleLayer
 from headstart.heads.head_pass import DraftCache, DraftRows
 from headstart.heads.tables import TargetTables
+from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.layer import Operation, run_head_layers
 from headstart.layers.rotary import RotaryTable
 from headstart.models.weights import LinearWeights
@@ -117,7 +117,7 @@ class EaglePass:
     def nbytes(self) -> int:
         """Of its matrices and its copy of the embedding."""
         ends = (self._fc, self._head, self._embedding)
-        return sum(layer.nbytes for layer in self._layers) + sum(part.nbytes for part in ends)
+        return sum(layer.nbytes for layer in self._layers) + sum(group.nbytes for group in ends)
 
     @property
     def row_bytes(self) -> int:
@@ -128,23 +128,23 @@ class EaglePass:
     def new_cache(self) -> TorchDraftCache:
         return TorchDraftCache(self.config, self.dtype, self.device)
 
-    def read(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
-        output = self._run(tokens, self._fuse(features), parts)
-        last = torch.tensor([part.count for part in parts]).cumsum(0) - 1
+        output = self._run(tokens, self._fuse(features), groups)
+        last = torch.tensor([group.count for group in groups]).cumsum(0) - 1
         return self._say(output[last.to(self.device)])
 
-    def step(self, tokens: IntArray, states: Tensor, parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def step(self, tokens: IntArray, states: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
-        return self._say(self._run(tokens, states, parts))
+        return self._say(self._run(tokens, states, groups))
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
         return best_tokens(logits, ranks)
 
-    def context(self, vocabulary: ContextVocabulary, most: int) -> ContextTokens:
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
         """See ``HeadPass``."""
-        return ContextTokens(vocabulary, most)
+        return TextTokens(vocabulary, most)
 
     def growth(self, width: int, ids: IntArray) -> None:
         """Step by step."""
@@ -159,15 +159,15 @@ class EaglePass:
         if config.norm_before_fc:
             features = self._norm("input_norm", features)
         if config.fc_norm:
-            parts = features.chunk(len(config.taps), dim=-1)
-            features = torch.cat([self._norm(f"fc_norm.{i}", part) for i, part in enumerate(parts)], dim=-1)
+            groups = features.chunk(len(config.taps), dim=-1)
+            features = torch.cat([self._norm(f"fc_norm.{i}", group) for i, group in enumerate(groups)], dim=-1)
         return self._fc(features.to(self.dtype))
 
     @torch.inference_mode()
-    def _run(self, tokens: IntArray, features: Tensor, parts: Sequence[DraftRows]) -> Tensor:
+    def _run(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> Tensor:
         """The last layer's output [row, hidden] for rows with features [row, hidden], fused or fed back."""
         config = self.config
-        positions = torch.tensor([position for part in parts for position in part.positions], device=self.device)
+        positions = torch.tensor([position for group in groups for position in group.positions], device=self.device)
         embeddings = F.embedding(torch.from_numpy(tokens).long().to(self.device), self._embedding)
         if config.variant == "eagle3":
             normed = self._norm("layers.0.hidden_norm", features)
@@ -176,15 +176,15 @@ class EaglePass:
         else:
             x = residual = self._fc(torch.cat((embeddings, features), dim=-1))
         turning = config.num_heads + config.num_kv_heads
-        reach = max(part.positions[-1] for part in parts) + 1
+        reach = max(group.positions[-1] for group in groups) + 1
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
             rotated = self._rotary.rotate(heads[:, :turning].float(), positions, reach).to(self.dtype)
-            return self._attend(index, rotated, heads[:, turning:], parts)
+            return self._attend(index, rotated, heads[:, turning:], groups)
 
         output = run_head_layers(self._layers, config.head_dim, x, residual, attend_heads)
-        for part in parts:
-            part.cache.rows += part.count
+        for group in groups:
+            group.cache.rows += group.count
         return output
 
     @torch.inference_mode()
@@ -200,32 +200,32 @@ class EaglePass:
         weight = self._norms[name + ".weight"]
         return F.rms_norm(x.float(), weight.shape, weight, self.config.norm_eps).to(self.dtype)
 
-    def _attend(self, layer: int, rotated: Tensor, values: Tensor, parts: Sequence[DraftRows]) -> Tensor:
+    def _attend(self, layer: int, rotated: Tensor, values: Tensor, groups: Sequence[DraftRows]) -> Tensor:
         config = self.config
         queries, keys = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
         shared = config.num_heads // config.num_kv_heads
         outputs, first = [], 0
-        for part in parts:
-            rows = slice(first, first + part.count)
-            first += part.count
-            assert isinstance(part.cache, TorchDraftCache)
-            all_keys, all_values = part.cache.write(layer, keys[rows], values[rows])
+        for group in groups:
+            rows = slice(first, first + group.count)
+            first += group.count
+            assert isinstance(group.cache, TorchDraftCache)
+            all_keys, all_values = group.cache.write(layer, keys[rows], values[rows])
             # The heads that share a key-value head stand side by side as rows of one product.
-            grid = queries[rows].view(part.count, config.num_kv_heads, shared, -1).permute(1, 2, 0, 3)
-            grid = grid.reshape(1, config.num_kv_heads, shared * part.count, config.head_dim)
+            grid = queries[rows].view(group.count, config.num_kv_heads, shared, -1).permute(1, 2, 0, 3)
+            grid = grid.reshape(1, config.num_kv_heads, shared * group.count, config.head_dim)
             mask = None
-            if part.count > 1 or part.paths is not None:
-                mask = _mask(part, all_keys.shape[1]).repeat(shared, 1).to(self.device)
+            if group.count > 1 or group.paths is not None:
+                mask = _mask(group, all_keys.shape[1]).repeat(shared, 1).to(self.device)
             mixed = F.scaled_dot_product_attention(grid, all_keys[None], all_values[None], mask)
-            mixed = mixed.view(config.num_kv_heads, shared, part.count, -1).permute(2, 0, 1, 3)
-            outputs.append(mixed.reshape(part.count, -1))
+            mixed = mixed.view(config.num_kv_heads, shared, group.count, -1).permute(2, 0, 1, 3)
+            outputs.append(mixed.reshape(group.count, -1))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def _mask(part: DraftRows, keys: int) -> Tensor:
+def _mask(group: DraftRows, keys: int) -> Tensor:
     """bool [row, key]."""
-    mask = torch.ones(part.count, keys, dtype=torch.bool)
-    if part.paths is None:
-        return mask.tril_(keys - part.count)
-    mask[:, part.true_rows :] = False
-    return mask.scatter_(1, torch.from_numpy(part.paths).long() + part.true_rows, True)
+    mask = torch.ones(group.count, keys, dtype=torch.bool)
+    if group.paths is None:
+        return mask.tril_(keys - group.count)
+    mask[:, group.true_rows :] = False
+    return mask.scatter_(1, torch.from_numpy(group.paths).long() + group.true_rows, True)

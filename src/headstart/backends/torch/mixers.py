@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headstart.backends.torch.attention import AttentionPlan, attend
+from headstart.backends.torch.attention import AttentionLayout, attend
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.layers.latent import run_latent
@@ -24,7 +24,7 @@ from headstart.models.weights import AttentionWeights, LatentWeights
 class MixerPass:
     """What the mixers of one pass share."""
 
-    plan: AttentionPlan
+    layout: AttentionLayout
     rotations: Sequence[Rotation]
     """Of the rows, for each of the model's ropes."""
     growth: Tensor | None
@@ -90,7 +90,7 @@ class SelfAttention:
         return run_attention(self, self.config.head_dim, x, partial(self._attend, cache=cache, shared=shared))
 
     def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
-        config, plan = self.config, shared.plan
+        config, layout = self.config, shared.layout
         turned = heads[:, : config.num_heads + config.num_kv_heads]
         norm = self.head_norm
         if norm is not None and not norm.norms.rotated:
@@ -101,12 +101,14 @@ class SelfAttention:
             shared.rotations[self.layer.rope].apply_(turned)
         if norm is not None and norm.norms.rotated:
             norm.apply_(turned)
-        cache.index_copy_(0, plan.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
+        cache.index_copy_(0, layout.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
         queries = heads[:, : config.num_heads]
         grown = config.query_growth
         if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):
             queries = queries * shared.growth
-        return attend(queries, cache, plan, self.layer.sight, config.scale, config.attention_softcap, self.sinks)
+        return attend(
+            queries, cache, layout, self.layer.sight, config.scale, config.attention_softcap, sinks=self.sinks
+        )
 
 
 class LatentAttention:
@@ -145,8 +147,8 @@ class LatentAttention:
             rotation = shared.rotations[self.layer.rope]
             rotation.apply_(queries[..., rank:])
             rotation.apply_(states[:, None, rank:])
-        cache.index_copy_(0, shared.plan.new_slots, states[:, None, None])
+        cache.index_copy_(0, shared.layout.new_slots, states[:, None, None])
         if shared.growth is not None:
             queries = queries * shared.growth
-        seen = attend(queries, cache, shared.plan, self.layer.sight, self.config.scale, value_dim=rank)
+        seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.scale, value_dim=rank)
         return seen.view(len(queries), -1, rank)

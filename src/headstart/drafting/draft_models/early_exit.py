@@ -38,6 +38,10 @@ class EarlyExitDrafter:
 
     def __init__(self, context: DraftContext, options: EarlyExitOptions) -> None:
         runner = context.require_runner()
+        require(
+            runner.backend.opens_layers,
+            "the target is run by transformers' own code, which cannot stop at a layer; use another drafter.",
+        )
         available = runner.backend.config.num_layers
         layers = max(1, round(available / 3)) if options.layers is None else options.layers
         require(layers < available, f"layers is {layers}; the target has {available}, and fewer must draft.")

@@ -107,6 +107,12 @@ def load_draft_model(context: DraftContext, name: str) -> Backend:
             f"draft model {name!r} has another vocabulary than the target ({difference}); "
             "choose a draft model of the target's own family.",
         )
+    target = context.runner
+    require(
+        loaded.backend.config.encoder is None or target is None or target.backend.config.encoder is not None,
+        f"draft model {name!r} has an encoder, which has nothing to read beside a target without one; choose a draft "
+        "model without an encoder.",
+    )
     return loaded.backend
 
 

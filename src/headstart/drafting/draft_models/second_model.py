@@ -11,6 +11,9 @@ from torch import Tensor
 from headstart.drafting.base import SequenceView
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.draft_models.draft_law import fit_vocabulary
+from headstart.models.config import ModelConfig
+from headstart.models.encoder_decoder import EncoderConfig
+from headstart.passes import EncoderInput
 from headstart.runner import ModelRunner, Span, SpanOutput
 
 
@@ -129,13 +132,28 @@ class SecondModel:
     def _unread(self, sequences: Sequence[SequenceView]) -> dict[int, list[int]]:
         """The tokens of each sequence that are not in the cache, its root included; sequences left out as in
         ``catch_up``."""
-        for sequence in sequences:
-            if sequence.id not in self._tokens:
-                self._cache.add(sequence.id)
-                self._tokens[sequence.id] = []
+        known = [sequence for sequence in sequences if self._knows(sequence, sequences)]
+        for sequence in known:
             self.roll_back(sequence)
-        spans = [Span.chain(sequence.id, sequence.tokens[self.cached(sequence.id) :]) for sequence in sequences]
+        spans = [Span.chain(sequence.id, sequence.tokens[self.cached(sequence.id) :]) for sequence in known]
         return {span.sequence_id: span.tokens.tolist() for span in self.fitting(spans)}
+
+    def _knows(self, sequence: SequenceView, others: Sequence[SequenceView]) -> bool:
+        """Whether the sequence is in the cache, if need be from now on: a model with an encoder reads its input then,
+        for which there may be no room."""
+        if sequence.id in self._tokens:
+            return True
+        encoder = self.runner.backend.config.encoder
+        source = None if encoder is None else sequence.source
+        if encoder is not None and (source is None or not _reads(encoder, source, self.runner.backend.config)):
+            return False
+        # What others of this call hold stays: they are about to be read.
+        if not self._free(self._cache.memory_blocks_needed(source), {other.id for other in others}):
+            return False
+        self._cache.add(sequence.id, source=source)
+        self._tokens[sequence.id] = []
+        self.runner.encode(sequence.id)
+        return True
 
     def _read_all(self, unread: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
         """Read these tokens, which fit into the cache, in one or more passes: id -> logits [vocab] after them."""
@@ -173,3 +191,12 @@ class SecondModel:
                 break
             self.forget(sequence_id)
         return blocks <= allocator.num_free
+
+
+def _reads(encoder: EncoderConfig, source: EncoderInput, config: ModelConfig) -> bool:
+    """Whether an encoder knows its input's tokens or features and has a place for each."""
+    if source.positions > encoder.max_positions:
+        return False
+    if source.features is not None:
+        return encoder.mel_bins == len(source.features)
+    return encoder.mel_bins is None and max(source.tokens) < config.vocab_size

@@ -20,7 +20,6 @@ from headstart.cache.paged import PagedCache
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import (
     CONFIDENCE_RATES,
@@ -32,15 +31,16 @@ from headstart.drafting.head_drafters.head_trees import (
     confidence_grades,
     path_bounds,
 )
+from headstart.drafting.head_drafters.noise_ranking import NoiseRanking
 from headstart.drafting.head_drafters.read_prefixes import ReadPrefixes
 from headstart.drafting.head_drafters.reading import Features, Reading
 from headstart.drafting.options import require
 from headstart.drafting.tree_templates import rank_tree
-from headstart.heads.context_vocabulary import context_vocabulary
 from headstart.heads.eagle import EagleConfig, EagleHead
-from headstart.heads.head_pass import DraftRoot, DraftRows, HeadPart, HeadPass
+from headstart.heads.head_pass import DraftRoot, DraftRows, HeadGrower, HeadPass
+from headstart.heads.text_vocabulary import text_vocabulary
 from headstart.passes import IntArray
-from headstart.stretch import Guesser, StretchLimits, StretchPart
+from headstart.stretch import Guesser, StretchDrafting, StretchLimits
 
 _EAGER_ROWS = 64
 """This many unread rows of a sequence are read as they come, which bounds the memory of long prompts; fewer wait until
@@ -62,12 +62,12 @@ class EagleOptions(HeadOptions):
 class DynamicEagleOptions(ConfidenceOptions):
     draft_tokens: int = 8
     """Depth of a draft at most: where the head is sure, levels cost little, and unsure paths end by themselves."""
-    context_tokens: int = 512
+    text_vocabulary: int = 512
     """Tokens of the text that its vocabulary lacks and that it may say all the same, at most; 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.context_tokens >= 0, f"context_tokens is {self.context_tokens}; it must be 0 or more.")
+        require(self.text_vocabulary >= 0, f"text_vocabulary is {self.text_vocabulary}; it must be 0 or more.")
 
 
 def _prefixes_beside(cache: PagedCache, head: HeadPass, config: EagleConfig) -> ReadPrefixes:
@@ -82,7 +82,7 @@ class HeadDrafter(ABC):
 
     variant: str
 
-    def __init__(self, context: DraftContext, options: HeadOptions, context_tokens: int = 0) -> None:
+    def __init__(self, context: DraftContext, options: HeadOptions, most_text_tokens: int = 0) -> None:
         head = open_head(context, options.model, self.variant, EagleHead)
         tables = context.require_tables()()
         self._options = options
@@ -90,8 +90,8 @@ class HeadDrafter(ABC):
         self._kit = context.require_runner().backend.kit
         self._pass = self._kit.head_pass(head, tables, options.precision)
         self._target_ids = self._pass.target_ids.numpy()
-        self._context_tokens = context_tokens
-        self._vocabulary = context_vocabulary(head, tables, context.vocab_size) if context_tokens else None
+        self._most_text_tokens = most_text_tokens
+        self._vocabulary = text_vocabulary(head, tables, context.vocab_size) if most_text_tokens else None
         self._eps = None if head.config.norm_output else head.config.norm_eps
         self._vocab_size = context.vocab_size
         self._readings: dict[int, Reading] = {}
@@ -117,8 +117,8 @@ class HeadDrafter(ABC):
     def begin(self, sequence: SequenceView) -> None:
         self.end(sequence.id)
         vocabulary = self._vocabulary
-        context = None if vocabulary is None else self._pass.context(vocabulary, self._context_tokens)
-        self._readings[sequence.id] = Reading(self._pass.new_cache(), context)
+        text_tokens = None if vocabulary is None else self._pass.text_tokens(vocabulary, self._most_text_tokens)
+        self._readings[sequence.id] = Reading(self._pass.new_cache(), text_tokens)
 
     def end(self, sequence_id: int) -> None:
         reading = self._readings.pop(sequence_id, None)
@@ -158,8 +158,8 @@ class HeadDrafter(ABC):
         """Before these are drafted for."""
         for sequence, reading in drafted:
             reading.rewind()
-            if reading.context is not None:
-                reading.context.read(sequence.tokens)
+            if reading.text_tokens is not None:
+                reading.text_tokens.read(sequence.tokens)
 
     def _keep(self, drafted: Sequence[tuple[SequenceView, Reading]]) -> None:
         """Read what is known, and keep the prefixes that were filled."""
@@ -197,9 +197,9 @@ class HeadDrafter(ABC):
             self._read(rows, parts)
             waiting = [(sequence, reading) for sequence, reading in waiting if reading.num_unread > 1]
 
-    def _read(self, rows: Sequence[tuple[IntArray, Features]], parts: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+    def _read(self, rows: Sequence[tuple[IntArray, Features]], groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         tokens, features = (np.concatenate(column) for column in zip(*rows, strict=True))
-        return self._pass.read(tokens, torch.from_numpy(features), parts)
+        return self._pass.read(tokens, torch.from_numpy(features), groups)
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """What was not read yet, then one step a level, over the beams of all sequences."""
@@ -211,13 +211,13 @@ class HeadDrafter(ABC):
         )
         true_rows = [cache.rows for cache in caches]
         further = self._further_ids(drafted)
-        foresight = self._foresight(drafted, further)
+        ranking = self._noise_ranking(drafted, further)
         trees = self.new_trees(budgets)
         depth = min(self._options.draft_tokens, max(budget.depth for budget in budgets))
         paths = np.zeros((count, 1, 0), dtype=np.int32)
         for level in range(1, depth + 1):
-            logits = self._with_context(states, logits, drafted, further.shape[1])
-            beams = trees.grow(*self._best(foresight.scores(logits, level), further))
+            logits = self._with_text_tokens(states, logits, drafted, further.shape[1])
+            beams = trees.grow(*self._best(ranking.scores(logits, level), further))
             if level == depth or beams is None:
                 break
             width, before = beams.tokens.shape[1], len(states) // count
@@ -235,7 +235,7 @@ class HeadDrafter(ABC):
             cache.truncate(count_true)
         return trees.trees(self._options.tree_nodes, budgets)
 
-    def _with_context(
+    def _with_text_tokens(
         self, states: Tensor, logits: Tensor, drafted: Sequence[tuple[SequenceView, Reading]], further: int
     ) -> Tensor:
         """Logits [sequence, beam, column] of the draft vocabulary, and ``further`` columns for tokens of the texts.
@@ -249,22 +249,25 @@ class HeadDrafter(ABC):
             return logits
         columns = logits.new_full((*logits.shape[:2], further), -torch.inf)
         for own, rows, (_, reading) in zip(columns, states.chunk(len(drafted)), drafted, strict=True):
-            if reading.context is not None:
-                own[:, : len(reading.context)] = reading.context.logits(rows, self._eps)
+            if reading.text_tokens is not None:
+                own[:, : len(reading.text_tokens)] = reading.text_tokens.logits(rows, self._eps)
         return torch.cat((logits, columns), dim=-1)
 
     @staticmethod
     def _further_ids(drafted: Sequence[tuple[SequenceView, Reading]]) -> Ids:
-        """[sequence, column] target ids of the context tokens, 0 where a sequence has fewer than another."""
-        own = [np.empty(0, np.int32) if reading.context is None else reading.context.tokens for _, reading in drafted]
+        """[sequence, column] target ids of the text tokens, 0 where a sequence has fewer than another."""
+        own = [
+            np.empty(0, np.int32) if reading.text_tokens is None else reading.text_tokens.tokens
+            for _, reading in drafted
+        ]
         ids = np.zeros((len(drafted), max(map(len, own))), np.int64)
         for row, tokens in zip(ids, own, strict=True):
             row[: len(tokens)] = tokens
         return ids
 
-    def _foresight(self, drafted: Sequence[tuple[SequenceView, Reading]], further: Ids) -> Foresight:
+    def _noise_ranking(self, drafted: Sequence[tuple[SequenceView, Reading]], further: Ids) -> NoiseRanking:
         sequences = [sequence for sequence, _ in drafted]
-        return Foresight(sequences, self._pass.target_ids, self._vocab_size, torch.from_numpy(further))
+        return NoiseRanking(sequences, self._pass.target_ids, self._vocab_size, torch.from_numpy(further))
 
     def _best(self, scores: Tensor, further: Ids) -> tuple[Scores, Ids]:
         """Log-probabilities and target ids of each row's best tokens [sequence, beam, rank].
@@ -310,7 +313,7 @@ class Eagle2Drafter(HeadDrafter):
     _options: DynamicEagleOptions
 
     def __init__(self, context: DraftContext, options: DynamicEagleOptions) -> None:
-        super().__init__(context, options, options.context_tokens)
+        super().__init__(context, options, options.text_vocabulary)
         ids = np.where(self._target_ids < self._vocab_size, self._target_ids, -1)
         self._growth = self._pass.growth(options.width, ids)
 
@@ -325,31 +328,31 @@ class Eagle2Drafter(HeadDrafter):
         if self._growth is None:
             return super()._grow(drafted, budgets)
         roots = self._roots(drafted, budgets)
-        foresight = self._foresight(drafted, self._further_ids(drafted))
-        bounds = path_bounds(self._options.least_of(budgets, self._kit))
-        grown = self._growth.grow(roots, bounds, foresight.of if foresight.sampled else None)
+        ranking = self._noise_ranking(drafted, self._further_ids(drafted))
+        bounds = path_bounds(self._options.min_probability_of(budgets, self._kit))
+        grown = self._growth.grow(roots, bounds, ranking.of if ranking.sampled else None)
         return [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
-        """See ``Drafter``."""
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """See ``RunsInStretches``."""
         if self._growth is None or not all([self._is_ready(sequence) for sequence in sequences]):
             return None
         drafted = [(sequence, self._readings[sequence.id]) for sequence in sequences]
         self._prepare(drafted)
-        budgets = [DraftBudget(each.nodes, each.depth, least=each.least) for each in limits]
-        parts = self._growth.parts(
+        budgets = [each.budget for each in limits]
+        growers = self._growth.growers(
             self._roots(drafted, budgets),
-            path_bounds(self._options.least_of(budgets, self._kit)),
+            path_bounds(self._options.min_probability_of(budgets, self._kit)),
             LOG_CONFIDENCE,
             [each.rows for each in limits],
             [each.guesses for each in limits],
         )
-        return StretchPart(
+        return StretchDrafting(
             [
-                (Guesser(part, partial(self._finish, sequence, reading, part), self._taps),)
-                for (sequence, reading), part in zip(drafted, parts, strict=True)
+                (Guesser(grower, partial(self._finish, sequence, reading, grower), self._taps),)
+                for (sequence, reading), grower in zip(drafted, growers, strict=True)
             ]
         )
 
@@ -364,15 +367,15 @@ class Eagle2Drafter(HeadDrafter):
                 *reading.unread(sequence),
                 min(options.tree_nodes, budget.nodes),
                 min(options.draft_tokens, budget.depth),
-                reading.context,
+                reading.text_tokens,
             )
             for (sequence, reading), budget in zip(drafted, budgets, strict=True)
         ]
 
-    def _finish(self, sequence: SequenceView, reading: Reading, part: HeadPart) -> None:
+    def _finish(self, sequence: SequenceView, reading: Reading, grower: HeadGrower) -> None:
         """A stretch is over, which may have gone further than the sequence."""
         before = reading.end
-        reading.go_on(len(sequence.tokens) - 1, part)
+        reading.go_on(len(sequence.tokens) - 1, grower)
         if reading.num_unread >= _EAGER_ROWS or self._prefixes.wants(reading, before):
             self._keep([(sequence, reading)])
 

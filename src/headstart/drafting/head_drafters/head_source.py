@@ -44,7 +44,7 @@ class HeadOptions:
         check_head(self.model)
 
 
-_LEAST, _LEAST_IN_TILES = 0.1, 0.03
+_MIN_PROBABILITY, _MIN_PROBABILITY_IN_TILES = 0.1, 0.03
 """Probability of a path that is worth its row where rows cost a twentieth of a plain step; and where a matrix unit
 takes sixteen for one."""
 
@@ -63,19 +63,19 @@ class ConfidenceOptions(HeadOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.width >= 1, f"width is {self.width}; it must be 1 or more.")
-        least = self.min_probability
-        require(least is None or 0 <= least < 1, f"min_probability is {least}; it must lie in [0, 1), 0 keeps all.")
+        lowest = self.min_probability
+        require(lowest is None or 0 <= lowest < 1, f"min_probability is {lowest}; it must lie in [0, 1), 0 keeps all.")
 
-    def least_of(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> float:
+    def min_probability_of(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> float:
         """The least probability of a path in a round with these budgets; ``kit``: the target's."""
         if self.min_probability is not None:
             return self.min_probability
-        alone = _LEAST_IN_TILES if kit.has_cheap_rows else _LEAST
-        return min([budget.least for budget in budgets if budget.least is not None], default=alone)
+        alone = _MIN_PROBABILITY_IN_TILES if kit.has_cheap_rows else _MIN_PROBABILITY
+        return min([each.min_probability for each in budgets if each.min_probability is not None], default=alone)
 
     def new_trees(self, budgets: Sequence[DraftBudget], kit: BackendKit) -> ConfidenceTrees:
         """Trees that have not grown yet, one for each budget."""
-        return ConfidenceTrees(len(budgets), self.width, self.least_of(budgets, kit))
+        return ConfidenceTrees(len(budgets), self.width, self.min_probability_of(budgets, kit))
 
 
 def check_head(model: str | None) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget
 from headstart.drafting.tree_templates import TreeTemplate
+from headstart.heads.head_pass import PathBounds
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -33,15 +34,15 @@ CONFIDENCE_RATES = tuple((low + high) / 2 for low, high in pairwise(_BOUNDS)) * 
 """[grade] how often guesses of a class hold if the head is as sure as it should be."""
 
 
-def path_bounds(min_probability: float) -> tuple[float, float]:
-    """The log-probability that a path must have at least, and the one that it must have to be gone on from.
+def path_bounds(min_probability: float) -> PathBounds:
+    """How likely a path must be.
 
-    What is impossible has less, whatever is asked for. Just above the first bound hardly any child would pass, and
-    looking for one takes a step: the second is two thirds of the way up, so that a path of two guesses that are alike
-    may have a third one like them.
+    What is impossible has less, whatever is asked for. Just above the bound of paths hardly any child would pass, and
+    looking for one takes a step: that of parents is two thirds of the way up, so that a path of two guesses that are
+    alike may have a third one like them.
     """
-    least = math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
-    return least, least * 2 / 3
+    min_log_prob = math.log(min_probability) if min_probability > 0 else float(_IMPOSSIBLE) / 2
+    return PathBounds(min_log_prob, min_log_prob * 2 / 3)
 
 
 def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:

@@ -15,9 +15,9 @@ from torch import Tensor
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_drafters.foresight import Foresight
 from headstart.drafting.head_drafters.head_source import HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import HeadTrees
+from headstart.drafting.head_drafters.noise_ranking import NoiseRanking
 from headstart.heads.parallel import ParallelHeads, ParallelKind
 from headstart.passes import FINAL_TAP
 
@@ -94,9 +94,9 @@ class ParallelHeadsDrafter:
         slots = min(self._slots, self._options.draft_tokens)
         roots = torch.tensor([sequence.tokens[-1] for sequence in sequences])
         logits = self._pass.logits(states, roots)[:, :slots]
-        foresight = Foresight(sequences, self._pass.target_ids, self._vocab_size)
-        if foresight.sampled:
-            logits = torch.cat([foresight.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
+        ranking = NoiseRanking(sequences, self._pass.target_ids, self._vocab_size)
+        if ranking.sampled:
+            logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
         log_probs, tokens = self._pass.best(logits, self._ranks)
         trees = self._new_trees(budgets)
         beams = 1

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.drafting.base import SequenceView
-from headstart.heads.context_vocabulary import ContextTokens
-from headstart.heads.head_pass import DraftCache, HeadPart
+from headstart.heads.head_pass import DraftCache, HeadGrower
+from headstart.heads.text_vocabulary import TextTokens
 from headstart.passes import IntArray
 
 Features = NDArray[np.float32]
@@ -23,9 +23,9 @@ class Reading:
     features of the last known position stay even when it was read, so that every draft begins with a true row.
     """
 
-    def __init__(self, cache: DraftCache, context: ContextTokens | None = None) -> None:
+    def __init__(self, cache: DraftCache, text_tokens: TextTokens | None = None) -> None:
         self.cache = cache
-        self.context = context
+        self.text_tokens = text_tokens
         self.first = 0
         """Position of the first row."""
         self.known = 0
@@ -67,12 +67,12 @@ class Reading:
             0, 1
         )
 
-    def go_on(self, end: int, part: HeadPart) -> None:
+    def go_on(self, end: int, grower: HeadGrower) -> None:
         """Know the positions before ``end`` after a stretch of rounds, which may have gone further."""
         known = end - self.first
-        self._features, self._held = part.features, len(part.features) - (part.known - known)
+        self._features, self._held = grower.features, len(grower.features) - (grower.known - known)
         self.known = known
-        self.cache.rows = min(part.read, known)
+        self.cache.rows = min(grower.read, known)
 
     def resume(self, caches: Sequence[DraftCache], features: Features) -> None:
         """Begin again with copies of these rows, one cache after the other, from position 0 on.

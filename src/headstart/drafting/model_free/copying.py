@@ -2,7 +2,7 @@
 
 For tasks whose output repeats most of the input: the whole rest of the input is the draft. After a mismatch the
 output is decoded singly until a suffix of it stands at exactly one place of the input; the draft resumes behind
-that place. The input is the prompt.
+that place. The input is the prompt; what the encoder reads, where the target has one, as the paper's does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CopyOptions:
     min_match: int = 1
     """Tokens of the output that must match before the draft resumes, at most 64."""
     from_start: bool = True
-    """The first draft is the beginning of the prompt, as in the paper; False waits for a match."""
+    """The first draft is the beginning of the input, as in the paper; False waits for a match."""
 
     def __post_init__(self) -> None:
         require(self.draft_tokens >= 1, f"draft_tokens is {self.draft_tokens}; it must be 1 or more.")
@@ -43,8 +43,8 @@ class CopyOptions:
 class InputCopy:
     """Where in the input one sequence's output stands."""
 
-    def __init__(self, prompt: Sequence[int], options: CopyOptions) -> None:
-        self._input = np.asarray(prompt, dtype=np.int64)
+    def __init__(self, source: Sequence[int], options: CopyOptions) -> None:
+        self._input = np.asarray(source, dtype=np.int64)
         ids, starts = np.unique(np.sort(self._input), return_index=True)
         places = np.split(np.argsort(self._input, kind="stable"), starts[1:])
         self._places: dict[int, NDArray[np.int64]] = dict(zip(ids.tolist(), places, strict=True))
@@ -53,7 +53,7 @@ class InputCopy:
         self._tokens: list[int] = []
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Follow further tokens, the prompt's first."""
+        """Follow further tokens, the input's first."""
         first = max(len(self._tokens), len(self._input))
         self._tokens.extend(tokens)
         for position in range(first, len(self._tokens)):
@@ -85,7 +85,7 @@ class InputCopy:
 
 
 class CopyDrafter(HistoryDrafter[InputCopy]):
-    """A chain copied from the prompt."""
+    """A chain copied from the input."""
 
     Options = CopyOptions
 
@@ -94,7 +94,17 @@ class CopyDrafter(HistoryDrafter[InputCopy]):
         self._options = options
 
     def new_state(self, sequence: SequenceView) -> InputCopy:
-        return InputCopy(sequence.tokens[: sequence.prompt_length], self._options)
+        if sequence.source is None:
+            return InputCopy(sequence.tokens[: sequence.prompt_length], self._options)
+        state = InputCopy(sequence.source.tokens, self._options)
+        state.extend(sequence.source.tokens)
+        return state
+
+    def begin(self, sequence: SequenceView) -> None:
+        super().begin(sequence)
+        if sequence.source is not None:
+            # The token that every output begins with stands for nothing of the input.
+            self._lengths[sequence.id] = 1
 
     def draft(self, state: InputCopy, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
         return DraftTree.chain(state.rest(min(self._options.draft_tokens, budget.nodes, budget.depth)))

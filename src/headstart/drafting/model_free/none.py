@@ -8,7 +8,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.options import NoOptions
-from headstart.stretch import StretchLimits, StretchPart
+from headstart.stretch import StretchDrafting, StretchLimits
 
 
 class NoDrafter:
@@ -25,9 +25,9 @@ class NoDrafter:
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         return [DraftTree.empty()] * len(sequences)
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart:
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting:
         """See ``Drafter``."""
-        return StretchPart()
+        return StretchDrafting()
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         pass

@@ -30,7 +30,7 @@ from headstart.drafting.model_free.continuations import (
 )
 from headstart.drafting.model_free.suffix_automaton import ROOT_STATE, SuffixAutomaton
 from headstart.drafting.options import require
-from headstart.stretch import Guesser, StretchLimits, StretchPart
+from headstart.stretch import Guesser, StretchDrafting, StretchLimits
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,10 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         ids = () if isinstance(prediction, str) else prediction
         return SuffixState(self._new_text(), self._scope_of(sequence), len(sequence.tokens), ids)
 
+    def read_source(self, state: SuffixState, tokens: Sequence[int]) -> None:
+        state.text.extend(tokens)
+        state.text.start_text()
+
     def _new_text(self) -> SuffixAutomaton | TextIndex:
         options = self._options
         index = self._kit and self._kit.text_index(
@@ -153,15 +157,15 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         )
         return index or SuffixAutomaton(options.max_depth)
 
-    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchPart | None:
-        """See ``Drafter``."""
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """See ``RunsInStretches``."""
         guessers = []
         for sequence in sequences:
             text = self.caught_up(sequence.id).text
             if isinstance(text, SuffixAutomaton):
                 return None
             guessers.append((Guesser(text, partial(self._finish, sequence, text)),))
-        return StretchPart(guessers)
+        return StretchDrafting(guessers)
 
     def _finish(self, sequence: SequenceView, text: TextIndex) -> None:
         """A stretch is over. Where its last rounds do not count, the text may have gone further than the sequence."""

@@ -23,12 +23,13 @@ def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
 
     Nothing is committed, and the cache is left as it was.
     """
-    sizes = [rows for rows in _ROWS if rows <= min(runner.cache.num_free_tokens, _positions(runner))]
+    room = runner.cache.num_free_tokens - _memory_tokens(runner)
+    sizes = [rows for rows in _ROWS if rows <= min(room, _positions(runner))]
     if not sizes:
         return []
     began = time.perf_counter()
     tried: list[tuple[int, float]] = []
-    runner.cache.add(_SCRATCH)
+    runner.cache.add(_SCRATCH, source=runner.trial_source)
     try:
         # The first one touches weights and cache blocks that may not have been read yet: it tells nothing.
         _pass(runner, sizes[-1])
@@ -49,12 +50,12 @@ def try_context(runner: ModelRunner) -> float:
 
     The context's keys and values are what the cache holds there; nothing is computed for them.
     """
-    room = (runner.cache.num_free_tokens - _MANY) // 2
+    room = (runner.cache.num_free_tokens - _memory_tokens(runner) - _MANY) // 2
     length = min(_CONTEXT, room, _positions(runner) - _MANY)
     if length < _LEAST_CONTEXT:
         return 0.0
     taken: dict[tuple[int, int], list[float]] = {}
-    runner.cache.add(_SCRATCH)
+    runner.cache.add(_SCRATCH, source=runner.trial_source)
     try:
         for context in (0, length):
             with runner.cache.reserve({_SCRATCH: context}):
@@ -71,6 +72,10 @@ def try_context(runner: ModelRunner) -> float:
         runner.cache.remove(_SCRATCH)
     beyond = [min(taken[context, _MANY]) - min(taken[context, 1]) for context in (0, length)]
     return max(0.0, beyond[1] - beyond[0]) / ((_MANY - 1) * length)
+
+
+def _memory_tokens(runner: ModelRunner) -> int:
+    return runner.cache.memory_blocks_needed(runner.trial_source) * runner.cache.block_size
 
 
 def _positions(runner: ModelRunner) -> int:

@@ -7,11 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headstart.drafting.base import SequenceView, offers_stretches, stretch_part
+from headstart.drafting.abilities import RunsInStretches, stretch_drafting
+from headstart.drafting.base import SequenceView
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.round_costs import PLAIN_EVERY, RoundCosts, TreeSize
-from headstart.stretch import MOST_GUESSERS, CutPlan, Guesser, RoundRecord, StretchLimits
+from headstart.stretch import MOST_GUESSERS, CutRule, Guesser, RoundRecord, StretchLimits
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class PlannedStretch:
         """None where a drafter cannot take part, or what a pass costs is to be found out. A resting drafter that is to
         be asked again is asked in every round of the stretch."""
         passes = costs.passes
-        if len(lanes) > MOST_GUESSERS or not all([each.depth for each in limits]):
+        if len(lanes) > MOST_GUESSERS or not all([each.budget.depth for each in limits]):
             return None
         if not passes.known or passes.stale(len(views), PLAIN_EVERY):
             return None
@@ -97,33 +98,39 @@ class PlannedStretch:
             lane.read if lane.member.reads_along else whom.sequences for lane, whom in zip(lanes, asked, strict=True)
         ]
         if sum([lane.member.reads_along for lane in lanes]) > 1 or not all(
-            [offers_stretches(lane.member.drafter) for lane, follows in zip(lanes, followed, strict=True) if follows]
+            [
+                isinstance(lane.member.drafter, RunsInStretches)
+                for lane, follows in zip(lanes, followed, strict=True)
+                if follows
+            ]
         ):
             return None
         guessers: list[list[Guesser | None]] = [[None] * len(lanes) for _ in views]
         for place, (lane, whom, follows) in enumerate(zip(lanes, asked, followed, strict=True)):
             if not follows:
                 continue
-            allowed = [replace(limits[i], least=costs.least_reach, guesses=i in whom.sequences) for i in follows]
+            allowed = [
+                replace(limits[i], budget=costs.budget(limits[i].budget), guesses=i in whom.sequences) for i in follows
+            ]
             start = time.perf_counter()
-            part = stretch_part(lane.member.drafter, [views[i] for i in follows], allowed)
-            if part is None or not part.guessers or part.plan is not None:
+            drafting = stretch_drafting(lane.member.drafter, [views[i] for i in follows], allowed)
+            if drafting is None or not drafting.guessers or drafting.cut_rule is not None:
                 return None
             lane.begin(whom.sequences, time.perf_counter() - start)
-            for i, (guesser,) in zip(follows, part.guessers, strict=True):
+            for i, (guesser,) in zip(follows, drafting.guessers, strict=True):
                 if guesser is None:
                     return None
                 guesser.rates = lane.rates[i].rates
                 guessers[i][place] = guesser
         return cls(views, limits, lanes, asked, guessers, costs)
 
-    def cut(self, merits: Sequence[int]) -> CutPlan:
+    def cut(self, merits: Sequence[int]) -> CutRule:
         """How many guesses are verified; ``merits`` as ``auto_members.credits_of`` gives them."""
         roots = len(self.views)
-        nodes = sum([each.nodes for each in self.limits])
+        nodes = sum([each.budget.nodes for each in self.limits])
         context = sum([len(view.tokens) for view in self.views]) / roots
         seconds = self.costs.passes.seconds(roots, roots + nodes, context)
-        return CutPlan(merits, seconds, self.costs.other_seconds)
+        return CutRule(merits, seconds, self.costs.other_seconds)
 
     def learn(self, rounds: Sequence[RoundRecord]) -> None:
         """What these rounds say of rates, standings and costs."""

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from headstart.drafting.base import DraftBudget
 from headstart.drafting.planning.pass_costs import PassCosts, Recent
 
 BESIDE_PROMPTS = 0.55
@@ -14,10 +15,10 @@ because only one sequence gets ahead: the passes go on for the others, whose fir
 rows, about a third of its share, are saved."""
 _UNTIMED_ROWS = 16
 """Rows of a pass, roots included, while nothing is known about costs: one tile."""
-_LINE_SHARE = 0.75
+_PATH_SHARE = 0.75
 """How likely a path must be to be looked for, as a part of what pays for its row on average over a tree's rows: the
 last rows of a tree cost less, and what is found is weighed again."""
-_LEAST_LINE, _HIGHEST_LINE = 0.025, 0.2
+_LOWEST_MIN_PROBABILITY, _HIGHEST_MIN_PROBABILITY = 0.025, 0.2
 """Bounds of the former. Looking for less likely paths costs a drafter more than they bring, whatever a row costs; and
 where rows seem dear, a drafter must still be seen to guess what may pay when they are cheap again."""
 PLAIN_EVERY = 256
@@ -52,7 +53,7 @@ class RoundCosts:
 
     def __init__(self) -> None:
         self.passes = PassCosts()
-        self._round, self._other, self._line = Recent(), Recent(), Recent()
+        self._round, self._other, self._min_probability = Recent(), Recent(), Recent()
         self._prompt_row_seconds = 0.0
         """Seconds a row of the last pass that read prompts."""
 
@@ -73,7 +74,9 @@ class RoundCosts:
         """
         self.passes.add(rows, pass_seconds, row_keys)
         if size is not None and size.pays is not None:
-            self._line.add(min(max(_LINE_SHARE * size.pays, _LEAST_LINE), _HIGHEST_LINE))
+            self._min_probability.add(
+                min(max(_PATH_SHARE * size.pays, _LOWEST_MIN_PROBABILITY), _HIGHEST_MIN_PROBABILITY)
+            )
         self._other.add(other)
         self._round.add(pass_seconds + self._other.value)
 
@@ -105,9 +108,13 @@ class RoundCosts:
         return self._other.value
 
     @property
-    def least_reach(self) -> float | None:
+    def min_probability(self) -> float | None:
         """The probability below which a path is not worth looking for; None: rows were not timed yet."""
-        return self._line.value or None
+        return self._min_probability.value or None
+
+    def budget(self, given: DraftBudget) -> DraftBudget:
+        """What a drafter is asked for: no path that is not worth looking for."""
+        return replace(given, min_probability=self.min_probability)
 
     def nodes_beside_prompts(self, sequences: int, reach: Sequence[float]) -> int:
         """The same in a pass that reads prompts. There a row costs as much as a prompt's row. An accepted guess saves

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import ModelConfig
 from headstart.models.families import (
     alibi,
+    bart,
     cohere,
     deepseek,
     gemma,
@@ -28,8 +29,11 @@ from headstart.models.families import (
     phi,
     seeing,
     sigmoid_mixtures,
+    t5,
+    whisper,
 )
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
+from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.rope import reach
 
@@ -54,8 +58,15 @@ FAMILIES: tuple[Family, ...] = (
     *llama4.FAMILIES,
 )
 
+ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)
+
+Kind = TypeVar("Kind")
 _BY_NAME = {family.name: family for family in FAMILIES}
-_BY_MODEL_TYPE = {family.model_type: family for family in FAMILIES if family.model_type}
+_ENCODER_DECODERS = {family.name: family for family in ENCODER_DECODER_FAMILIES}
+_BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
+    **{family.model_type: family for family in FAMILIES if family.model_type},
+    **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
+}
 _BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES) if family.architecture}
 _MIXTURES = {family.architecture: family for family in reversed(FAMILIES) if family.kind == "experts"}
 """GGUF has one name for Llama and Mixtral."""
@@ -115,6 +126,11 @@ def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
     return _BY_NAME[config.family].layout(kind)
 
 
+def encoder_decoder_layout(config: ModelConfig) -> EncoderDecoderLayout:
+    """The same for a model with an encoder."""
+    return _ENCODER_DECODERS[config.family].layout(config)
+
+
 def _is_read(fields: Fields) -> bool:
     """Whether weights are quantised in a way that is read."""
     described = fields.within("quantization_config")
@@ -126,21 +142,26 @@ def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> boo
     return any(f"{name}.bias" in tensors for name in names)
 
 
-def _known(families: Mapping[str, Family], name: str, key: str, source: str) -> Family:
+def _known(families: Mapping[str, Kind], name: str, key: str, source: str) -> Kind:
     if name in families:
         return families[name]
-    kinds = {"dense": "dense decoders", "experts": "mixtures of experts"}
-    known = (f"{words} ({', '.join(_names(families, kind))})" for kind, words in kinds.items())
-    raise CheckpointError(
-        f"{source} has {key} {name!r:.60}, which is not supported; supported are {' and '.join(known)}, each in the "
-        "forms that docs/models.md lists."
+    kinds = {"dense": "dense decoders", "experts": "mixtures of experts", "encoder": "encoder-decoders"}
+    listed = {words: _names(families, kind) for kind, words in kinds.items()}
+    known = (f"{words} ({', '.join(names)})" for words, names in listed.items() if names)
+    raise UnsupportedModelError(
+        f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(known)}, each in the forms "
+        "that docs/models.md lists."
     )
 
 
-def _names(families: Mapping[str, Family], kind: str) -> list[str]:
+def _names(families: Mapping[str, object], kind: str) -> list[str]:
     """Those of one kind, without what tells their generations apart."""
-    words = (re.match(r"[a-z]+", name) for name, family in families.items() if family.kind == kind)
+    words = (re.match(r"[a-z]+", name) for name, family in families.items() if _kind(family) == kind)
     return sorted({word[0] for word in words if word is not None})
+
+
+def _kind(family: object) -> str:
+    return family.kind if isinstance(family, Family) else "encoder"
 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:

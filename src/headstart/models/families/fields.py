@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, UnsupportedModelError
 
 MAX_SIZE = 1 << 24
 """No size of a real decoder (vocabulary, width, layers, positions) is larger, but for the context length."""
@@ -116,7 +116,13 @@ class Fields:
         """Stop where the entry has one of ``values``: a feature that would silently give wrong numbers."""
         value = self.get(key)
         if value in values:
-            raise CheckpointError(f"{self.source}: {self.prefix}{key} is {value!r:.60}, {because}; use another model.")
+            raise UnsupportedModelError(
+                f"{self.source}: {self.prefix}{key} is {value!r:.60}, {because}; use another model."
+            )
+
+    def unsupported(self, key: str, value: Any, wanted: str) -> UnsupportedModelError:
+        """As ``bad``, for a value that means something which is not built."""
+        return UnsupportedModelError(str(self.bad(key, value, wanted)))
 
     def require(self, key: str, value: Any, default: Any) -> None:
         """Stop where the entry, ``default`` if it is absent, is anything but ``value``."""

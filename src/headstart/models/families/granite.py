@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from headstart.errors import CheckpointError
+from headstart.errors import UnsupportedModelError
 from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
@@ -91,7 +91,7 @@ def _granite4(fields: Fields) -> ModelConfig:
     if not isinstance(kinds, list) or len(kinds) != config.num_layers:
         raise fields.bad("layer_types", kinds, f"{config.num_layers} entries")
     if any(kind not in ("attention", "full_attention") for kind in kinds):
-        raise CheckpointError(
+        raise UnsupportedModelError(
             f"{fields.source} has layers that are not attention (Mamba), which is not supported; use a Granite 4 model "
             "without 'h' in its name."
         )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headstart.errors import CheckpointError
+from headstart.errors import UnsupportedModelError
 from headstart.models.config import Activation, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -42,14 +42,16 @@ def activation(fields: Fields, key: str, default: str) -> Activation:
     """
     name = fields.text(key, default)
     if name not in ACTIVATIONS:
-        raise fields.bad(key, name, f"one of {', '.join(ACTIVATIONS)}")
+        raise fields.unsupported(key, name, f"one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
 def refuse_experts(fields: Fields, key: str, default: int) -> None:
     """Stop where the entry says that there are any; ``default``: their number where it is absent."""
     if fields.integer(key, default, minimum=0) > 0:
-        raise CheckpointError(f"{fields.source} is a mixture of experts, which is not supported; use another model.")
+        raise UnsupportedModelError(
+            f"{fields.source} is a mixture of experts, which is not supported; use another model."
+        )
 
 
 def windows_from_hf(fields: Fields, num_layers: int, window: int | None, sliding: list[bool]) -> list[int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headstart.errors import CheckpointError
+from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import RopeConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 
@@ -31,7 +31,7 @@ def rope_from_hf(
     for place in (fields, parameters, older) if whole_heads and kind != "default" else ():
         # transformers, whose models these are, passes over the entry in a plain rotation and fails in others.
         if place is not None and place.number("partial_rotary_factor", 1.0) != 1:
-            raise place.bad("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
+            raise place.unsupported("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
     theta = fields.number(theta_key, default_theta)
     if parameters is not None:
         theta = parameters.number("rope_theta", theta)
@@ -83,7 +83,7 @@ def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float |
                     "original_max_position_embeddings", trained, maximum=MAX_POSITIONS
                 ),
             }
-    raise CheckpointError(
+    raise UnsupportedModelError(
         f"{scaling.source}: rope_type is {kind!r:.60}, but only default, dynamic, linear, llama3 and yarn are "
         "supported; use another model, or remove the scaling if its longer context is not needed."
     )

@@ -9,10 +9,10 @@
 #include "kernels/single_linear.h"
 #include "pass/packed_file.h"
 #include "pass/pass.h"
-#include "rounds/context_tokens.h"
 #include "rounds/draft.h"
 #include "rounds/sampling.h"
 #include "rounds/stretch.h"
+#include "rounds/text_vocabulary.h"
 
 namespace {
 
@@ -46,9 +46,9 @@ HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t 
     return nullptr;
   }
 }
-HEADSTART_API void headstart_plan(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes) {
-  const auto planned = Decoder(*shape, bits).planned_bytes();
-  std::copy(planned.begin(), planned.end(), bytes);
+HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes) {
+  const auto packed = Decoder(*shape, bits).packed_bytes();
+  std::copy(packed.begin(), packed.end(), bytes);
 }
 HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
 
@@ -239,13 +239,13 @@ HEADSTART_API void headstart_read_rows(const HeadstartRows *parts, int count, in
   for (int output = 0; output < outputs; ++output) matrix.read(output, to + static_cast<size_t>(output) * inputs);
 }
 
-HEADSTART_API void headstart_context_rows(const HeadstartVocabulary *vocabulary, int hidden, int threads,
-                                          const int32_t *tokens, int count, void *rows) {
+HEADSTART_API void headstart_text_rows(const HeadstartTextVocabulary *vocabulary, int hidden, int threads,
+                                       const int32_t *tokens, int count, void *rows) {
   constexpr int kAtOnce = 16;  // their rows of the target's table stay in the nearest cache
 #pragma omp parallel for num_threads(threads) if (count > kAtOnce)
   for (int i = 0; i < count; i += kAtOnce)
-    context_rows(*vocabulary, hidden, tokens + i, std::min(kAtOnce, count - i),
-                 static_cast<Bf16 *>(rows) + static_cast<size_t>(i) * hidden);
+    text_rows(*vocabulary, hidden, tokens + i, std::min(kAtOnce, count - i),
+              static_cast<Bf16 *>(rows) + static_cast<size_t>(i) * hidden);
 }
 
 HEADSTART_API void headstart_best(const float *logits, int rows, int size, int ranks, float *log_probs, int32_t *ids) {

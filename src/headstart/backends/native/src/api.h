@@ -63,7 +63,7 @@ struct HeadstartSampling {
 };
 
 // How a head's output rows are made for tokens that its vocabulary lacks: `map` times the target's own row.
-struct HeadstartVocabulary {
+struct HeadstartTextVocabulary {
   int32_t inputs;        // elements of the target's rows
   float bias;            // of the logits
   const uint8_t *lacks;  // [target's vocab] whether the head lacks a token
@@ -73,8 +73,8 @@ struct HeadstartVocabulary {
 };
 
 // Tokens of a sequence's text that a head may say beyond its vocabulary. Those that a stretch says come behind them.
-struct HeadstartContext {
-  const HeadstartVocabulary *vocabulary;
+struct HeadstartTextTokens {
+  const HeadstartTextVocabulary *vocabulary;
   int32_t count, room;  // the room for as many
   int32_t *tokens;      // [room] target ids
   void *rows;           // [room][hidden] bf16 output rows
@@ -87,8 +87,8 @@ struct HeadstartDrafted {
   int32_t pages;           // in page_table: room for all true rows, and for the width of every level but the last
   int32_t found, beams;    // out: nodes written; rows of `logits` that the next level grows from
   int32_t root;            // position of the last committed token, where there is `sampling`
-  const HeadstartSampling *sampling;  // ranks tokens by the noise that they will be drawn with; null: it does not
-  const HeadstartContext *context;    // null: its text brings no tokens
+  const HeadstartSampling *sampling;       // ranks tokens by the noise that they will be drawn with; null: it does not
+  const HeadstartTextTokens *text_tokens;  // null: its text brings no tokens
   const int32_t *page_table;
   const int32_t *tokens;                // [unread]
   const float *features;                // [unread][features]
@@ -101,10 +101,10 @@ struct HeadstartDraft {
   int32_t sequences;
   int32_t width;              // nodes of a level that get children, and children of each of them
   int32_t state_tap;          // which tap is fed back
-  int32_t columns;            // of a row of logits: vocab, and as many as the sequence with most context tokens has or,
+  int32_t columns;            // of a row of logits: vocab, and as many as the sequence with most text tokens has or,
                               // in a stretch, has room for
-  float least;                // log-probability of a path; less likely nodes are left out
-  float least_of_parents;     // of a path that is gone on from
+  float min_log_prob;         // log-probability of a path; less likely nodes are left out
+  float min_parent_log_prob;  // of a path that is gone on from
   const int32_t *target_ids;  // [vocab], -1 where the target has no such token
   float *logits;              // [sequences * width][columns] scratch, the beams of each sequence behind one another
   HeadstartDrafted *drafted;  // [sequences]
@@ -129,11 +129,11 @@ struct HeadstartHead {
   int32_t cached, unread;       // as in HeadstartDrafted, but at least none; out: where it stands at the end
   int32_t pages;
   const int32_t *page_table;
-  HeadstartContext *context;  // as in HeadstartDrafted
-  int32_t learnt;             // out: tokens of the stretch that went into it
-  int32_t held, room;         // rows of `features`, the last of which are those unread; rows that fit. Out: held
-  float *features;            // [room][features], in and out
-  const int32_t *tokens;      // [unread]
+  HeadstartTextTokens *text_tokens;  // as in HeadstartDrafted
+  int32_t learnt;                    // out: tokens of the stretch that went into it
+  int32_t held, room;                // rows of `features`, the last of which are those unread; rows that fit. Out: held
+  float *features;                   // [room][features], in and out
+  const int32_t *tokens;             // [unread]
   int32_t bounds;
   const double *bound;  // [bounds] log-probabilities that part the grades of guesses, ascending
 };
@@ -144,11 +144,11 @@ struct HeadstartGuesser {
   HeadstartHead *head;
   const double *rates;   // [grade, with what the other says in its place] how often its guesses hold
   int32_t judged, room;  // out: guesses that were judged; how many fit
-  int32_t *judgements;   // out, [room]: 2 * grade, and 1 where the guess held; under a plan grades as in `rates`
+  int32_t *judgements;   // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as in `rates`
 };
 
 // What decides how many guesses are verified.
-struct HeadstartPlan {
+struct HeadstartCutRule {
   const int32_t *merits;  // [bits of guessers] which of them is credited with a guess that they share
   int32_t passes;
   const double *pass_seconds;  // [passes] of a pass that verifies 0, 1, ... guesses
@@ -192,12 +192,12 @@ struct HeadstartStretch {
   double most_seconds;
   int32_t taps;  // as in HeadstartPass
   const int32_t *tap_layers;
-  const HeadstartPlan *plan;  // null: all guesses of the one guesser are verified
-  int32_t rounds;             // out: how many were finished
-  int32_t at_fault;           // out: the guesser that failed, -1: the target's pass
-  HeadstartRound *round;      // out, [most_rounds]
-  HeadstartSpan *span;        // out, [most_rounds][sequences]
-  // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a plan); nodes on the target's path.
+  const HeadstartCutRule *cut_rule;  // null: all guesses of the one guesser are verified
+  int32_t rounds;                    // out: how many were finished
+  int32_t at_fault;                  // out: the guesser that failed, -1: the target's pass
+  HeadstartRound *round;             // out, [most_rounds]
+  HeadstartSpan *span;               // out, [most_rounds][sequences]
+  // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a cut rule); nodes on the target's path.
   int32_t nodes;
   int32_t *node_tokens, *node_parents, *node_grades, *path;
 };
@@ -209,7 +209,7 @@ int headstart_enable();
 // or 8 of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16. Null when memory is short.
 void *headstart_create(const HeadstartShape *shape, const uint8_t *bits);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
-void headstart_plan(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes);
+void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1: 0 final, 1 of a head's features, from 2
 // on those of the parts that true features are cut into. `bias` may be null.
@@ -292,8 +292,8 @@ const char *headstart_linear_run(void *linear, int rows, const float *x, float *
 void headstart_read_rows(const HeadstartRows *parts, int count, int inputs, int threads, float *to);
 
 // Output rows [count][hidden] bf16 of a head for tokens that it lacks.
-void headstart_context_rows(const HeadstartVocabulary *vocabulary, int hidden, int threads, const int32_t *tokens,
-                            int count, void *rows);
+void headstart_text_rows(const HeadstartTextVocabulary *vocabulary, int hidden, int threads, const int32_t *tokens,
+                         int count, void *rows);
 
 // The `ranks` largest of each row of `logits` [rows][size], the largest first, the first of equals first: ids, and
 // log-probabilities. Missing ones have id 0 and log-probability -inf.

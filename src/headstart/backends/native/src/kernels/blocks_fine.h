@@ -10,7 +10,7 @@ struct FineBits {
   static constexpr int kZero = kSignedBytes ? 128 : 0, kInputs = 16, kStepBytes = 128,
                        kUnits = kBlockInputs / 4 * kStepBytes;
   static constexpr int kUnitsBytes = kColumns * 2, kOffsets = kUnits + 2 * kUnitsBytes;
-  static_assert(kFineBlockBytes == kOffsets + 2 * kUnitsBytes, "room in `plan_linear`");
+  static_assert(kFineBlockBytes == kOffsets + 2 * kUnitsBytes, "room in `linear_layout`");
 };
 
 // Sixteen inputs of a column, `known`: the grid that they stand on. What is lost, squared.

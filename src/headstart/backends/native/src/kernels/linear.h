@@ -104,8 +104,8 @@ static inline bool is_quantised(Precision p) {
 }
 
 // Sizes and the deal of pairs to threads, before any weight is seen. `level_bits` matters to weights in blocks.
-static inline PackedLinear plan_linear(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
-                                       int threads, int level_bits = 4) {
+static inline PackedLinear linear_layout(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
+                                         int threads, int level_bits = 4) {
   PackedLinear linear;
   linear.precision = precision, linear.level_bits = level_bits;
   linear.outputs = outputs, linear.inputs = inputs, linear.padded_inputs = padded_inputs, linear.pairs = pairs;

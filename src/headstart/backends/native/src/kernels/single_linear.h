@@ -42,8 +42,8 @@ class SingleLinear {
                int bits)
       : threads_(threads),
         kernel_(linear_kernel(precision)),
-        linear_(plan_linear(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
-                            threads, bits)) {
+        linear_(linear_layout(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
+                              threads, bits)) {
     for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
     pack_linear(linear_, weight, bias, [&](int column) { return column < outputs ? column : -1; });
     input_ = packed_rows(precision, kernel_.element, memory_, kRows, linear_.padded_inputs);

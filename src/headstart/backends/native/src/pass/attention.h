@@ -11,7 +11,7 @@
 
 #include "../kernels/kernel.h"
 #include "kv_cache.h"
-#include "plan.h"
+#include "layout.h"
 #include "rotation.h"
 
 static inline void store_query(float *p, Lanes a) { store(p, a); }
@@ -74,7 +74,7 @@ constexpr int kLinesAPage = 16, kLinesAnEntry = 16;
 
 struct AttentionLayer {
   const KvCache &cache;
-  const Plan &plan;
+  const PassLayout &layout;
   const int32_t *positions;  // [pass row]
   int layer, window, head_dim;
   float scale, softcap;
@@ -97,7 +97,7 @@ class AttentionTile {
         item_(item),
         ask_(ask),
         s_(scratch),
-        sequence_(layer.plan.sequences()[item.sequence]),
+        sequence_(layer.layout.sequences()[item.sequence]),
         entries_((item.end_row - item.first_row) * item.heads),
         first_(layer.positions[item.first_row]) {
     for (int row = item_.first_row; row < item_.end_row; ++row) {
@@ -155,10 +155,10 @@ class AttentionTile {
     return layer_.window ? std::max(0, layer_.positions[row] - layer_.window + 1) : 0;
   }
   const Cell *key_page(int logical, int kv_head) const {
-    return layer_.cache.template keys<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), kv_head);
+    return layer_.cache.template keys<Cell>(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
   }
   const Cell *value_page(int logical, int kv_head) const {
-    return layer_.cache.template values<Cell>(layer_.layer, layer_.plan.page(sequence_, logical), kv_head);
+    return layer_.cache.template values<Cell>(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
   }
   const Cell *value_page(int logical) const { return value_page(logical, item_.kv_head); }
 
@@ -213,7 +213,7 @@ class AttentionTile {
     if (sequence_.straight) return;
     const int tail = shared_ * kPageKeys, start = chunk * kChunkKeys;
     for (int entry = 0; entry < entries_; ++entry) {
-      const int32_t *path = layer_.plan.path(row_of(entry));
+      const int32_t *path = layer_.layout.path(row_of(entry));
       const int end = std::min(layer_.positions[row_of(entry)] + 1, start + kChunkKeys);
       const float *from = s_.slot_scores + static_cast<size_t>(entry) * s_.slot_stride() - tail;
       float *to = s_.scores + entry * kStride - start;
@@ -308,7 +308,7 @@ class AttentionTile {
   // The same along a row's path. A page that a row before has left here differs in the tree's own keys alone; those
   // that follow the row's own get weight zero.
   const Cell *gather_path(int logical, int row, int into) {
-    const int32_t *path = layer_.plan.path(row);
+    const int32_t *path = layer_.layout.path(row);
     const int last = layer_.positions[row];
     if (into >= gathered_) {
       gathered_ = into + 1;
@@ -361,7 +361,7 @@ class AttentionTile {
   const AttentionItem &item_;
   const int ask_;
   AttentionScratch<Cell> &s_;
-  const SequencePlan &sequence_;
+  const SequenceLayout &sequence_;
   int entries_, first_, last_ = 0, shared_ = 0;  // shared_ counts pages, first_ and last_ are positions
   int gathered_ = 0;                             // pages of the tree, for the chunk at hand
 };

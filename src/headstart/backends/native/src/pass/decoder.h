@@ -53,24 +53,24 @@ class Decoder {
       const uint8_t *const own = bits + (&layer - layers.data()) * kLinears;
       const bool reads_both = is_beside() && &layer == &layers[0];
       const int inputs = reads_both ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
-      layer.linears[kQkv] = plan(own[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
+      layer.linears[kQkv] = lay_out(own[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
       layer.linears[kOutput] =
-          plan(own[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
-      layer.linears[kUp] = plan(own[kUp], ups, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
-      layer.linears[kDown] = plan(own[kDown], s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
+          lay_out(own[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
+      layer.linears[kUp] = lay_out(own[kUp], ups, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
+      layer.linears[kDown] = lay_out(own[kDown], s.hidden, s.mlp, mlp, ceil_div(s.hidden, kColumns));
     }
     if (is_head()) {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
-      fuse = plan(4, s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
+      fuse = lay_out(4, s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
     }
-    head = plan_linear(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
-                       bits[s.layers * kLinears]);
+    head = linear_layout(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
+                         bits[s.layers * kLinears]);
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(head_precision) && s.logit_softcap == 0.f)
-      screen.linear = plan_linear(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
+      screen.linear = linear_layout(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
   }
 
-  // Room for what the plan holds; nothing can be set before.
+  // Room for the packed matrices; nothing can be set before.
   void allocate() {
     for (int t = 0; t < shape.threads; ++t) streams.push_back(allocate_stream(linears(), t));
     if (!screen.present()) return;
@@ -142,13 +142,12 @@ class Decoder {
   }
 
   int64_t bytes() const {
-    const auto planned = planned_bytes();
-    return planned[0] + planned[1] + planned[2] + embedding.bytes() +
-           static_cast<int64_t>(learned.size() * sizeof(float));
+    const auto packed = packed_bytes();
+    return packed[0] + packed[1] + packed[2] + embedding.bytes() + static_cast<int64_t>(learned.size() * sizeof(float));
   }
 
-  // Of what the plan holds, allocated or not: layers (with what fuses features), output head, its screen.
-  std::array<int64_t, 3> planned_bytes() const {
+  // Of the packed matrices, allocated or not: layers (with what fuses features), output head, its screen.
+  std::array<int64_t, 3> packed_bytes() const {
     const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.pairs * linear.pair_bytes); };
     int64_t total = of(fuse);
     for (const DecoderLayer &layer : layers)
@@ -182,8 +181,8 @@ class Decoder {
   std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
-  PackedLinear plan(int bits, int outputs, int inputs, int padded_inputs, int pairs) const {
-    return plan_linear(precision_of(bits, precision), outputs, inputs, padded_inputs, pairs, shape.threads, bits);
+  PackedLinear lay_out(int bits, int outputs, int inputs, int padded_inputs, int pairs) const {
+    return linear_layout(precision_of(bits, precision), outputs, inputs, padded_inputs, pairs, shape.threads, bits);
   }
 
   // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one

@@ -1,8 +1,8 @@
 // A decoder's packed weights in a file, and back: whatever set_linear, set_norm and set_embedding have made.
 //
 // The file: a header, the small parts one behind the other, then every stream in pieces that are written and read side
-// by side. All of it is covered by sums, so that what is damaged is noticed. Sizes of streams follow from the plan; a
-// file of another plan does not fit and is refused.
+// by side. All of it is covered by sums, so that what is damaged is noticed. Sizes of streams follow from the layout; a
+// file of another layout does not fit and is refused.
 #pragma once
 #include <errno.h>
 #include <unistd.h>
@@ -54,7 +54,7 @@ class PackedFile {
     small_.clear();
     small_parts();
     std::vector<Piece> pieces = cut();
-    Header header = planned(pieces);
+    Header header = header_of(pieces);
     each_piece(pieces, [&](Piece &piece) {
       piece.sum.add(piece.data, piece.bytes);
       return write_at(piece.data, piece.bytes, piece.at);
@@ -82,7 +82,7 @@ class PackedFile {
     small_parts();
     if (failed_ || taken_ != small_.size()) return "the file is damaged";
     std::vector<Piece> pieces = cut();
-    if (planned(pieces).pieces != header.pieces) return "the file is of another model";
+    if (header_of(pieces).pieces != header.pieces) return "the file is of another model";
     std::vector<uint64_t> sums(pieces.size());
     if (!read_at(reinterpret_cast<char *>(sums.data()), sums.size() * sizeof(uint64_t), sums_at()))
       return "the file is cut short";
@@ -189,7 +189,7 @@ class PackedFile {
     return pieces;
   }
   int64_t sums_at() const { return kSmallAt + static_cast<int64_t>((small_.size() + 7) / 8 * 8); }
-  Header planned(const std::vector<Piece> &pieces) const { return {kMagic, small_.size(), 0, pieces.size(), 0}; }
+  Header header_of(const std::vector<Piece> &pieces) const { return {kMagic, small_.size(), 0, pieces.size(), 0}; }
 
   template <class Work>
   void each_piece(std::vector<Piece> &pieces, Work &&work) {

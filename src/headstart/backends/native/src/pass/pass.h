@@ -64,9 +64,9 @@ class PassRunner {
   void share_out(AttentionWork &work, Each &&each) {
     work.items.clear();
     each([&](int from, int to) {
-      plan_.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
+      layout_.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
     });
-    Plan::deal(work.items, plan_.positions(), m_.shape.threads, work.parts);
+    PassLayout::deal(work.items, layout_.positions(), m_.shape.threads, work.parts);
     if (work.are_chunks() && work.parts.size() > part_capacity_) {
       part_capacity_ = work.parts.size();
       part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
@@ -84,7 +84,7 @@ class PassRunner {
   }
 
   Decoder &m_;
-  Plan plan_;
+  PassLayout layout_;
   const KvCache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
   int first_ = 0, rows_ = 0;        // of the panel
@@ -111,14 +111,14 @@ class PassRunner {
 
 inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
   const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
-  if (const char *error = plan_.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions())) return error;
+  if (const char *error = layout_.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions())) return error;
   cache_ = &cache, pass_ = &pass;
   const int threads = m_.shape.threads;
   for (int t = 0; t < threads; ++t) {
     if (m_.precision == Precision::fp32)
-      scratch_fp32_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+      scratch_fp32_[t].reserve(m_.shape.head_dim, layout_.tree_span());
     else
-      scratch_bf16_[t].reserve(m_.shape.head_dim, plan_.tree_span());
+      scratch_bf16_[t].reserve(m_.shape.head_dim, layout_.tree_span());
   }
   head_->begin_pass(pass), finished_.begin_pass(pass);
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {

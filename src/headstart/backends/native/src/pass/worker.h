@@ -61,7 +61,7 @@ class PassRunner::Worker {
       load_embedding(row, to);
       for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
       if (!m_.learned.empty()) {
-        const float *position = m_.learned.data() + static_cast<size_t>(p_.plan_.positions()[p_.first_ + row]) * size;
+        const float *position = m_.learned.data() + static_cast<size_t>(p_.layout_.positions()[p_.first_ + row]) * size;
         for (int k = 0; k < size; ++k) to[k] += position[k];
       }
     });
@@ -294,14 +294,14 @@ class PassRunner::Worker {
   void store_head(const HeadRotation &of_keys, int index, int head, int panel_row) {
     const int kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim, row = p_.first_ + panel_row;
     const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + (m_.shape.heads + head) * d;
-    const SequencePlan &s = p_.plan_.sequence_of(row);
-    const int slot = s.slot(row), page = p_.plan_.page(s, slot / kPageKeys);
+    const SequenceLayout &s = p_.layout_.sequence_of(row);
+    const int slot = s.slot(row), page = p_.layout_.page(s, slot / kPageKeys);
     if (head >= kv_heads) {
       write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
       return;
     }
     alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(from, p_.plan_.positions()[row], key);
+    of_keys.apply(from, p_.layout_.positions()[row], key);
     write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
@@ -309,8 +309,8 @@ class PassRunner::Worker {
   void attend(const DecoderLayer &layer, int index, bool narrowed) {
     const AttentionWork &work = narrowed ? p_.last_work_ : p_.work_;
     const AttentionLayer attention{*p_.cache_,
-                                   p_.plan_,
-                                   p_.plan_.positions(),
+                                   p_.layout_,
+                                   p_.layout_.positions(),
                                    index,
                                    layer.window,
                                    m_.shape.head_dim,
@@ -328,7 +328,7 @@ class PassRunner::Worker {
     const int parts = static_cast<int>(work.parts.size());
     const size_t size = p_.part_size();
     for (int n = 0; n < parts; ++n) {
-      const int i = Plan::goes_backwards(thread_) ? parts - 1 - n : n;
+      const int i = PassLayout::goes_backwards(thread_) ? parts - 1 - n : n;
       const AttentionPart &part = work.parts[i];
       if (part.thread != thread_) continue;
       AttentionTile<Cell> tile(attention, work.items[part.item], part.ask, scratch);

@@ -11,8 +11,8 @@
 
 #include "../kernels/best.h"
 #include "../pass/pass.h"
-#include "context_tokens.h"
-#include "foresight.h"
+#include "noise_ranking.h"
+#include "text_vocabulary.h"
 
 class Draft {
  public:
@@ -66,7 +66,7 @@ class Draft {
     const size_t size = m_.shape.hidden;
     for (int s = 0; s < draft.sequences; ++s)
       std::memmove(&states_[s * size], &states_[rows_.wanted[s] * size], size * sizeof(float));
-    add_context(draft);
+    add_text_logits(draft);
     return nullptr;
   }
 
@@ -77,12 +77,12 @@ class Draft {
     for (int s = 0; s < draft.sequences; ++s) {
       Tree &tree = trees_[s];
       const HeadstartDrafted &of = draft.drafted[s];
-      const int columns = vocab + (of.context ? of.context->count : 0), ranks = std::min(draft.width, columns);
+      const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0), ranks = std::min(draft.width, columns);
       candidates_.clear();
       if (of.sampling && !tree.beams.empty())
-        foresight_.put(draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
-                       static_cast<int>(tree.beams.size()), draft.columns, draft.target_ids, vocab, of.context,
-                       *of.sampling, of.root + level);
+        noise_ranking_.put(draft.logits + static_cast<size_t>(tree.first_row) * draft.columns,
+                           static_cast<int>(tree.beams.size()), draft.columns, draft.target_ids, vocab, of.text_tokens,
+                           *of.sampling, of.root + level);
       for (int beam = 0; beam < static_cast<int>(tree.beams.size()); ++beam) {
         const int row = tree.first_row + beam, parent = tree.beams[beam].node;
         const float above = parent < 0 ? 0.f : tree.nodes[parent].score;
@@ -91,8 +91,8 @@ class Draft {
         for (int rank = 0; rank < ranks; ++rank) {
           // Rounding must not lift a child above its parent; what is not a number is no guess.
           const float score = above + std::min(log_probs_[rank], 0.f);
-          if (!(log_probs_[rank] > kImpossible) || !(score >= draft.least)) continue;
-          const int id = ids_[rank], token = id < vocab ? draft.target_ids[id] : of.context->tokens[id - vocab];
+          if (!(log_probs_[rank] > kImpossible) || !(score >= draft.min_log_prob)) continue;
+          const int id = ids_[rank], token = id < vocab ? draft.target_ids[id] : of.text_tokens->tokens[id - vocab];
           if (token < 0) continue;
           candidates_.push_back({static_cast<int>(tree.nodes.size()), row});
           tree.nodes.push_back({token, parent, level, score});
@@ -111,7 +111,7 @@ class Draft {
     const float bar = score_to_beat(tree.nodes, of.nodes);
     for (const Beam &beam : candidates_) {
       if (static_cast<int>(tree.beams.size()) == draft.width) return;
-      if (score(beam) <= bar || score(beam) < draft.least_of_parents) return;
+      if (score(beam) <= bar || score(beam) < draft.min_parent_log_prob) return;
       const auto path = before_.begin() + (beam.guessed_by - tree.first_row) * (level - 1);
       tree.paths.insert(tree.paths.end(), path, path + level - 1);
       tree.paths.push_back(tree.cached + tree.held + static_cast<int>(tree.beams.size()));
@@ -129,20 +129,20 @@ class Draft {
   }
 
   // Logits of the tokens that the texts bring, behind those of the vocabulary.
-  void add_context(const HeadstartDraft &draft) {
+  void add_text_logits(const HeadstartDraft &draft) {
     const int vocab = m_.shape.vocab, columns = draft.columns;
     if (columns == vocab) return;
     for (int s = 0; s < draft.sequences; ++s) {
-      const HeadstartContext *const context = draft.drafted[s].context;
+      const HeadstartTextTokens *const text_tokens = draft.drafted[s].text_tokens;
       const Tree &tree = trees_[s];
       const size_t first = tree.first_row, rows = tree.beams.size();
       float *const to = draft.logits + first * columns + vocab;
-      const int count = context ? context->count : 0;
+      const int count = text_tokens ? text_tokens->count : 0;
       for (size_t row = 0; row < rows; ++row)
         std::fill(to + row * columns + count, to + (row + 1) * columns - vocab, -INFINITY);
       if (count && rows)
-        context_logits(*context, &states_[first * m_.shape.hidden], static_cast<int>(rows), m_.shape.hidden,
-                       draft.state_tap == -1 ? 0.f : m_.shape.norm_eps, to, columns);
+        text_logits(*text_tokens, &states_[first * m_.shape.hidden], static_cast<int>(rows), m_.shape.hidden,
+                    draft.state_tap == -1 ? 0.f : m_.shape.norm_eps, to, columns);
     }
   }
 
@@ -166,7 +166,7 @@ class Draft {
     }
     if (!rows_.count()) return nullptr;
     if (const char *error = pass(cache, draft, level)) return error;
-    add_context(draft);
+    add_text_logits(draft);
     return nullptr;
   }
 
@@ -233,7 +233,7 @@ class Draft {
 
   const Decoder &m_;
   PassRunner &runner_;
-  Foresight foresight_;
+  NoiseRanking noise_ranking_;
   std::vector<Tree> trees_;             // [sequence]
   std::vector<float> states_, inputs_;  // of the rows of the last pass, and of the next
   Rows rows_;

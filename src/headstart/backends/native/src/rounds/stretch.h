@@ -144,8 +144,8 @@ class Stretch {
       of.cached = head.cached, of.unread = head.unread;
       of.root = sequence.position(), of.sampling = sequence.of->sampling;
       of.depth = std::min(sequence.depth, head.depth), of.nodes = std::min(sequence.nodes, head.nodes);
-      learn_context(sequence, head, drafting.model.shape.hidden);
-      of.context = head.context, of.pages = head.pages, of.page_table = head.page_table;
+      learn_text_tokens(sequence, head, drafting.model.shape.hidden);
+      of.text_tokens = head.text_tokens, of.pages = head.pages, of.page_table = head.page_table;
       of.tokens = sequence.waiting.data();
       of.features = head.features + (head.held - head.unread) * size;
       width = std::max(width, of.nodes), depth = std::max(depth, of.depth);
@@ -170,9 +170,10 @@ class Stretch {
   }
 
   // What was said since may be guessed again.
-  static void learn_context(const SequenceState &sequence, HeadstartHead &head, int hidden) {
-    if (!head.context) return;
-    for (; head.learnt < sequence.before; ++head.learnt) add_context(*head.context, hidden, sequence.said[head.learnt]);
+  static void learn_text_tokens(const SequenceState &sequence, HeadstartHead &head, int hidden) {
+    if (!head.text_tokens) return;
+    for (; head.learnt < sequence.before; ++head.learnt)
+      add_text_token(*head.text_tokens, hidden, sequence.said[head.learnt]);
   }
 
   // How sure a head is of each node given its parent; the first level has classes of its own.
@@ -189,10 +190,10 @@ class Stretch {
 
   // The trees that are verified.
   void choose(HeadstartRound &round) {
-    if (s_->plan) {
+    if (s_->cut_rule) {
       cut_.clear();
       for (SequenceState &sequence : sequences_) cut_.add(sequence.of->guessers, sequence.guesses, sequence.nodes);
-      cut_.cut(*s_->plan, round);
+      cut_.cut(*s_->cut_rule, round);
     }
     for (size_t i = 0; i < sequences_.size(); ++i) {
       SequenceState &sequence = sequences_[i];
@@ -200,8 +201,8 @@ class Stretch {
       HeadstartSpan &span = s_->span[place] = {};
       span.asked = sequence.has_room();
       sequence.span = &span, sequence.path = s_->path + first;
-      if (s_->plan)
-        cut_.take(*s_->plan, static_cast<int>(i), sequence.tree, span);
+      if (s_->cut_rule)
+        cut_.take(*s_->cut_rule, static_cast<int>(i), sequence.tree, span);
       else
         sequence.tree = sequence.guesses[0];
       const Guesses &tree = sequence.tree;

@@ -118,30 +118,30 @@ class TreeCut {
   }
 
   // As many nodes as make the most tokens per second (`RoundCosts.size`), of each sequence its own.
-  void cut(const HeadstartPlan &plan, HeadstartRound &round) {
+  void cut(const HeadstartCutRule &rule, HeadstartRound &round) {
     std::stable_sort(ranked_.begin(), ranked_.end(),
                      [](const Ranked &a, const Ranked &b) { return a.reach > b.reach; });
     double tokens = count_;
-    round.expected_tokens = tokens, round.expected_seconds = plan.pass_seconds[0] + plan.other_seconds;
+    round.expected_tokens = tokens, round.expected_seconds = rule.pass_seconds[0] + rule.other_seconds;
     int count = 0;
-    const int most = std::min(static_cast<int>(ranked_.size()), plan.passes - 1);
+    const int most = std::min(static_cast<int>(ranked_.size()), rule.passes - 1);
     for (int node = 1; node <= most; ++node) {
       tokens += ranked_[node - 1].reach;
-      const double seconds = plan.pass_seconds[node] + plan.other_seconds;
+      const double seconds = rule.pass_seconds[node] + rule.other_seconds;
       if (tokens * round.expected_seconds > round.expected_tokens * seconds)
         round.expected_tokens = tokens, round.expected_seconds = seconds, count = node;
     }
-    round.row_seconds = count ? (plan.pass_seconds[count] - plan.pass_seconds[0]) / count : 0.0;
+    round.row_seconds = count ? (rule.pass_seconds[count] - rule.pass_seconds[0]) / count : 0.0;
     ranked_.resize(count);
   }
 
   // What was chosen for a sequence, with its credits; sequences in the order in which they were added.
-  void take(const HeadstartPlan &plan, int sequence, Guesses &tree, HeadstartSpan &span) {
+  void take(const HeadstartCutRule &rule, int sequence, Guesses &tree, HeadstartSpan &span) {
     Merged &merged = merged_[sequence];
     chosen_.clear();
     for (const Ranked &each : ranked_) {
       if (each.sequence != sequence) continue;
-      const int credited = plan.merits[merged.owners(each.node)];
+      const int credited = rule.merits[merged.owners(each.node)];
       span.gains[credited] += each.reach;
       ++span.verified[credited];
       chosen_.push_back(each.node);

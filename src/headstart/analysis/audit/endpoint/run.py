@@ -1,0 +1,156 @@
+"""An audit of a server: what is asked, in which order, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+from headstart.analysis.audit.endpoint.client import Endpoint, Refused
+from headstart.analysis.audit.endpoint.draws import TRANSFORMS, LawChecks
+from headstart.analysis.audit.endpoint.findings import EndpointAudit, Finding
+from headstart.analysis.audit.endpoint.forms import check_grammar, check_logprobs, check_tools
+from headstart.analysis.audit.endpoint.texts import (
+    Greedy,
+    check_against,
+    check_counts,
+    check_ends,
+    check_greedy,
+    check_samples,
+    check_seeds,
+    check_stops,
+)
+from headstart.errors import ConfigError, HeadstartError
+
+_PER_PROMPT = 34
+"""Requests for texts of each prompt, at most, and of every further server."""
+LEAST_SAMPLES = 40
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """How much is asked."""
+
+    max_tokens: int = 48
+    """Of each compared text."""
+    samples: int = 300
+    """Short texts drawn for each law."""
+    budget: int | None = None
+    """Requests at most, to all servers together: fewer texts are drawn so that they are enough."""
+    seed: int = 0
+
+    def witnesses(self) -> int:
+        """Longer texts with log-probabilities that are drawn for each law."""
+        return max(self.samples // 4, 16)
+
+    def planned(self, prompts: int, servers: int) -> int:
+        """Requests that an audit takes, at most."""
+        laws = TRANSFORMS * (servers * self.samples + self.witnesses()) + self.samples
+        return servers * prompts * _PER_PROMPT + laws + 8
+
+    def fitted(self, prompts: int, servers: int) -> EndpointSettings:
+        """The same with as few samples as the budget asks for.
+
+        Raises:
+            ConfigError: the budget is too small for the fewest.
+        """
+        if self.budget is None:
+            return self
+        samples = self.samples
+        while samples > LEAST_SAMPLES and replace(self, samples=samples).planned(prompts, servers) > self.budget:
+            samples = max(LEAST_SAMPLES, samples - max(samples // 20, 1))
+        fitted = replace(self, samples=samples)
+        if (planned := fitted.planned(prompts, servers)) > self.budget:
+            raise ConfigError(
+                f"--budget is {self.budget}; the least that says something takes {planned} requests. Allow them, or "
+                "give fewer prompts (--per-group)."
+            )
+        return fitted
+
+
+@dataclass
+class EndpointRun:
+    """One audit under way; ``audit`` keeps what was found, whatever happens."""
+
+    endpoint: Endpoint
+    against: Endpoint | None
+    prompts: Sequence[str]
+    settings: EndpointSettings
+    required: frozenset[str] = frozenset()
+    """Fields that the server is known to offer, beside those that it declares."""
+    on_check: Callable[[str], None] = lambda check: None
+    audit: EndpointAudit = field(init=False)
+
+    def __post_init__(self) -> None:
+        against = None if self.against is None else self.against.url
+        self.audit = EndpointAudit(self.endpoint.url, self.endpoint.model or "", against)
+
+    async def run(self) -> EndpointAudit:
+        """Ask everything.
+
+        Raises:
+            HeadstartError: a server cannot be reached, lets nobody in, fails, or does not speak the OpenAI API.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self.endpoint.connected())
+                if self.against is not None:
+                    await stack.enter_async_context(self.against.connected())
+                self.audit.model = self.endpoint.model or ""
+                await self._run()
+            except Refused as error:
+                raise HeadstartError(
+                    f"{self.endpoint.url} refuses what every server must answer ({error}); give shorter prompts, "
+                    "another --model, or --api completions for a model without a chat template."
+                ) from error
+            finally:
+                self.audit.requests = self.asked
+        return self.audit
+
+    @property
+    def asked(self) -> int:
+        """Requests so far, to all servers."""
+        return self.endpoint.asked + (self.against.asked if self.against else 0)
+
+    async def _run(self) -> None:
+        greedy = Greedy(self.endpoint, self.prompts, self.settings.max_tokens)
+        others = None if self.against is None else Greedy(self.against, self.prompts, self.settings.max_tokens)
+        self.on_check("Greedy texts")
+        await greedy.begin()
+        self._keep(*await check_greedy(greedy))
+        if others is not None:
+            await others.begin()
+            self._keep(await check_against(greedy, others))
+        self.on_check("Log-probabilities")
+        self._keep(*await check_logprobs(greedy, others))
+        self.on_check("Ends and stops")
+        self._keep(await check_ends(greedy), *await check_stops(greedy))
+        self.on_check("Samples and seeds")
+        self._keep(*await check_samples(greedy), *await check_seeds(greedy, others))
+        self._keep(*await check_counts(greedy))
+        self.on_check("Forms")
+        self._keep(*await check_grammar(greedy), *await check_tools(greedy))
+        self.on_check("Laws")
+        declared = self.required | await declared_fields(self.endpoint)
+        size = self.settings.samples, self.settings.witnesses(), self.settings.seed
+        laws = LawChecks(self.endpoint, self.against, self.prompts, *size, declared)
+        async for finding in laws.run(self.on_check):
+            self._keep(finding)
+
+    def _keep(self, *findings: Finding) -> None:
+        self.audit.findings += findings
+
+
+async def declared_fields(endpoint: Endpoint) -> frozenset[str]:
+    """Names of request fields that a server declares: in its OpenAPI document, or in llama.cpp's ``/props``."""
+    names: set[str] = set()
+    described = await endpoint.look("/openapi.json") or {}
+    for schema in described.get("components", {}).get("schemas", {}).values():
+        if isinstance(schema, dict) and {"temperature", "top_p"} <= (schema.get("properties") or {}).keys():
+            names.update(schema["properties"])
+    props = await endpoint.look("/props") or {}
+    settings = props.get("default_generation_settings")
+    if isinstance(settings, dict):
+        params = settings.get("params")
+        names.update(settings, params if isinstance(params, dict) else ())
+    return frozenset(names)

@@ -1,0 +1,161 @@
+"""Encoders in PyTorch: tokens, or features of audio, become states that a decoder reads."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.norms import Norm
+from headstart.layers.cross_attention import StackLayer
+from headstart.layers.positions import distance_buckets, sinusoids
+from headstart.models.config import ModelConfig
+from headstart.models.encoder_decoder import EncoderConfig
+from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights
+from headstart.models.weights import LinearWeights, NormWeights
+
+_ROWS = 512
+"""Rows of attention that are computed at once: biases take memory for each of them."""
+
+
+class StackMatrices:
+    """The matrices and norms of one layer."""
+
+    def __init__(
+        self, config: ModelConfig, weights: StackLayerWeights, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        linear = partial(Linear, dtype=dtype, device=device)
+        self.attention_norm = Norm.of(config, weights.attention_norm, device)
+        self.mlp_norm = Norm.of(config, weights.mlp_norm, device)
+        self.qkv, self.output = linear(weights.qkv), linear(weights.output)
+        self.up, self.down = linear(weights.up), linear(weights.down)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(linear.nbytes for linear in (self.qkv, self.output, self.up, self.down))
+
+
+class Embedder:
+    """What a stack's first layer reads: embeddings of tokens, scaled, placed, and normed where the family does so."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: StackWeights,
+        embedding: Tensor,
+        max_positions: int,
+        device: torch.device,
+    ) -> None:
+        assert config.encoder is not None
+        self._config = config
+        self._embedding = embedding
+        self._positions = None if weights.positions is None else weights.positions.to(device, embedding.dtype)
+        if config.encoder.positions in ("sinusoid", "tensor2tensor"):
+            first = config.encoder.first_position
+            table = sinusoids(config.encoder.positions, first + max_positions, config.hidden_size)[first:]
+            self._positions = table.to(device, embedding.dtype)
+        self._norm = optional_norm(config, weights.embedding_norm, device)
+
+    def tokens(self, tokens: Tensor, positions: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """[row] ids and positions -> [row, hidden]; ``inputs``: as in ``Decoder.embed``."""
+        hidden = F.embedding(tokens, self._embedding)
+        if self._config.embedding_scale != 1.0:
+            hidden = hidden * self._config.embedding_scale
+        if inputs is not None:
+            hidden = hidden.index_copy(0, *inputs)
+        return self.placed(hidden, positions)
+
+    def placed(self, hidden: Tensor, positions: Tensor) -> Tensor:
+        """[row, hidden], which know no places yet."""
+        if self._positions is not None:
+            hidden = hidden + F.embedding(positions, self._positions)
+        return hidden if self._norm is None else self._norm(hidden)
+
+
+class _Convolution:
+    """Over three neighbouring frames."""
+
+    def __init__(self, weights: LinearWeights, dtype: torch.dtype, device: torch.device) -> None:
+        matrix = weights.weight.to(device, dtype)
+        self._weight = matrix.view(len(matrix), -1, 3)
+        self._bias = None if weights.bias is None else weights.bias.to(device, dtype)
+        self.nbytes = matrix.nbytes
+
+    def __call__(self, x: Tensor, stride: int) -> Tensor:
+        """[1, in, frame] -> [1, out, every so many frames]."""
+        return F.conv1d(x, self._weight, self._bias, stride=stride, padding=1)
+
+
+class Encoder:
+    """Reads one input at a time, so that its states do not depend on what else is read. Runs under
+    ``torch.inference_mode``."""
+
+    def __init__(
+        self, config: ModelConfig, weights: StackWeights, embedding: Tensor, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        assert config.encoder is not None
+        self.config: EncoderConfig = config.encoder
+        self.device = device
+        self.embedder = Embedder(config, weights, embedding, config.encoder.max_positions, device)
+        self.layers = [StackMatrices(config, layer, dtype, device) for layer in weights.layers]
+        self.final_norm = optional_norm(config, weights.final_norm, device)
+        self._layer = StackLayer(
+            config.encoder.head_dim, config.activation, config.gated_mlp, config.encoder.normed_before
+        )
+        self._scale = config.encoder.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self._relative = [table.to(device, dtype) for table in weights.relative]
+        self._dtype = dtype
+        self._convolutions = [_Convolution(each, dtype, device) for each in weights.convolutions]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the matrices in bytes."""
+        return sum(layer.nbytes for layer in self.layers) + sum(each.nbytes for each in self._convolutions)
+
+    def read_tokens(self, tokens: Tensor) -> Tensor:
+        """[position] ids -> states [position, hidden]."""
+        return self._run(self.embedder.tokens(tokens, torch.arange(len(tokens), device=self.device)))
+
+    def read_features(self, features: Tensor) -> Tensor:
+        """[mel bin, frame] -> states [position, hidden], a position for every two frames."""
+        hidden = features.to(self.device, self._dtype)[None]
+        for stride, convolution in enumerate(self._convolutions, start=1):
+            hidden = F.gelu(convolution(hidden, stride))
+        rows = hidden[0].T.contiguous()
+        return self._run(self.embedder.placed(rows, torch.arange(len(rows), device=self.device)))
+
+    def _run(self, hidden: Tensor) -> Tensor:
+        biases = [self._windows(table, len(hidden)) for table in self._relative]
+        for index, parts in enumerate(self.layers):
+            bias = biases[min(index, len(biases) - 1)] if biases else None
+            hidden = self._layer.attention(parts, hidden, partial(self._attend, bias=bias))
+            hidden = self._layer.channel(parts, hidden)
+        return hidden if self.final_norm is None else self.final_norm(hidden)
+
+    def _windows(self, table: Tensor, count: int) -> Tensor:
+        """[head, count, count]: of row r the biases of all keys are at ``count - 1 - r``. A view, which takes no
+        memory."""
+        assert self.config.relative is not None
+        distances = torch.arange(count - 1, -count, -1, device=self.device)
+        by_distance = table[distance_buckets(distances, self.config.relative, both_sides=True)]
+        return by_distance.T.contiguous().unfold(1, count, 1)
+
+    def _attend(self, heads: Tensor, bias: Tensor | None) -> Tensor:
+        """[row, 3 * head, head_dim] -> [row, head * head_dim]."""
+        count = len(heads)
+        q, k, v = heads.view(count, 3, -1, heads.shape[2]).permute(1, 2, 0, 3)
+        mixed = []
+        for first in range(0, count, _ROWS):
+            rows = torch.arange(first, min(first + _ROWS, count), device=self.device)
+            mask = None if bias is None else bias.index_select(1, count - 1 - rows)[None]
+            queries = q[None, :, first : first + _ROWS]
+            mixed.append(F.scaled_dot_product_attention(queries, k[None], v[None], mask, scale=self._scale)[0])
+        return torch.cat(mixed, dim=1).transpose(0, 1).flatten(1)
+
+
+def optional_norm(config: ModelConfig, weights: NormWeights | None, device: torch.device) -> Norm | None:
+    """None where there is none."""
+    return None if weights is None else Norm.of(config, weights, device)

@@ -1,0 +1,1 @@
+"""Passes computed by transformers' own modelling code, for models that Headstart has no description of."""

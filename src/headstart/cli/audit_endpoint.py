@@ -1,0 +1,97 @@
+"""``headstart audit --url``: a server judged from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import typer
+
+from headstart.cli import options
+
+SAMPLES = 300
+
+
+def audit_endpoint(
+    url: str,
+    against: str | None,
+    model: str | None,
+    api_key_file: Path | None,
+    api: str,
+    concurrency: int,
+    offers: frozenset[str],
+    prompts: Path | None,
+    per_group: int | None,
+    extent: tuple[int, int | None, int | None, int],
+    output: tuple[Path | None, bool, bool],
+) -> None:
+    """Judge a server, or one against another, and report.
+
+    Args:
+        extent: max_tokens, samples (None: the default), budget, seed.
+        output: where to write to, whether as JSON, whether quietly.
+
+    Raises:
+        ConfigError: an address, a key or a file of prompts is wrong, or the budget is too small.
+        HeadstartError: a server cannot be reached, refuses or fails.
+        Exit: the audit fails.
+    """
+    from headstart.analysis.audit.endpoint.client import Endpoint
+    from headstart.analysis.audit.endpoint.report import exhibits, to_json
+    from headstart.analysis.audit.endpoint.run import EndpointRun, EndpointSettings
+    from headstart.analysis.bench.prompts import choose, read_prompts
+    from headstart.analysis.provenance import Origin
+    from headstart.cli.exhibits import hand_out
+    from headstart.cli.interruption import Interruption
+    from headstart.cli.progress import Activity
+
+    max_tokens, samples, budget, seed = extent
+    out, as_json, quiet = output
+    key = None if api_key_file is None else options.first_key(api_key_file)
+    chosen = choose(read_prompts(prompts), per_group)
+    servers = 1 if against is None else 2
+    settings = EndpointSettings(max_tokens, SAMPLES if samples is None else samples, budget, seed)
+    settings = settings.fitted(len(chosen), servers)
+    where = Origin(computes_here=False)
+    ends = [Endpoint(address, model, key, api, concurrency) for address in (url, against) if address is not None]
+    run = EndpointRun(ends[0], ends[1] if against else None, [prompt.turns[0] for prompt in chosen], settings, offers)
+    planned = settings.planned(len(chosen), servers)
+    interruption = Interruption("requests", planned, lambda: run.asked if run.audit.findings else 0)
+    with Activity(shown=not quiet, aloud=True) as activity:
+        activity.show(f"Asking {run.endpoint.url}", planned)
+        stage = ""
+
+        def begin(check: str) -> None:
+            nonlocal stage
+            stage = check
+
+        run.on_check = begin
+        for end in ends:
+            end.on_request = lambda: activity.advance_saying(1, stage)
+        with interruption.kept():
+            asyncio.run(run.run())
+    found = run.audit
+    found.cut_short = interruption.happened
+
+    record = {
+        "provenance": where.finished(),
+        "server": {"url": found.url, "against": found.against, "model": found.model},
+        "settings": {
+            "prompts": "package" if prompts is None else prompts.name,
+            "prompt_ids": [prompt.id for prompt in chosen],
+            "api": api,
+            "concurrency": concurrency,
+            "max_tokens": max_tokens,
+            "samples": settings.samples,
+            "budget": budget,
+            "seed": seed,
+        },
+        **interruption.record(),
+    }
+    title = f"Audit of {found.model} at {found.url}"
+    hand_out(to_json(found, record), exhibits(found), record, as_json, out, "audit-endpoint", title, found.verdict)
+    if not as_json:
+        typer.echo(found.verdict)
+    interruption.end()
+    if not found.passed:
+        raise typer.Exit(1)

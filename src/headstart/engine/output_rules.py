@@ -1,0 +1,74 @@
+"""What a model's generation settings demand of every output: what it may not begin with, and what it ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headstart.engine.constraint import TokenConstraint
+
+
+class OutputRules:
+    """A ``TokenConstraint`` of an encoder-decoder model; transformers' ``begin_suppress_tokens`` and
+    ``forced_eos_token_id``.
+
+    Args:
+        vocab_size: of the model.
+        never_first: tokens that the output does not begin with.
+        last: the only token that may stand at the end of an output that is as long as it may be; None: any.
+        length: the most tokens of the output, which are known when it begins.
+        inner: what the request demands besides.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        never_first: Sequence[int],
+        last: int | None,
+        length: Callable[[], int],
+        inner: TokenConstraint | None = None,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._never_first = [token for token in never_first if token < vocab_size]
+        self._last = last if last is not None and last < vocab_size else None
+        self._length = length
+        self._inner = inner
+        self._said = 0
+
+    @property
+    def applies(self) -> bool:
+        """Whether they demand anything."""
+        return bool(self._never_first) or self._last is not None
+
+    def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
+        """See ``TokenConstraint``."""
+        place = self._said + len(path)
+        if self._last is not None and place == self._length() - 1:
+            mask = np.zeros(self._vocab_size, dtype=np.bool_)
+            mask[self._last] = True
+            return mask
+        mask = np.ones(self._vocab_size, dtype=np.bool_)
+        if self._inner is not None:
+            mask = self._inner.mask(path).copy()
+        if place == 0:
+            mask[self._never_first] = False
+        return mask
+
+    def allowed(self, path: Sequence[int]) -> int:
+        """See ``TokenConstraint``."""
+        count = len(path) if self._inner is None else self._inner.allowed(path)
+        for depth, token in enumerate(path[:count]):
+            place = self._said + depth
+            if place == 0 and token in self._never_first:
+                return depth
+            if self._last is not None and place == self._length() - 1 and token != self._last:
+                return depth
+        return count
+
+    def advance(self, token: int) -> None:
+        """See ``TokenConstraint``."""
+        self._said += 1
+        if self._inner is not None:
+            self._inner.advance(token)

@@ -1,0 +1,100 @@
+"""An encoder-decoder model's weights in one canonical form; as in ``models.weights``, but for what encoders add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from headstart.models.config import ModelConfig
+from headstart.models.files import WeightsIdentity
+from headstart.models.weights import LinearWeights, NormWeights, require_layers
+
+
+@dataclass(frozen=True)
+class StackLayerWeights:
+    """One layer of an encoder or a decoder, but for how it reads an encoder's states."""
+
+    attention_norm: NormWeights
+    qkv: LinearWeights
+    """Rows: num_heads * head_dim of q, then as many of k and of v."""
+    output: LinearWeights
+    mlp_norm: NormWeights
+    up: LinearWeights
+    """Gated: 2 * mlp_size rows, gate first; else mlp_size rows."""
+    down: LinearWeights
+
+
+@dataclass(frozen=True)
+class CrossWeights:
+    """How one layer of a decoder reads the encoder's states."""
+
+    norm: NormWeights
+    q: LinearWeights
+    kv: LinearWeights
+    """Rows: num_heads * head_dim of k, then as many of v."""
+    output: LinearWeights
+
+
+@dataclass(frozen=True)
+class StackWeights:
+    """An encoder or a decoder; what the family does not have is None or empty."""
+
+    layers: tuple[StackLayerWeights, ...]
+    cross: tuple[CrossWeights, ...] = ()
+    """[layer] of a decoder."""
+    embedding_norm: NormWeights | None = None
+    final_norm: NormWeights | None = None
+    positions: Tensor | None = None
+    """[max_positions, hidden], learned positions only, the first position's row first."""
+    relative: tuple[Tensor, ...] = ()
+    """[bucket, head] for each layer, or once for all."""
+    convolutions: tuple[LinearWeights, ...] = ()
+    """[out, in * 3] of an encoder that reads audio."""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        """Every matrix."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.output, layer.up, layer.down)
+        for cross in self.cross:
+            yield from (cross.q, cross.kv, cross.output)
+        yield from self.convolutions
+
+
+@dataclass(frozen=True)
+class EncoderDecoderWeights:
+    """A whole model."""
+
+    embedding: Tensor
+    """[vocab, hidden], of both halves."""
+    head: LinearWeights
+    """[vocab, hidden]; the embedding itself where the head is tied."""
+    encoder: StackWeights
+    decoder: StackWeights
+    identity: WeightsIdentity | None = None
+    """As in ``DecoderWeights``."""
+
+
+def select_decoder_layers(
+    config: ModelConfig, weights: EncoderDecoderWeights, layers: Sequence[int]
+) -> tuple[ModelConfig, EncoderDecoderWeights]:
+    """The model with the whole encoder and only ``layers`` of the decoder, in the order given.
+
+    Raises:
+        ConfigError: ``layers`` is empty or names one that the model does not have.
+    """
+    require_layers(layers, config.num_layers)
+    whole = weights.decoder
+    relative = tuple(whole.relative[layer] for layer in layers) if len(whole.relative) > 1 else whole.relative
+    decoder = replace(
+        whole,
+        layers=tuple(whole.layers[layer] for layer in layers),
+        cross=tuple(whole.cross[layer] for layer in layers),
+        relative=relative,
+    )
+    return (
+        replace(config, layers=tuple(config.layers[layer] for layer in layers)),
+        replace(weights, decoder=decoder, identity=None),
+    )

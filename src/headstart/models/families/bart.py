@@ -1,0 +1,164 @@
+"""BART and its kin: BART, mBART, Pegasus, Marian, M2M100 (NLLB).
+
+Sources: the configuration and modelling files of transformers (models/bart, mbart, pegasus, marian, m2m_100). Norms
+have biases, as all projections do; they stand after the sums in BART and Marian, before attention and channel part in
+the others.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headstart.models.config import Activation, LayerConfig, ModelConfig
+from headstart.models.encoder_decoder import EncoderConfig, Positions
+from headstart.models.families.encoder_decoder import (
+    EncoderDecoderFamily,
+    EncoderDecoderLayout,
+    StackLayout,
+    generation_entries,
+    require_shared_embedding,
+)
+from headstart.models.families.fields import Fields
+from headstart.models.families.llama import ACTIVATIONS
+
+_LEARNED_OFFSET = 2
+"""BART's table of positions has two rows before the first position's."""
+
+
+def base_from_hf(fields: Fields, family: str, encoder: EncoderConfig, max_positions: int) -> ModelConfig:
+    """The decoder of a model of this kind."""
+    hidden = fields.integer("d_model")
+    heads = fields.integer("decoder_attention_heads")
+    name = fields.text("activation_function", "gelu")
+    activation: Activation | None = "relu" if name == "relu" else ACTIVATIONS.get(name)
+    if activation is None:
+        raise fields.bad("activation_function", name, f"one of relu, {', '.join(ACTIVATIONS)}")
+    return ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=hidden // heads,
+        mlp_size=fields.integer("decoder_ffn_dim"),
+        max_positions=max_positions,
+        layers=(LayerConfig(rope=None),) * fields.integer("decoder_layers", maximum=4096),
+        norm="layer",
+        norm_eps=1e-5,
+        activation=activation,
+        gated_mlp=False,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        learned_positions=encoder.positions == "learned",
+        embedding_scale=hidden**0.5 if fields.flag("scale_embedding", False) else 1.0,
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        encoder=encoder,
+    )
+
+
+def _bart(
+    fields: Fields,
+    family: str,
+    positions: Positions,
+    normed_before: bool,
+    embedding_norm: bool,
+    final_norm: bool,
+    head_bias: bool,
+) -> ModelConfig:
+    require_shared_embedding(fields)
+    first = _LEARNED_OFFSET if positions == "learned" else 0
+    if positions == "tensor2tensor":
+        # Places are counted from the one after the padding token's id.
+        first = fields.integer("pad_token_id", 1, minimum=0) + 1
+    max_positions = fields.integer("max_position_embeddings", 1024)
+    hidden, heads = fields.integer("d_model"), fields.integer("encoder_attention_heads")
+    if hidden % heads:
+        raise fields.bad("encoder_attention_heads", heads, f"a divisor of d_model, {hidden}")
+    encoder = EncoderConfig(
+        num_layers=fields.integer("encoder_layers", maximum=4096),
+        num_heads=heads,
+        head_dim=hidden // heads,
+        mlp_size=fields.integer("encoder_ffn_dim"),
+        max_positions=max_positions,
+        positions=positions,
+        first_position=first,
+        normed_before=normed_before,
+        embedding_norm=embedding_norm,
+        final_norm=final_norm,
+        head_bias=head_bias,
+        **generation_entries(fields),
+    )
+    return base_from_hf(fields, family, encoder, max_positions)
+
+
+LAYER = {
+    "attention_norm": "layers.{i}.self_attn_layer_norm",
+    "q": "layers.{i}.self_attn.q_proj",
+    "k": "layers.{i}.self_attn.k_proj",
+    "v": "layers.{i}.self_attn.v_proj",
+    "output": "layers.{i}.self_attn.out_proj",
+    "mlp_norm": "layers.{i}.final_layer_norm",
+    "up": "layers.{i}.fc1",
+    "down": "layers.{i}.fc2",
+}
+CROSS = {
+    "cross_norm": "layers.{i}.encoder_attn_layer_norm",
+    "cross_q": "layers.{i}.encoder_attn.q_proj",
+    "cross_k": "layers.{i}.encoder_attn.k_proj",
+    "cross_v": "layers.{i}.encoder_attn.v_proj",
+    "cross_output": "layers.{i}.encoder_attn.out_proj",
+}
+
+
+def stack(name: str, layer: dict[str, str], convolutions: tuple[str, ...] = ()) -> StackLayout:
+    """Names below ``model.encoder`` or ``model.decoder``."""
+    return StackLayout(
+        layer={role: f"model.{name}.{place}" for role, place in layer.items()},
+        final_norm=f"model.{name}.layer_norm",
+        embedding_norm=f"model.{name}.layernorm_embedding",
+        positions=f"model.{name}.embed_positions",
+        convolutions=convolutions,
+    )
+
+
+_TABLES = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens")
+_STORED = EncoderDecoderLayout(_TABLES, stack("encoder", LAYER), stack("decoder", LAYER | CROSS))
+_COMPUTED = EncoderDecoderLayout(
+    _TABLES,
+    stack("encoder", LAYER),
+    stack("decoder", LAYER | CROSS),
+    ignored=(r"model\.(encoder|decoder)\.embed_positions\.weights?",),
+)
+
+
+def _family(
+    name: str,
+    positions: Positions,
+    *,
+    normed_before: bool = True,
+    embedding_norm: bool = False,
+    final_norm: bool = True,
+    head_bias: bool = True,
+) -> EncoderDecoderFamily:
+    read = partial(
+        _bart,
+        family=name,
+        positions=positions,
+        normed_before=normed_before,
+        embedding_norm=embedding_norm,
+        final_norm=final_norm,
+        head_bias=head_bias,
+    )
+    layout = _STORED if positions == "learned" else _COMPUTED
+    return EncoderDecoderFamily(name, name, read, lambda config: layout)
+
+
+FAMILIES = (
+    _family("bart", "learned", normed_before=False, embedding_norm=True, final_norm=False),
+    _family("mbart", "learned", embedding_norm=True),
+    _family("pegasus", "sinusoid"),
+    _family("marian", "sinusoid", normed_before=False, final_norm=False),
+    _family("m2m_100", "tensor2tensor", head_bias=False),
+)

@@ -1,0 +1,125 @@
+"""T5 and its kin: T5, T5 v1.1, FLAN-T5, UL2, mT5, UMT5.
+
+Sources: the configuration and modelling files of transformers (models/t5, mt5, umt5). Norms are RMS, there are no
+biases, scores are not scaled, and places are told by a bias for each bucket of distances.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.encoder_decoder import EncoderConfig, RelativeBias
+from headstart.models.families.encoder_decoder import (
+    EncoderDecoderFamily,
+    EncoderDecoderLayout,
+    StackLayout,
+    generation_entries,
+)
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.llama import ACTIVATIONS
+
+
+def _t5(fields: Fields, family: str) -> ModelConfig:
+    hidden = fields.integer("d_model", 512)
+    heads = fields.integer("num_heads", 8)
+    head_dim = fields.integer("d_kv", 64)
+    mlp = fields.integer("d_ff", 2048)
+    num_layers = fields.integer("num_layers", 6, maximum=4096)
+    gated, _, kind = fields.text("feed_forward_proj", "relu").rpartition("-")
+    if gated not in ("", "gated") or kind not in (*ACTIVATIONS, "relu"):
+        raise fields.bad("feed_forward_proj", fields.get("feed_forward_proj"), "relu, gated-gelu or gated-silu")
+    # A gated T5's "gelu" is the approximation by tanh.
+    activation = "relu" if kind == "relu" else "gelu_tanh" if gated and kind == "gelu" else ACTIVATIONS[kind]
+    relative = RelativeBias(
+        fields.integer("relative_attention_num_buckets", 32, minimum=4, maximum=1 << 16),
+        fields.integer("relative_attention_max_distance", 128, minimum=2),
+        in_every_layer=family == "umt5",
+    )
+    if relative.max_distance <= relative.buckets // 2:
+        raise fields.bad("relative_attention_max_distance", relative.max_distance, "more than half of the buckets")
+    return ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=head_dim,
+        mlp_size=mlp,
+        max_positions=MAX_POSITIONS,
+        layers=(LayerConfig(rope=None),) * fields.integer("num_decoder_layers", num_layers, maximum=4096),
+        norm_eps=fields.number("layer_norm_epsilon", 1e-6),
+        activation=activation,
+        gated_mlp=bool(gated),
+        attention_scale=1.0,
+        logit_divisor=hidden**0.5 if _divides_logits(fields, family) else 1.0,
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        encoder=EncoderConfig(
+            num_layers=num_layers,
+            num_heads=heads,
+            head_dim=head_dim,
+            mlp_size=mlp,
+            max_positions=MAX_POSITIONS,
+            positions="relative",
+            relative=relative,
+            **generation_entries(fields),
+        ),
+    )
+
+
+def _divides_logits(fields: Fields, family: str) -> bool:
+    """Where a model was trained with a tied head, its last states are scaled by 1 / sqrt(hidden size).
+
+    ``tie_word_embeddings`` says so; transformers 5 ties every T5 that has no head of its own, and keeps what the
+    entry said in ``scale_decoder_outputs``. mT5 never scales there.
+    """
+    tied = fields.flag("tie_word_embeddings", True)
+    return family != "mt5" and fields.flag("scale_decoder_outputs", tied)
+
+
+_LAYER = {
+    "attention_norm": "block.{i}.layer.0.layer_norm",
+    "q": "block.{i}.layer.0.SelfAttention.q",
+    "k": "block.{i}.layer.0.SelfAttention.k",
+    "v": "block.{i}.layer.0.SelfAttention.v",
+    "output": "block.{i}.layer.0.SelfAttention.o",
+}
+
+
+def _channel(place: int, gated: bool) -> dict[str, str]:
+    names = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
+    parts = {role: f"block.{{i}}.layer.{place}.DenseReluDense.{name}" for role, name in names.items()}
+    return {"mlp_norm": f"block.{{i}}.layer.{place}.layer_norm", **parts}
+
+
+def _stack(stack: str, layer: dict[str, str]) -> StackLayout:
+    return StackLayout(
+        layer={role: f"{stack}.{name}" for role, name in layer.items()},
+        final_norm=f"{stack}.final_layer_norm",
+        relative=f"{stack}.block.{{i}}.layer.0.SelfAttention.relative_attention_bias",
+    )
+
+
+_CROSS = {
+    "cross_norm": "block.{i}.layer.1.layer_norm",
+    "cross_q": "block.{i}.layer.1.EncDecAttention.q",
+    "cross_k": "block.{i}.layer.1.EncDecAttention.k",
+    "cross_v": "block.{i}.layer.1.EncDecAttention.v",
+    "cross_output": "block.{i}.layer.1.EncDecAttention.o",
+}
+
+
+def _layout(config: ModelConfig) -> EncoderDecoderLayout:
+    """A gated MLP's matrices have other names."""
+    gated = config.gated_mlp
+    return EncoderDecoderLayout(
+        embeddings=("shared", "encoder.embed_tokens", "decoder.embed_tokens"),
+        encoder=_stack("encoder", _LAYER | _channel(1, gated)),
+        decoder=_stack("decoder", _LAYER | _CROSS | _channel(2, gated)),
+        # T5's first checkpoints hold a table that no layer reads.
+        ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    )
+
+
+FAMILIES = tuple(EncoderDecoderFamily(name, name, partial(_t5, family=name), _layout) for name in ("t5", "mt5", "umt5"))

@@ -1,0 +1,154 @@
+"""Every family's logits equal transformers', however the rows are cut into passes and whatever they share them with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.encoder_decoder_loading import load_encoder_decoder
+from headstart.passes import EncoderInput, KVStorage
+from passes import BLOCK_SIZE, Rows, make_pass, path_to
+from tiny_encoder_decoders import FAMILIES, features, make_model, reference_logits, save_model
+
+TOLERANCE = 1e-4
+TREE = [-1, 0, 0, 1, 1, 2, 4, 6, 3]
+
+
+@dataclass(frozen=True)
+class Case:
+    model: PreTrainedModel
+    backend: EncoderDecoderBackend
+
+    def source(self, seed: int, length: int) -> Sequence[int] | np.ndarray:
+        hears = self.backend.config.encoder is not None and self.backend.config.encoder.mel_bins is not None
+        return features(seed) if hears else random_tokens(length, seed)
+
+
+@cache
+def load(family: str) -> Case:
+    model = make_model(family)
+    with TemporaryDirectory() as directory:
+        checkpoint = open_checkpoint(save_model(model, Path(directory)))
+        return Case(model, EncoderDecoderBackend(*load_encoder_decoder(checkpoint, torch.float32)))
+
+
+@pytest.fixture(params=FAMILIES)
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    return load(request.param)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def random_tokens(count: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(3, 256), k=count)
+
+
+def as_input(source: Sequence[int] | np.ndarray) -> EncoderInput:
+    return EncoderInput.of_features(source) if isinstance(source, np.ndarray) else EncoderInput(tuple(source))
+
+
+def assert_close(actual: Tensor, expected: Tensor) -> None:
+    assert actual.shape == expected.shape
+    assert (actual - expected).abs().max().item() <= TOLERANCE
+
+
+class Bench:
+    """A storage in which memories and texts lie in no order."""
+
+    def __init__(self, backend: EncoderDecoderBackend, blocks: int = 160) -> None:
+        self.backend = backend
+        self.storage: KVStorage = backend.allocate_cache(blocks, BLOCK_SIZE)
+        self.free = list(range(blocks))
+        random.Random(1).shuffle(self.free)
+
+    def take(self, positions: int) -> list[int]:
+        return [self.free.pop() for _ in range(-(-positions // BLOCK_SIZE))]
+
+    def encode(self, source: Sequence[int] | np.ndarray) -> tuple[list[int], int]:
+        given = as_input(source)
+        blocks = self.take(given.positions)
+        self.backend.encode(given, self.storage, blocks)
+        return blocks, given.positions
+
+    def run(self, parts: Sequence[Rows], memories: Sequence[tuple[list[int], int]]) -> Tensor:
+        tables = np.zeros((len(memories), max(len(blocks) for blocks, _ in memories)), dtype=np.int32)
+        for row, (blocks, _) in zip(tables, memories, strict=True):
+            row[: len(blocks)] = blocks
+        lengths = np.array([length for _, length in memories], dtype=np.int32)
+        batch = make_pass(parts, memory_lengths=lengths, memory_tables=tables)
+        return self.backend.forward(batch, self.storage).logits
+
+
+def test_chunks_and_single_steps_equal_the_whole(case: Case) -> None:
+    source, tokens = case.source(3, 45), random_tokens(40, seed=1)
+    expected = reference_logits(case.model, source, tokens)
+    bench = Bench(case.backend)
+    memory, table = bench.encode(source), bench.take(40)
+    done = 0
+    for count in [13, 1, 2, 17, 1, 1, 1, 4]:
+        rows = Rows(tokens[done : done + count], done, table)
+        assert_close(bench.run([rows], [memory]), expected[done : done + count])
+        done += count
+
+
+def test_trees_of_a_ragged_batch_equal_their_paths(case: Case) -> None:
+    bench = Bench(case.backend)
+    prompts = [random_tokens(count, seed=count) for count in (3, 30, 41, 17)]
+    sources = [case.source(seed, length) for seed, length in enumerate((1, 9, 60, 9))]
+    memories = [bench.encode(source) for source in sources]
+    trees: list[list[int] | None] = [TREE, None, [-1, 0, 0, 0], [-1]]
+    parts = []
+    for prompt, memory, parents, length in zip(prompts, memories, trees, [len(TREE), 6, 4, 1], strict=True):
+        table = bench.take(len(prompt) + length)
+        bench.run([Rows(prompt, 0, table)], [memory])
+        parts.append(Rows(random_tokens(length, seed=length + 50), len(prompt), table, parents))
+    logits = bench.run(parts, memories)
+    start = 0
+    for prompt, source, part in zip(prompts, sources, parts, strict=True):
+        parents = list(part.parents) if part.parents is not None else list(range(-1, len(part.tokens) - 1))
+        for leaf in set(range(len(parents))) - set(parents):
+            path = path_to(parents, leaf)
+            expected = reference_logits(case.model, source, prompt + [part.tokens[row] for row in path])
+            assert_close(logits[[start + row for row in path]], expected[len(prompt) :])
+        start += len(parents)
+
+
+def test_outputs_follow_from_what_the_encoder_read(case: Case) -> None:
+    """Or nothing above would tell whether it is read at all."""
+    tokens = random_tokens(5)
+    one, other = (reference_logits(case.model, case.source(seed, 12), tokens) for seed in (1, 2))
+    assert (one - other).abs().max() > 0.1
+
+
+def test_foreign_slots_of_pages_are_never_read() -> None:
+    case = load("t5")
+    bench = Bench(case.backend)
+    bench.storage.data.fill_(float("nan"))  # type: ignore[attr-defined]
+    source, tokens = random_tokens(9, seed=1), random_tokens(3, seed=2)
+    logits = bench.run([Rows(tokens, 0, bench.take(3))], [bench.encode(source)])
+    assert_close(logits, reference_logits(case.model, source, tokens))
+
+
+def test_long_inputs_are_read_in_parts_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.backends.torch.encoder._ROWS", 7)
+    for family in ("t5", "umt5", "bart"):
+        case = load(family)
+        bench = Bench(case.backend)
+        source, tokens = random_tokens(45, seed=5), random_tokens(4, seed=6)
+        logits = bench.run([Rows(tokens, 0, bench.take(4))], [bench.encode(source)])
+        assert_close(logits, reference_logits(case.model, source, tokens))

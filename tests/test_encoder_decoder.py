@@ -1,0 +1,259 @@
+"""Models with an encoder through the library's front door: transformers' tokens, with every drafter, in every batch."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, WhisperFeatureExtractor
+
+from headstart import LLM, ConfigError, RequestError, SamplingParams
+from headstart.drafting.registry import available_drafters
+from headstart.loading import Model, load_model
+from tiny_encoder_decoders import FAMILIES, START, features, make_model, reference_tokens, save_model
+
+PROMPTS = ["Hello world", "Once upon a time, there was a house.", "abc abc abc", "x", "Hello world"]
+GREEDY = SamplingParams(temperature=0, max_tokens=20)
+TEXTS = [family for family in FAMILIES if family != "whisper"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@cache
+def reference(family: str, **changes: Any) -> PreTrainedModel:
+    return make_model(family, **changes)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_model(save_model(reference("t5"), tmp_path_factory.mktemp("t5")), "fp32")
+
+
+@pytest.fixture(scope="module")
+def plain(model: Model) -> LLM:
+    return LLM(model, "none")
+
+
+@pytest.fixture(scope="module")
+def small_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another model of the same vocabulary, with an encoder of its own."""
+    return save_model(make_model("bart", seed=4, encoder_layers=1, decoder_layers=1), tmp_path_factory.mktemp("draft"))
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    llm = LLM(save_model(reference(family), tmp_path), "suffix")
+    outputs = llm.generate(PROMPTS, GREEDY)
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
+        assert output.token_ids == reference_tokens(reference(family), list(prompt.encode()), 20)
+        assert (output.encoder_prompt, output.encoder_prompt_token_ids) == (prompt, list(prompt.encode()))
+        assert (output.prompt, output.prompt_token_ids) == ("<|end|>", [START])
+    assert len({tuple(output.token_ids) for output in outputs}) > 1
+
+
+def _options(name: str, draft: Path) -> dict[str, object]:
+    needed: dict[str, dict[str, object]] = {
+        "draft-model": {"model": str(draft)},
+        "multi-draft": {"layers": 2},
+        "hierarchical": {"layers": 1},
+        "synthetic": {"rates": "0.9,0.8"},
+    }
+    return needed.get(name, {})
+
+
+@pytest.mark.parametrize("name", sorted(available_drafters()))
+def test_every_drafter_keeps_plain_tokens(name: str, model: Model, plain: LLM, small_draft: Path) -> None:
+    info = available_drafters()[name]
+    if ".head_drafters." in info.target:
+        with pytest.raises(ConfigError):
+            LLM(model, name)
+        return
+    if name == "rest":
+        pytest.skip("guesses from a file")
+    llm = LLM(model, name, drafter_options=_options(name, small_draft))
+    sampled = SamplingParams(temperature=0.8, seed=3, max_tokens=20)
+    for params in (GREEDY, sampled):
+        expected = plain.generate(PROMPTS, params)
+        outputs = llm.generate(PROMPTS, params)
+        if params is GREEDY or all(output.stats.sampled_rounds == 0 for output in outputs):
+            assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
+    llm.engine.check()
+    assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
+
+
+def test_equal_inputs_and_samples_share_a_memory(model: Model, plain: LLM) -> None:
+    before = plain.engine.runner.encoder_passes
+    params = SamplingParams(temperature=1.0, seed=1, n=3, max_tokens=8)
+    outputs = plain.generate(["shared words", "shared words", "other words"], params)
+    assert plain.engine.runner.encoder_passes == before + 2
+    assert len({tuple(each.token_ids) for each in outputs[0].outputs}) == 3
+    # A request of another salt learns nothing of it.
+    plain.generate("shared words", GREEDY, cache_salt="tenant")
+    assert plain.engine.runner.encoder_passes == before + 3
+
+
+def test_a_small_cache_preempts_and_changes_nothing(model: Model, plain: LLM) -> None:
+    prompts = [f"{letter * 40} and so on" for letter in "abcdef"] * 2
+    params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    expected = [output.token_ids for output in plain.generate(prompts, params)]
+    for drafter in ("suffix", "early-exit"):
+        # 7 blocks, with those of drafts; 2 of memory and 2 of output each: two fit until they grow.
+        llm = LLM(model, drafter, cache_tokens=6 * 32, max_context=100)
+        outputs = llm.generate(prompts, params)
+        assert [output.token_ids for output in outputs] == expected
+        assert sum(output.stats.preemptions for output in outputs) > 0
+        llm.engine.check()
+
+
+def test_kept_memories_are_found_again(model: Model, plain: LLM) -> None:
+    llm = LLM(model, "none", prefix_caching=True, cache_tokens=12 * 32, max_context=100)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    prompts = ["first " * 8, "second " * 8, "third " * 8]
+    expected = [plain.generate(prompt, params)[0].token_ids for prompt in prompts]
+    for prompt, tokens in zip(prompts, expected, strict=True):
+        for _ in range(2):
+            (output,) = llm.generate(prompt, params)
+            assert output.token_ids == tokens
+            llm.engine.check()
+    assert llm.engine.runner.encoder_passes == 3
+    # Tokens that follow another source are other states: a decoder's prompt alone finds nothing.
+    begun = {"encoder_prompt": prompts[0], "decoder_prompt": [START, *expected[1]]}
+    assert llm.generate(begun, params)[0].token_ids == plain.generate(begun, params)[0].token_ids
+    llm.generate([f"{letter * 60}" for letter in "abcdefgh"], params)
+    assert llm.generate(prompts[0], params)[0].token_ids == expected[0]
+    llm.engine.check()
+
+
+def test_outputs_go_on_with_a_decoder_prompt(plain: LLM) -> None:
+    (whole,) = plain.generate("Hello world", GREEDY)
+    begun = whole.token_ids[:5]
+    text = plain.get_tokenizer().decode(begun)
+    forms: list[Any] = [begun, [START, *begun], {"prompt_token_ids": begun}]
+    if plain.encode(text, add_special_tokens=False).source is not None and text.isascii():
+        forms += [text, {"prompt": text}]
+    for form in forms:
+        for read in ("Hello world", {"prompt": "Hello world"}, list(b"Hello world")):
+            (rest,) = plain.generate({"encoder_prompt": read, "decoder_prompt": form}, GREEDY)
+            assert rest.prompt_token_ids == [START, *begun]
+            assert rest.token_ids[:15] == whole.token_ids[5:]
+    (alone,) = plain.generate({"encoder_prompt": "Hello world", "decoder_prompt": None}, GREEDY)
+    assert alone.token_ids == whole.token_ids
+
+
+def test_what_generation_settings_force_is_said(tmp_path: Path) -> None:
+    model = make_model("bart")
+    model.generation_config.forced_bos_token_id = 7
+    model.generation_config.forced_eos_token_id = 258
+    model.generation_config.bad_words_ids = [[200], [104, 105]]
+    model.generation_config.begin_suppress_tokens = reference_tokens(model, list(b"Hello"), 2)[1:]
+    llm = LLM(save_model(model, tmp_path), "suffix")
+    expected = reference_tokens(model, list(b"Hello"), 12)
+    (output,) = llm.generate("Hello", SamplingParams(temperature=0, max_tokens=11))
+    assert output.prompt_token_ids == [START, 7]
+    assert [7, *output.token_ids] == expected
+    assert output.token_ids[-1] == 258
+
+
+def test_samples_of_one_seed_are_the_same_alone_and_together(plain: LLM) -> None:
+    params = SamplingParams(temperature=1.0, top_p=0.9, seed=11, max_tokens=12)
+    together = [output.token_ids for output in plain.generate(PROMPTS, params)]
+    assert together == [plain.generate(prompt, params)[0].token_ids for prompt in PROMPTS]
+    assert together[0] == together[4] != plain.generate(PROMPTS[0], GREEDY)[0].token_ids
+
+
+@pytest.fixture(scope="module")
+def whisper(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    return LLM(save_model(reference("whisper"), tmp_path_factory.mktemp("whisper")), "suffix")
+
+
+def test_audio_is_read_as_transformers_reads_it(whisper: LLM) -> None:
+    wave = np.sin(np.arange(5000) * 0.3).astype(np.float32) * np.linspace(0, 1, 5000, dtype=np.float32)
+    extractor = WhisperFeatureExtractor(feature_size=6)
+    read = extractor(wave, sampling_rate=16_000, max_length=6400, return_tensors="np")["input_features"][0]
+    params = SamplingParams(temperature=0, max_tokens=10)
+    expected = reference_tokens(reference("whisper"), read, 10)
+    forms: list[Any] = [{"audio": wave}, {"multi_modal_data": {"audio": (wave, 16_000)}}, {"features": read}]
+    for form in forms:
+        for prompt in (form, {"encoder_prompt": form, "decoder_prompt": None}):
+            assert whisper.generate(prompt, params)[0].token_ids == expected
+    for begun in ({"prompt_token_ids": expected[:4]}, {"prompt_token_ids": [START, *expected[:4]]}):
+        assert whisper.generate({**forms[0], **begun}, params)[0].token_ids[:6] == expected[4:]
+
+
+def test_equal_features_share_a_memory(whisper: LLM) -> None:
+    before = whisper.engine.runner.encoder_passes
+    heard = [{"features": features(seed)} for seed in (1, 1, 2)]
+    outputs = whisper.generate(heard, GREEDY)
+    assert whisper.engine.runner.encoder_passes == before + 2
+    for output, seed in zip(outputs, (1, 1, 2), strict=True):
+        assert output.token_ids == reference_tokens(reference("whisper"), features(seed), 20)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("text", "encoder reads audio"),
+        ({"audio": "x.wav"}, "audio must be an array of 1 dimension"),
+        ({"audio": [[0.0]]}, "audio must be an array of 1 dimension"),
+        ({"audio": [float("nan")]}, "finite"),
+        ({"audio": ([0.0], 8000)}, "resample it to 16000"),
+        ({"audio": np.zeros(7000)}, "0.4 seconds and the encoder reads at most 0.4; cut it"),
+        ({"features": np.zeros((5, 4))}, "give 6 mel bins of 1 to 40 frames"),
+        ({"features": np.zeros((6, 41))}, "give 6 mel bins of 1 to 40 frames"),
+    ],
+)
+def test_bad_audio_gets_a_sentence(prompt: Any, message: str, whisper: LLM) -> None:
+    with pytest.raises(RequestError, match=message):
+        whisper.generate(prompt, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"encoder_prompt": []}, "encoder's prompt has no tokens"),
+        ({"encoder_prompt": None}, "no encoder_prompt"),
+        ({"decoder_prompt": "x"}, "no encoder_prompt"),
+        ({"encoder_prompt": "x", "image": 1}, "a prompt holds image beside encoder_prompt"),
+        ({"encoder_prompt": 3.5}, "a prompt is float"),
+        ({"encoder_prompt": [999]}, "token 999"),
+        ({"encoder_prompt": "x", "decoder_prompt": [999]}, "token 999"),
+        ("y" * 9000, "the encoder reads at most 8192"),
+    ],
+)
+def test_bad_prompts_get_a_sentence(prompt: Any, message: str, plain: LLM) -> None:
+    with pytest.raises(RequestError, match=message):
+        plain.generate(prompt, GREEDY)
+    assert plain.generate("Hello world", GREEDY)[0].token_ids
+
+
+def test_what_does_not_fit_beside_the_output_gets_a_sentence(model: Model) -> None:
+    llm = LLM(model, "none", cache_tokens=96, max_context=32)
+    with pytest.raises(RequestError, match=r"encoder's prompt has 500 tokens.*raise cache_tokens"):
+        llm.generate("z" * 500, GREEDY)
+
+
+def test_a_model_that_names_no_start_token_needs_a_decoder_prompt(tmp_path: Path) -> None:
+    model = make_model("mbart", decoder_start_token_id=None, bos_token_id=None)
+    llm = LLM(save_model(model, tmp_path), "none")
+    with pytest.raises(RequestError, match="give a decoder_prompt"):
+        llm.generate("Hello", GREEDY)
+    (output,) = llm.generate({"encoder_prompt": "Hello", "decoder_prompt": [START]}, GREEDY)
+    assert output.token_ids == reference_tokens(model, list(b"Hello"), 20, decoder_start_token_id=START)
+
+
+def test_a_decoder_alone_refuses_an_encoder_prompt(tiny_model_dir: Path) -> None:
+    llm = LLM(tiny_model_dir, "none")
+    with pytest.raises(RequestError, match="this model has no encoder"):
+        llm.generate({"encoder_prompt": "x", "decoder_prompt": "y"}, GREEDY)
+
+
+def test_a_draft_model_with_an_encoder_needs_a_target_with_one(tiny_model_dir: Path, small_draft: Path) -> None:
+    with pytest.raises(ConfigError, match="has an encoder"):
+        LLM(tiny_model_dir, "draft-model", draft_model=small_draft)
