@@ -24,6 +24,8 @@ from headstart.cli.main import app
 from headstart.models.aliases import Alias
 from test_documents import COMMANDS, ROOT, unknown
 from tiny_checkpoint import write_tiny_model
+from tiny_encoder_decoders import make_model as make_encoder_decoder
+from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -87,8 +89,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("default"), layers=30, head_dim=32)
 
 
+@pytest.fixture(scope="module")
+def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models with an encoder, in directories of the names that the pages have for them."""
+    root = tmp_path_factory.mktemp("encoder-decoders")
+    for name, family in (("t5-small", "t5"), ("bart-large-cnn", "bart"), ("nllb-200", "m2m-100")):
+        save_encoder_decoder(make_encoder_decoder(family), root / name)
+    return root
+
+
 @pytest.fixture
-def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(model: Path, encoder_decoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder, with the files that the pages speak of."""
     monkeypatch.setattr(Alias, "installed_file", lambda self: model)
     monkeypatch.chdir(tmp_path)
@@ -96,6 +107,9 @@ def folder(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     asked = "".join(json.dumps({"id": i, "category": "qa", "turns": [f"Count to {i}."]}) + "\n" for i in range(8))
     for name in ("questions", "prompts", "spec_bench", "my"):
         (tmp_path / f"{name}.jsonl").write_text(asked)
+    for directory in encoder_decoders.iterdir():
+        (tmp_path / directory.name).symlink_to(directory)
+    (tmp_path / "articles.jsonl").write_text('{"prompt": "The river is long."}\n')
     for name in ("notes", "my-notes"):
         (tmp_path / f"{name}.txt").write_text("The river is long. The river is wide.\n")
     return tmp_path

@@ -59,8 +59,13 @@ def test_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) ->
 
 
 def _options(name: str, draft: Path) -> dict[str, object]:
-    runs_model = {"draft-model": {"model": str(draft)}, "multi-draft": {"layers": 2}, "hierarchical": {"layers": 1}}
-    return runs_model.get(name, {})
+    needed: dict[str, dict[str, object]] = {
+        "draft-model": {"model": str(draft)},
+        "multi-draft": {"layers": 2},
+        "hierarchical": {"layers": 1},
+        "synthetic": {"rates": "0.9,0.8"},
+    }
+    return needed.get(name, {})
 
 
 @pytest.mark.parametrize("name", sorted(available_drafters()))

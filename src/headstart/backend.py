@@ -6,7 +6,7 @@ Drafters ask ``DraftContext.kit`` for the latter, so that none of them knows a b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headstart.heads.eagle import EagleHead
 from headstart.heads.head_pass import HeadPass, ParallelHeadsPass
@@ -15,6 +15,7 @@ from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
 from headstart.passes import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.sampling.kernels import RowKernels
+from headstart.stretch import Stretches
 
 
 class TextIndex(Protocol):
@@ -114,8 +115,8 @@ class BackendKit(Protocol):
 
 
 class Backend(Protocol):
-    """A model that can run passes. One that can run several rounds at once has ``stretches``
-    (``headstart.stretch.Stretches``); one whose ``config`` has an encoder is an ``EncoderBackend``."""
+    """A model that can run passes; see ``RunsStretches``, too; one whose ``config`` has an encoder is an
+    ``EncoderBackend``."""
 
     config: ModelConfig
     name: str
@@ -156,3 +157,10 @@ class EncoderBackend(Backend, Protocol):
         What is behind the input's last position stays as it is.
         """
         ...
+
+
+@runtime_checkable
+class RunsStretches(Protocol):
+    """A backend that can run several rounds at once."""
+
+    stretches: Stretches

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from headstart.backend import Backend
 from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext, LoadedModel, one_scope
+from headstart.drafting.inner_sequence import request_of
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
@@ -105,9 +107,14 @@ def heads_for(model: Model) -> ShippedHeads:
     return shipped_heads(identity_of(model))
 
 
+@runtime_checkable
+class Salted(Protocol):
+    """A sequence of a request that shares prefixes with others of its salt only."""
+
+    cache_salt: str
+
+
 def cache_salt_of(sequence: SequenceView) -> str:
     """Keeps tenants apart: what a drafter learnt from one would show in the timing of another."""
-    # A drafter inside another one sees a sequence that the outer one made, which refers to the request's own.
-    while (outer := getattr(sequence, "outer", None)) is not None:
-        sequence = outer
-    return getattr(sequence, "cache_salt", "")
+    request = request_of(sequence)
+    return request.cache_salt if isinstance(request, Salted) else ""

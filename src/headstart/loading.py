@@ -13,7 +13,6 @@ import torch
 from headstart.backend import Backend
 from headstart.backends.native import backend as native
 from headstart.backends.native import precision as native_precision
-from headstart.backends.native.formats import all_linears
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
@@ -252,7 +251,7 @@ def _accelerator_dtype(precision: Precision, device: torch.device) -> torch.dtyp
 
 def _torch_bytes(weights: DecoderWeights, dtype: torch.dtype) -> int:
     """Of the weights as PyTorch keeps them, and of the largest matrix while it is read and copied."""
-    matrices = [linear.matrix for linear in all_linears(weights)]
+    matrices = [linear.matrix for linear in weights.linears]
     sizes = [math.prod(each.shape) for each in (*matrices, weights.table)]
     positions = 0 if weights.positions is None else weights.positions.numel()
     return (sum(sizes) + positions) * dtype.itemsize + 4 * max(sizes)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headstart.backend import Backend, EncoderBackend
+from headstart.backend import Backend, EncoderBackend, RunsStretches
 from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.passes import EncoderInput, IntArray, PassBatch, RowInputs, TapStates, path_lengths
-from headstart.stretch import RoundRecord, StretchDrafting, Stretches, StretchLimits
+from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
@@ -82,7 +82,7 @@ class ModelRunner:
     ) -> None:
         self.backend = backend
         self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size), prefixes)
-        self._stretches: Stretches | None = getattr(backend, "stretches", None)
+        self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.passes = 0
         """Passes run so far."""
         self.encoder_passes = 0

@@ -77,7 +77,7 @@ def hold(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for place, source in enumerate(sources):
             worker = tmp_path / f"worker{place}.py"
             worker.write_text(source, encoding="utf-8")
-            peers.append(OwnPeer(f"peer{place}", (), str(worker)))
+            peers.append(OwnPeer(f"peer{place}", (), worker=str(worker)))
         settings = {"max_tokens": 6, "repeats": repeats, "threads": 1}
         return sitting.sit([model], "ngram", peers, PROMPTS, **settings)
 

@@ -40,7 +40,7 @@ def test_layers_are_spread_or_named(tiny_model_dir: Path, tmp_path: Path, layers
     (_, whole), (config, small) = decoder(tiny_model_dir), decoder(out)
     assert config.num_layers == len(chosen)
     for layer, origin in zip(small.layers, chosen, strict=True):
-        assert layer.qkv.weight.equal(whole.layers[origin].qkv.weight)
+        assert layer.mixer.qkv.weight.equal(whole.layers[origin].mixer.qkv.weight)
 
 
 def test_it_drafts_for_the_model_it_came_from(tiny_model_dir: Path, tmp_path: Path) -> None:

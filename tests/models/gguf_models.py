@@ -34,10 +34,11 @@ _LLAMAS = ("llama", "mistral", "smollm3", "granite", "granitemoehybrid")
 """What the converter treats as it does Llama."""
 
 
-def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None = None) -> Path:
+def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None = None, most_tensors: int = 0) -> Path:
+    """``most_tensors``: of a part, by which the file is split; 0: it is not."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
-    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch], split_max_tensors=most_tensors)
     _metadata(writer, config)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
     for name, tensor in _split(model.state_dict()).items():

@@ -150,9 +150,9 @@ def test_shards_without_their_index_are_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
-def test_pickled_weights_are_refused_with_the_mend(tmp_path: Path) -> None:
+def test_pickled_weights_by_other_names_are_refused_with_the_mend(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    torch.save(TENSORS, tmp_path / "pytorch_model.bin")
+    torch.save(TENSORS, tmp_path / "weights.pt")
     with pytest.raises(CheckpointError, match="convert them to safetensors"):
         open_checkpoint(tmp_path)
 

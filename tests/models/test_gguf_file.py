@@ -145,12 +145,6 @@ def test_the_digest_knows_the_weights_and_not_the_metadata(tmp_path: Path) -> No
     assert open_checkpoint(write(tmp_path / "3.gguf", {"weight": (values(1), Type.F32)})).digest() != first
 
 
-def test_one_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "model-00001-of-00002.gguf", {"weight": (values(), Type.F32)}, **{"split.count": 2})
-    with pytest.raises(CheckpointError, match="join them with llama-gguf-split"):
-        open_checkpoint(path)
-
-
 def test_a_type_without_dequantisation_is_named(tmp_path: Path) -> None:
     path = small_file(tmp_path / "model.gguf")
     raw = bytearray(path.read_bytes())

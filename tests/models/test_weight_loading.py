@@ -41,9 +41,9 @@ class Tensors:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, index: int | None = None) -> Tensor:
         self.read_names.append(name)
-        return self.tensors[name]
+        return self.tensors[name] if index is None else self.tensors[name][index]
 
     def stored(self, name: str) -> StoredTensor:
         tensor = self.tensors[name]
@@ -70,8 +70,8 @@ def test_every_tensor_is_read_once_and_matrices_when_they_are_asked_for(family: 
     weights = load_weights(source, config, "hf", torch.float32)
     assert all(source.tensors[name].dim() == 1 or "wpe" in name for name in source.read_names)
     for layer in weights.layers:
-        for name in ("qkv", "output", "up", "down"):
-            assert getattr(layer, name).weight.dtype is torch.float32
+        for linear in (*layer.mixer.linears, *layer.channel.linears):
+            assert linear.weight.dtype is torch.float32
     assert weights.embedding is weights.embedding
     assert weights.head.weight is weights.head.weight
     assert sorted(source.read_names) == sorted(source.tensors)
@@ -85,7 +85,7 @@ def test_tables_are_read_without_the_layers(tmp_path: Path, monkeypatch: pytest.
     _, weights = load_decoder(opened, torch.bfloat16)
     wanted = weights.embedding, weights.head.weight
     read, names = type(opened).read, []
-    monkeypatch.setattr(type(opened), "read", lambda self, name: names.append(name) or read(self, name))
+    monkeypatch.setattr(type(opened), "read", lambda self, name, *index: names.append(name) or read(self, name, *index))
     embedding, head = load_tables(opened, torch.bfloat16)
     assert torch.equal(embedding.tensor(), wanted[0])
     assert torch.equal(head.tensor(), wanted[1])
@@ -208,19 +208,19 @@ def test_matrices_remember_how_many_bits_the_file_has_of_them() -> None:
     source.bits = {f"{layer}self_attn.{name}_proj.weight": 4.5 for layer in layers for name in "qkvo"}
     source.bits["model.layers.1.self_attn.v_proj.weight"] = 6.5625
     weights = load_weights(source, config, "hf", torch.float32)
-    assert [layer.qkv.stored_bits for layer in weights.layers] == [4.5, 6.5625] + [4.5] * (config.num_layers - 2)
-    assert {layer.output.stored_bits for layer in weights.layers} == {4.5}
-    assert {layer.down.stored_bits for layer in weights.layers} == {16.0}
+    assert [layer.mixer.qkv.stored_bits for layer in weights.layers] == [4.5, 6.5625] + [4.5] * (config.num_layers - 2)
+    assert {layer.mixer.output.stored_bits for layer in weights.layers} == {4.5}
+    assert {layer.channel.down.stored_bits for layer in weights.layers} == {16.0}
 
 
 def test_files_of_the_bare_model_leave_the_prefix_out() -> None:
     """As the first GPT-2 files on the hub do."""
     config, source = checkpoint("gpt2")
-    whole = load_weights(source, config, "hf", torch.float32).layers[2].qkv.weight
+    whole = load_weights(source, config, "hf", torch.float32).layers[2].mixer.qkv.weight
     source.tensors = {name.removeprefix("transformer."): tensor for name, tensor in source.tensors.items()}
     source.tensors["h.0.attn.bias"] = torch.ones(1)
     bare = load_weights(source, config, "hf", torch.float32)
-    assert torch.equal(whole, bare.layers[2].qkv.weight)
+    assert torch.equal(whole, bare.layers[2].mixer.qkv.weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.int32])
@@ -238,17 +238,23 @@ def test_matrices_take_the_dtype_and_vectors_stay_float32() -> None:
     layer = weights.layers[0]
     assert weights.head.weight is weights.embedding
     assert weights.positions is not None
-    matrices = (weights.embedding, weights.positions, layer.qkv.weight, layer.down.weight)
-    vectors = (layer.qkv.bias, layer.down.bias, layer.mlp_norm.weight, layer.mlp_norm.bias, weights.final_norm.weight)
+    matrices = (weights.embedding, weights.positions, layer.mixer.qkv.weight, layer.channel.down.weight)
+    vectors = (
+        layer.mixer.qkv.bias,
+        layer.channel.down.bias,
+        layer.mlp_norm.weight,
+        layer.mlp_norm.bias,
+        weights.final_norm.weight,
+    )
     assert {matrix.dtype for matrix in matrices} == {torch.bfloat16}
     assert {vector.dtype for vector in vectors if vector is not None} == {torch.float32}
-    assert layer.qkv.weight.shape == (108, 36)
-    assert layer.up.weight.shape == (52, 36)
+    assert layer.mixer.qkv.weight.shape == (108, 36)
+    assert layer.channel.up.weight.shape == (52, 36)
 
 
 def test_half_precision_files_are_read_in_full() -> None:
     config, source = checkpoint("qwen3")
-    expected = load_weights(source, config, "hf", torch.bfloat16).layers[1].up.weight
+    expected = load_weights(source, config, "hf", torch.bfloat16).layers[1].channel.up.weight
     source.tensors = {name: tensor.bfloat16() for name, tensor in source.tensors.items()}
     weights = load_weights(source, config, "hf", torch.float32)
-    assert torch.equal(weights.layers[1].up.weight, expected.float())
+    assert torch.equal(weights.layers[1].channel.up.weight, expected.float())

@@ -17,7 +17,7 @@ from serving import GREEDY, ask, assert_empty, assert_openai_error
 from headstart import LLM, ConfigError, SamplingParams, async_engine
 from headstart.drafting.base import SequenceView
 from headstart.drafting.context import DraftContext
-from headstart.drafting.draft_models.hierarchical import DraftedSequence
+from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.model_free.none import NoDrafter
 from headstart.drafting.options import NoOptions
 from headstart.loading import Model
@@ -218,8 +218,7 @@ def test_drafters_learn_within_a_tenant_only(model: Model) -> None:
 
         def begin(self, sequence: SequenceView) -> None:
             scopes.append(self.scope_of(sequence))
-            inner = DraftedSequence(sequence, -1, [], 0, sequence.params, sequence.speculation, sequence.noise)
-            scopes.append(self.scope_of(inner))
+            scopes.append(self.scope_of(InnerSequence.of(InnerSequence.of(sequence))))
 
     async def work(client: httpx.AsyncClient) -> None:
         for salt in ("a", "b"):

@@ -132,7 +132,7 @@ def gguf_checkpoint(**metadata: Any) -> Checkpoint:
         def shapes(self) -> dict[str, tuple[int, ...]]:
             return {}
 
-        def read(self, name: str) -> torch.Tensor:
+        def read(self, name: str, index: int | None = None) -> torch.Tensor:
             raise KeyError(name)
 
         def digest(self) -> str:

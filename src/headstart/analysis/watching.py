@@ -17,6 +17,7 @@ from headstart.analysis.profiles import Profile, RoundSeconds
 from headstart.analysis.trees import reach_of
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import ROOT, DraftTree
+from headstart.drafting.abilities import Graded
 from headstart.drafting.base import DraftBudget, Drafter, SequenceView
 from headstart.drafting.grades import grades_of
 from headstart.drafting.planning.guess_rates import first_rates
@@ -55,7 +56,7 @@ class Watching(DrafterWrapper):
         return super().propose(sequences, budgets)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``Drafter``. A round in which a single level is asked for is run by itself."""
+        """See ``RunsInStretches``. A round in which a single level is asked for is run by itself."""
         return None if self._is_short else super().stretch(sequences, limits)
 
     def watch(self, rounds: Sequence[WatchedRound]) -> None:
@@ -114,7 +115,7 @@ class Watching(DrafterWrapper):
     def _rates(self) -> list[float]:
         """[grade] how sure a guess is, according to its drafter's ``grade_rates`` or else as counted here."""
         rates = first_rates(self.drafter, math.inf)
-        for tree, path in [] if hasattr(self.drafter, "grade_rates") else self._seen:
+        for tree, path in [] if isinstance(self.drafter, Graded) else self._seen:
             for node, (parent, grade) in enumerate(zip(tree.parents.tolist(), grades_of(tree), strict=True)):
                 if parent == ROOT or parent in path:
                     rates.count(grade, node in path)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from headstart import enumerations
+from headstart.cli import options
 from headstart.drafting.options import option_value, parse_drafter
 from headstart.errors import RequestError
-from headstart.reading import USUAL, Reading
+from headstart.models.aliases import DEFAULT_MODEL
+from headstart.reading import Reading
 
 if TYPE_CHECKING:
     from headstart.cli.progress import Activity
@@ -28,18 +30,36 @@ MAX_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class Guessing:
-    """How a command wants to be drafted for, as its options say it."""
+class Running:
+    """Which model a command runs, and how: options of the command (``option_groups``)."""
 
-    drafter: str | None
-    draft_model: str | None = None
-    draft_precision: str | None = None
-    draft_tokens: int | None = None
-    tree_nodes: int | None = None
-    drafter_options: Sequence[str] = ()
-    verify: enumerations.VerifyRule = enumerations.VerifyRule.AUTO
-    lenience: float | None = None
-    typical: float | None = None
+    model: options.Model = DEFAULT_MODEL
+    revision: options.Revision = None
+    precision: options.Precision = enumerations.Precision.AUTO
+    numerics: options.Numerics = enumerations.Numerics.AUTO
+    device: options.Device = "cpu"
+    backend: options.Backend = enumerations.BackendChoice.AUTO
+    trust_remote_code: options.TrustRemoteCode = False
+    max_context: options.MaxContext = None
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.backend, self.trust_remote_code)
+
+
+@dataclass(frozen=True)
+class Guessing:
+    """How a command wants to be drafted for, likewise."""
+
+    drafter: options.AskedDrafter = None
+    draft_model: options.DraftModel = None
+    draft_precision: options.DraftPrecision = None
+    draft_tokens: options.DraftTokens = None
+    tree_nodes: options.TreeNodes = None
+    drafter_option: options.DrafterOptions = None
+    verify: options.Verify = enumerations.VerifyRule.AUTO
+    lenience: options.Lenience = None
+    typical: options.Typical = None
 
     def chosen(self) -> tuple[str, dict[str, object]]:
         """The drafter's name and its options; whatever shows without the target is refused.
@@ -50,7 +70,7 @@ class Guessing:
         from headstart.drafting.registry import checked_options, chosen_drafter
 
         name, options = (None, {}) if self.drafter is None else parse_drafter(self.drafter)
-        options |= dict(_drafter_option(text) for text in self.drafter_options)
+        options |= dict(_drafter_option(text) for text in self.drafter_option or ())
         drafter = str(chosen_drafter(name, self.draft_model))
         checked_options(drafter, self.draft_model, self.draft_tokens or None, options)
         return drafter, options
@@ -62,12 +82,11 @@ class Guessing:
             RequestError: a value is out of range, or two do not go together.
         """
         from headstart.drafting.base import SpeculationParams
-        from headstart.enumerations import VerifyRule
 
         return SpeculationParams(
             draft_tokens=self.draft_tokens,
             tree_nodes=self.tree_nodes,
-            verify=VerifyRule(self.verify.value),
+            verify=self.verify,
             lenience=self.lenience,
             typical=self.typical,
         )
@@ -77,17 +96,11 @@ class Guessing:
 class Asked:
     """A model, and how it is to be run."""
 
-    model: str
+    running: Running
     guessing: Guessing
     sampling: Mapping[str, Any]
     """Fields of ``SamplingParams`` that were given."""
-    precision: str = "auto"
-    numerics: str = "auto"
-    revision: str | None = None
     generation_config: str = "auto"
-    max_context: int | None = None
-    device: str = "cpu"
-    reading: Reading = USUAL
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What else ``LLM`` takes."""
 
@@ -108,12 +121,12 @@ class Asked:
         SamplingParams(**self.sampling)
         speculation = self.guessing.params()
         self.guessing.chosen()
-        parse_precision(self.precision)
-        outline = Outline.open(self.model, self.revision, self.generation_config, self.reading)
+        parse_precision(self.running.precision)
+        outline = Outline.open(self.running.model, self.running.revision, self.generation_config, self.running.reading)
         params = outline.sampling_defaults.params(self.sampling, {"max_tokens": MAX_TOKENS})
         params.check_vocabulary(outline.config.vocab_size)
-        require_lossless(parse_numerics(self.numerics), speculation, params)
-        context = context_length(outline.config, self.max_context)
+        require_lossless(parse_numerics(self.running.numerics), speculation, params)
+        context = context_length(outline.config, self.running.max_context)
         limits = Limits(max_context=context, max_source=source_length(outline.config, context))
         for conversation in conversations:
             _check_prompt(conversation, outline, params, limits)
@@ -126,8 +139,8 @@ class Asked:
 
         drafter, drafter_options = self.guessing.chosen()
         with phases.heard(activity.phase):
-            with phases.phase(f"Loading {self.model}"):
-                model = outline.load(self.precision, self.device)
+            with phases.phase(f"Loading {self.running.model}"):
+                model = outline.load(self.running.precision, self.running.device)
             llm = LLM(
                 model,
                 drafter,
@@ -136,8 +149,8 @@ class Asked:
                 drafter_options=drafter_options,
                 speculation=speculation,
                 draft_precision=self.guessing.draft_precision,
-                numerics=self.numerics,
-                max_context=self.max_context,
+                numerics=self.running.numerics,
+                max_context=self.running.max_context,
                 generation_config=self.generation_config,
                 **self.settings,
             )

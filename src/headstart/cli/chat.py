@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Asked, Guessing, given, warn_of_losses
+from headstart.cli.asking import Asked, Guessing, Running, given, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import FREE_DRAFTERS, OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
 from headstart.errors import HeadstartError, RequestError, closest
-from headstart.models.aliases import DEFAULT_MODEL
-from headstart.reading import Reading
 
 if TYPE_CHECKING:
     from headstart.cli.conversing import Conversation, Told
@@ -28,25 +26,12 @@ MAX_TOKENS = 1024
 """Most tokens of an answer, where neither the command nor the model says: small models may never come to an end."""
 
 
+@with_groups
 def chat(
+    *,
     system: Annotated[str | None, typer.Option(help="System message.", metavar="TEXT")] = None,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    numerics: options.Numerics = enumerations.Numerics.AUTO,
-    device: options.Device = "cpu",
-    backend: options.Backend = enumerations.BackendChoice.AUTO,
-    trust_remote_code: options.TrustRemoteCode = False,
-    max_context: options.MaxContext = None,
-    drafter: options.AskedDrafter = None,
-    draft_model: options.DraftModel = None,
-    draft_precision: options.DraftPrecision = None,
-    draft_tokens: options.DraftTokens = None,
-    tree_nodes: options.TreeNodes = None,
-    drafter_option: options.DrafterOptions = None,
-    verify: options.Verify = enumerations.VerifyRule.AUTO,
-    lenience: options.Lenience = None,
-    typical: options.Typical = None,
+    running: Running,
+    guessing: Guessing,
     temperature: options.AskedTemperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
@@ -99,26 +84,10 @@ def chat(
         stop=stop,
     )
     asked = Asked(
-        model,
-        Guessing(
-            drafter,
-            draft_model,
-            None if draft_precision is None else draft_precision.value,
-            draft_tokens,
-            tree_nodes,
-            drafter_option or (),
-            verify,
-            lenience,
-            typical,
-        ),
+        running,
+        guessing,
         sampling,
-        precision.value,
-        numerics.value,
-        revision,
         generation_config,
-        max_context,
-        device,
-        Reading(backend.value, trust_remote_code),
         {"max_batch_size": 1, "prefix_caching": True, "more_drafters": FREE_DRAFTERS},
     )
     interactive = sys.stdin is not None and sys.stdin.isatty()
@@ -127,7 +96,7 @@ def chat(
     from headstart.cli.prompts import one_prompt
 
     with Activity(shown=not quiet) as activity:
-        activity.show(f"Looking at {model}")
+        activity.show(f"Looking at {running.model}")
         params, speculation, outline = asked.checked([one_prompt("Hello", True, system)])
         activity.stop()
         warn_of_losses(speculation, params)
@@ -141,7 +110,7 @@ def chat(
     talk = Talk(conversation, quiet)
     lines = TerminalLines([f"/{name}" for name in talk.commands]) if interactive else ScriptLines()
     if interactive and not quiet:
-        tell_aside(f"{model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.")
+        tell_aside(f"{running.model}, guessed for by {llm.drafter_name}. /help lists the commands, Ctrl-D ends.")
     if interactive:
         # Whoever started this may have had it ignored, as shells do for what runs in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)

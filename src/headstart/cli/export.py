@@ -19,6 +19,8 @@ class FormatChoice(StrEnum):
     SPECULATORS = "speculators"
     EAGLE = "eagle"
     EAGLE3 = "eagle3"
+    SGLANG = "sglang"
+    SPECFORGE = "specforge"
     MEDUSA = "medusa"
 
 
@@ -30,8 +32,10 @@ def export(
     to: Annotated[
         FormatChoice,
         typer.Option(
-            help="speculators (vLLM, for EAGLE-3 heads; EAGLE-1 as the library's version 0.4 has it), eagle or eagle3 "
-            "(SafeAILab, SGLang, vLLM), or medusa.",
+            help="speculators: EAGLE-3 for vLLM (EAGLE-1 as the library's version 0.4 has it). eagle: EAGLE-1 for "
+            "SafeAILab, vLLM and SGLang. eagle3: for SafeAILab and vLLM. sglang, specforge: EAGLE-3 for these, which "
+            "number the target's layers otherwise. medusa: for Medusa's own code and vLLM up to 0.32. vLLM 0.33 has "
+            "dropped Medusa: train an EAGLE-3 head for it.",
         ),
     ],
     model: options.Model = DEFAULT_MODEL,
@@ -42,6 +46,8 @@ def export(
     Examples:
 
         headstart export heads/eagle3 --to speculators --out export/eagle3
+
+        headstart export heads/eagle3 --to sglang --out export/eagle3-sglang
 
         headstart export heads/medusa --to medusa --out export/medusa
     """

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Asked, Guessing, given, refuse_if_none, token_bias, warn_of_losses
+from headstart.cli.asking import Asked, Guessing, Running, given, refuse_if_none, token_bias, warn_of_losses
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
-from headstart.models.aliases import DEFAULT_MODEL
-from headstart.reading import Reading
 
 if TYPE_CHECKING:
     from headstart.cli.comparing import Comparator
@@ -28,7 +26,9 @@ if TYPE_CHECKING:
 PROMPT_PANEL = "Prompt"
 
 
+@with_groups
 def generate(
+    *,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -51,25 +51,18 @@ def generate(
         str | None,
         typer.Option(help="System message of a chat; means --chat.", metavar="TEXT", rich_help_panel=PROMPT_PANEL),
     ] = None,
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    numerics: options.Numerics = enumerations.Numerics.AUTO,
-    device: options.Device = "cpu",
-    backend: options.Backend = enumerations.BackendChoice.AUTO,
-    trust_remote_code: options.TrustRemoteCode = False,
+    decoder_prompt: Annotated[
+        str | None,
+        typer.Option(
+            help="What outputs begin with, where the model has an encoder, which reads the prompt.",
+            metavar="TEXT",
+            rich_help_panel=PROMPT_PANEL,
+        ),
+    ] = None,
+    running: Running,
     batch_size: options.BatchSize = 16,
-    max_context: options.MaxContext = None,
     truncate_prompt: options.TruncatePrompt = None,
-    drafter: options.AskedDrafter = None,
-    draft_model: options.DraftModel = None,
-    draft_precision: options.DraftPrecision = None,
-    draft_tokens: options.DraftTokens = None,
-    tree_nodes: options.TreeNodes = None,
-    drafter_option: options.DrafterOptions = None,
-    verify: options.Verify = enumerations.VerifyRule.AUTO,
-    lenience: options.Lenience = None,
-    typical: options.Typical = None,
+    guessing: Guessing,
     temperature: options.AskedTemperature = None,
     top_k: options.TopK = None,
     top_p: options.TopP = None,
@@ -131,6 +124,8 @@ def generate(
         cat notes.txt | headstart generate --chat --system "Summarize the notes."
 
         headstart generate --prompts questions.jsonl --json > answers.jsonl
+
+        headstart generate --model ./nllb-200 "How are you?" --decoder-prompt "fra_Latn"
     """
     prompt = _piped() if prompt is None and prompts is None else prompt
     _check_together(prompt, prompts, show_drafts, n, as_json, logprobs, prompt_logprobs)
@@ -159,34 +154,21 @@ def generate(
         truncate_prompt_tokens=truncate_prompt,
     )
     asked = Asked(
-        model,
-        Guessing(
-            drafter,
-            draft_model,
-            None if draft_precision is None else draft_precision.value,
-            draft_tokens,
-            tree_nodes,
-            drafter_option or (),
-            verify,
-            lenience,
-            typical,
-        ),
+        running,
+        guessing,
         sampling,
-        precision.value,
-        numerics.value,
-        revision,
         generation_config,
-        max_context,
-        device,
-        Reading(backend.value, trust_remote_code),
         {"max_batch_size": batch_size},
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
+    for conversation in conversations:
+        if conversation.decoder_prompt is None:
+            conversation.decoder_prompt = decoder_prompt
 
     from headstart.cli.progress import Activity
 
     with Activity(shown=not quiet) as activity:
-        activity.show(f"Looking at {model}")
+        activity.show(f"Looking at {running.model}")
         params, speculation, outline = asked.checked(conversations)
         activity.stop()
         refuse_if_none(conversations, quiet)

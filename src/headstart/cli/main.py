@@ -20,6 +20,7 @@ from headstart.cli.derive import derive
 from headstart.cli.drafters import drafters
 from headstart.cli.export import export
 from headstart.cli.generate import generate
+from headstart.cli.import_head import import_
 from headstart.cli.lab import lab
 from headstart.cli.native import native
 from headstart.cli.plan import plan
@@ -123,6 +124,7 @@ app.command(cls=Command, rich_help_panel=MEASURE)(quality)
 app.command(cls=Command, rich_help_panel=TRAIN)(train)
 app.command(cls=Command, rich_help_panel=TRAIN)(derive)
 app.command(cls=Command, rich_help_panel=TRAIN)(export)
+app.command("import", cls=Command, rich_help_panel=TRAIN)(import_)
 app.command(cls=Command, rich_help_panel=MORE)(theory)
 app.command(cls=Command, rich_help_panel=MORE)(native)
 

@@ -191,7 +191,7 @@ def saying_memory(contenders: Sequence[Contender], activity: Activity) -> list[C
     """The same contenders. When they are built, lines that stay say what the target takes, and what it takes with each
     drafter that has weights or a cache.
     """
-    from headstart.drafting.base import bytes_of
+    from headstart.drafting.abilities import bytes_of
     from headstart.memory import MemoryUse
 
     said: set[str | None] = set()

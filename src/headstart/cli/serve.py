@@ -12,12 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from headstart import enumerations
 from headstart.cli import options
-from headstart.cli.asking import Guessing
+from headstart.cli.asking import Guessing, Running
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import FREE_DRAFTERS
 from headstart.errors import ConfigError
-from headstart.models.aliases import DEFAULT_MODEL
 from headstart.other_names import parse_speculation
 
 SPARE_CONNECTIONS = 16
@@ -33,14 +32,10 @@ class SpecDecodeMetrics(StrEnum):
     SUMMARY = "summary"
 
 
+@with_groups
 def serve(
-    model: options.Model = DEFAULT_MODEL,
-    revision: options.Revision = None,
-    precision: options.Precision = enumerations.Precision.AUTO,
-    numerics: options.Numerics = enumerations.Numerics.AUTO,
-    device: options.Device = "cpu",
-    backend: options.Backend = enumerations.BackendChoice.AUTO,
-    trust_remote_code: options.TrustRemoteCode = False,
+    *,
+    running: Running,
     drafter: options.AskedDrafter = None,
     also: Annotated[
         list[str] | None,
@@ -62,7 +57,6 @@ def serve(
             metavar="JSON",
         ),
     ] = None,
-    max_context: options.MaxContext = None,
     batch_size: options.BatchSize = 16,
     cache_tokens: Annotated[
         int | None,
@@ -182,7 +176,6 @@ def serve(
     from headstart.llm import LLM
     from headstart.loading import load_model
     from headstart.models.generation_config import named_file
-    from headstart.reading import Reading
 
     keys = _keys(api_key_file)
     hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
@@ -201,8 +194,8 @@ def serve(
         checked_options(other)
     named_file(generation_config)
     with Activity() as activity, phases.heard(activity.phase):
-        with phases.phase(f"Loading {model}"):
-            target = load_model(model, precision.value, revision, device, Reading(backend.value, trust_remote_code))
+        with phases.phase(f"Loading {running.model}"):
+            target = load_model(running.model, running.precision, running.revision, running.device, running.reading)
         if also is None:
             also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
         llm = LLM(
@@ -211,8 +204,8 @@ def serve(
             draft_model=draft_model,
             draft_tokens=draft_tokens,
             drafter_options=drafter_options,
-            numerics=numerics.value,
-            max_context=max_context,
+            numerics=running.numerics,
+            max_context=running.max_context,
             max_batch_size=batch_size,
             cache_tokens=cache_tokens,
             more_drafters=also,
@@ -221,7 +214,7 @@ def serve(
             tolerant=True,
             generation_config=generation_config,
         )
-    names = tuple(dict.fromkeys(served_name or [model]))
+    names = tuple(dict.fromkeys(served_name or [running.model]))
     patience = Patience(room_for_connections(max_connections), client_seconds, drain_seconds)
     # Samples that wait keep their connections, and some connections must be left for others.
     max_waiting = min(max_waiting, max(patience.max_connections - batch_size - SPARE_CONNECTIONS, 0))
@@ -242,7 +235,7 @@ def serve(
     engine.rehearse()
     app = create_app(llm, settings, engine=engine)
     with bound(host, port) as sockets:
-        server = Server(app, sockets, patience, lambda: typer.echo(_welcome(model, names, sockets), err=True))
+        server = Server(app, sockets, patience, lambda: typer.echo(_welcome(running.model, names, sockets), err=True))
         end_quietly(server)
         # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
         with suppress(KeyboardInterrupt):

@@ -17,7 +17,6 @@ from headstart.errors import RequestError, meant
 from headstart.passes import NO_STATES, EncoderInput, TapStates
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from headstart.stretch import StretchDrafting, StretchLimits
 
 
 class SequenceView(Protocol):
@@ -154,11 +153,8 @@ class Drafter(Protocol):
     """Guesses what the target will say. The registry gives it its name.
 
     One drafter object serves every sequence of an engine; calls come from one thread. After ``observe`` its own
-    cache, if it has one, holds no more tokens of a sequence than the target's does. One that allocates weights or a
-    cache when it is built, or fills a bounded store, says how many bytes in a property ``nbytes``. One that grades its
-    guesses may say how often each grade holds as far as it was measured, in a sequence ``grade_rates``: a planner's
-    first estimates. One that can take part in rounds that are run at once has a method ``stretch(sequences, limits)``,
-    which gives its guessers (``headstart.stretch.StretchDrafting``), or None where it must be asked round by round.
+    cache, if it has one, holds no more tokens of a sequence than the target's does. What some drafters can do besides
+    stands in ``drafting.abilities``.
     """
 
     @property
@@ -181,22 +177,3 @@ class Drafter(Protocol):
     def end(self, sequence_id: int) -> None:
         """The sequence is finished, aborted or preempted; forget it. Unknown ids are ignored."""
         ...
-
-
-def offers_stretches(drafter: Drafter) -> bool:
-    """Whether a drafter can take part in rounds that are run at once."""
-    return hasattr(drafter, "stretch")
-
-
-def stretch_drafting(
-    drafter: Drafter, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]
-) -> StretchDrafting | None:
-    """What a drafter brings to rounds that are run at once; None: it is asked round by round."""
-    offer = getattr(drafter, "stretch", None)
-    drafting: StretchDrafting | None = None if offer is None else offer(sequences, limits)
-    return drafting
-
-
-def bytes_of(drafter: Drafter) -> int:
-    """Of the weights and caches that a drafter holds."""
-    return int(getattr(drafter, "nbytes", 0))

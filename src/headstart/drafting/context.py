@@ -62,7 +62,8 @@ class DraftContext:
     digest: Callable[[], str] | None = None
     """Identity of the target's weights, to be compared with what a trained head records of its target."""
     scope_of: Callable[[SequenceView], Hashable] = one_scope
-    """Requests learn from earlier ones of the same scope only. What one request taught shows in the timing of the
+    """The scope of a sequence, which a drafter may have made of a request's (``inner_sequence.request_of``). Requests
+    learn from earlier ones of the same scope only. What one request taught shows in the timing of the
     next, so a server that serves several tenants gives each its own."""
 
     @property

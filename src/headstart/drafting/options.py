@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 from headstart.errors import ConfigError, closest
 
@@ -18,6 +18,14 @@ MOST = 1_000_000_000
 @dataclass(frozen=True)
 class NoOptions:
     """Nothing to choose."""
+
+
+@runtime_checkable
+class HasOptions(Protocol):
+    """A drafter's class that can be told more than nothing."""
+
+    Options: type[Any]
+    """A frozen dataclass."""
 
 
 def require(ok: bool, message: str) -> None:
@@ -96,17 +104,27 @@ def asked_rows(options: Mapping[str, object]) -> int:
     return max((*within, *(rows for rows in own if isinstance(rows, int))), default=0)
 
 
+@runtime_checkable
+class ChecksFiles(Protocol):
+    """Options that may name a model or a head."""
+
+    def check_files(self) -> None:
+        """Open it, and compute nothing.
+
+        Raises:
+            CheckpointError: it is missing or damaged.
+        """
+        ...
+
+
 def check_files(options: Any) -> None:
     """Find out that a model or head which options name is missing, before anything slow is done.
-
-    Options that name one have a method ``check_files``, which opens it and computes nothing.
 
     Raises:
         CheckpointError: what it is called, and what to name instead.
     """
-    check = getattr(options, "check_files", None)
-    if check is not None:
-        check()
+    if isinstance(options, ChecksFiles):
+        options.check_files()
 
 
 def _fits(value: object, kind: Any) -> bool:

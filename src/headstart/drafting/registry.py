@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import NoOptions, check_files, parse_options
+from headstart.drafting.options import HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, meant
 
 if TYPE_CHECKING:
@@ -252,7 +252,8 @@ def drafter_options(drafter: str | type[Any]) -> type[Any]:
     Raises:
         ConfigError: no drafter has this name, or its package cannot be imported.
     """
-    return getattr(_drafter_class(drafter), "Options", NoOptions)
+    found = _drafter_class(drafter)
+    return found.Options if isinstance(found, HasOptions) else NoOptions
 
 
 def checked_options(

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headstart.draft_tree import DraftTree
+from headstart.drafting.abilities import bytes_of, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
     Drafter,
     RoundOutcome,
     SequenceView,
     TargetSignals,
-    bytes_of,
-    stretch_drafting,
 )
 from headstart.stretch import RoundRecord, SpanRecord, StretchDrafting, StretchLimits
 
@@ -68,7 +67,7 @@ class DrafterWrapper(ABC):
         self.watch([WatchedRound(outcomes, seconds)])
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``Drafter``."""
+        """See ``RunsInStretches``."""
         drafting = stretch_drafting(self.drafter, sequences, limits)
         if drafting is None:
             return None

@@ -8,14 +8,13 @@ from itertools import chain
 from typing import TypeVar
 
 from headstart.draft_tree import DraftTree
+from headstart.drafting.abilities import bytes_of, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
     Drafter,
     RoundOutcome,
     SequenceView,
     TargetSignals,
-    bytes_of,
-    stretch_drafting,
 )
 from headstart.errors import RequestError, closest
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits

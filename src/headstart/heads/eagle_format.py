@@ -28,6 +28,7 @@ _LAYER, _MIDLAYER = "layers.0.", "midlayer."
 _SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
 """How our tensors' names begin -> how its do."""
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LLAMA_LAYER = "LlamaDecoderLayer"
 SPECULATORS_VERSION = "0.3.0"
 """The format's version that is written."""
@@ -99,10 +100,7 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
             **layer,
             "draft_vocab_size": config.draft_vocab_size,
             "target_hidden_size": config.target_hidden_size,
-            "eagle_config": {
-                "eagle_aux_hidden_state_layer_ids": list(config.taps),
-                "use_aux_hidden_state": True,
-            },
+            "eagle_config": {LAYER_IDS: list(config.taps), "use_aux_hidden_state": True},
             **flags,
         }
     return _describe_for_speculators(config, layer, flags, verifier)
@@ -130,7 +128,7 @@ def _describe_for_speculators(
             "architectures": ["Eagle3Speculator"],
             "draft_vocab_size": config.draft_vocab_size,
             "target_hidden_size": config.target_hidden_size,
-            "eagle_aux_hidden_state_layer_ids": list(config.taps),
+            LAYER_IDS: list(config.taps),
             **flags,
         }
     return {
@@ -145,6 +143,12 @@ def _describe_for_speculators(
         },
         "transformer_layer_config": layer,
     }
+
+
+def named_layers(description: Mapping[str, Any]) -> tuple[int, ...]:
+    """The numbers that an EAGLE-3 head's ``config.json`` gives the layers that it reads, as they stand there; none
+    where it leaves the choice to the reader."""
+    return _named_layers(Fields(description, "config.json"))
 
 
 def eagle_tensors(head: EagleHead, kind: EagleFormat, embedding: Tensor | None = None) -> dict[str, Tensor]:
@@ -220,14 +224,22 @@ def _fusion_bias(fields: Fields) -> bool:
     return fields.flag("fusion_bias", False)
 
 
+def _named_layers(fields: Fields) -> tuple[int, ...]:
+    nested = fields.within("eagle_config")
+    return fields.token_ids(LAYER_IDS) or (nested.token_ids(LAYER_IDS) if nested is not None else ())
+
+
 def _taps(fields: Fields, target: ModelConfig) -> tuple[int, ...]:
     """The layers whose inputs are read; the last id may name the output of the last layer."""
-    nested = fields.within("eagle_config")
-    key = "eagle_aux_hidden_state_layer_ids"
-    taps = fields.token_ids(key) or (nested.token_ids(key) if nested is not None else ())
-    taps = taps or eagle3_taps(target.num_layers)
+    taps = _named_layers(fields)
+    usual = eagle3_taps(target.num_layers)
+    if taps == tuple(tap - 1 for tap in usual):
+        # SGLang, SpecForge and ModelOpt number a layer by its output, vLLM by its input, under one name: the usual
+        # layers tell who wrote them.
+        return usual
+    taps = taps or usual
     if max(taps) > target.num_layers:
-        raise fields.bad(key, list(taps), f"layers of this target, 0 to {target.num_layers}")
+        raise fields.bad(LAYER_IDS, list(taps), f"layers of this target, 0 to {target.num_layers}")
     return taps
 
 

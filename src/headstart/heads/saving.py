@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,12 +13,15 @@ from headstart.errors import CheckpointError
 from headstart.heads.eagle import EagleHead
 from headstart.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
 from headstart.heads.files import RECORD_KEY, write_description, write_head
-from headstart.heads.loading import Head, HeadFormat, kind_of
+from headstart.heads.loading import Head, kind_of
 from headstart.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings, describe_lookahead
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.parallel_format import KIND_KEY, describe_medusa, describe_parallel, medusa_tensors
+from headstart.heads.serving_formats import ServingFormat, describe_for, tensors_for
 from headstart.heads.tables import TargetTables
+
+ExportFormat = Literal["speculators", "eagle", "eagle3", "sglang", "specforge", "medusa"]
 
 
 def save_head(
@@ -43,16 +46,16 @@ def save_head(
     write_head(directory, description, _cast(tensors, dtype), {})
 
 
-def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: TargetTables, target: str) -> None:
-    """Write a head as vLLM and SGLang read it.
+def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: TargetTables, target: str) -> None:
+    """Write a head as other programs read it.
 
     Args:
-        format_name: speculators (EAGLE-1 and 3), eagle (EAGLE-1), eagle3 or medusa.
+        format_name: speculators (EAGLE-1 and 3), eagle (EAGLE-1), eagle3, sglang, specforge (EAGLE-3) or medusa.
         tables: the target's, which these formats hold in part.
         target: its name.
 
     Raises:
-        CheckpointError: the format is not for heads of this kind, or for one of several layers.
+        CheckpointError: the format is not for heads of this kind, or has no place for something that this one does.
     """
     if format_name == "medusa" and isinstance(head, ParallelHeads):
         tensors = medusa_tensors(head, tables.head)
@@ -61,6 +64,10 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
         write_description(directory, describe_medusa(head, target))
         return
     if isinstance(head, EagleHead) and format_name in _KINDS[head.config.variant]:
+        if format_name in ("sglang", "specforge"):
+            serving: ServingFormat = format_name
+            write_head(directory, describe_for(serving, head), tensors_for(serving, head, tables.embedding), {})
+            return
         kind: EagleFormat = format_name  # type: ignore[assignment]
         if kind == "speculators" and head.config.variant == "eagle" and head.config.num_layers > 1:
             raise CheckpointError(
@@ -75,7 +82,11 @@ def export_head(head: Head, format_name: HeadFormat, directory: Path, tables: Ta
     raise CheckpointError(f"a head of kind {found!r} has no form in the format {format_name!r}{mend}.")
 
 
-_KINDS = {"eagle": ("eagle", "speculators"), "eagle3": ("eagle3", "speculators"), "medusa": ("medusa",)}
+_KINDS = {
+    "eagle": ("eagle", "speculators"),
+    "eagle3": ("eagle3", "speculators", "sglang", "specforge"),
+    "medusa": ("medusa",),
+}
 
 
 def _cast(tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[str, Tensor]:

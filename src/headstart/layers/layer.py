@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,12 +23,27 @@ Attend = Callable[[Tensor], Tensor]
 """Heads as they were projected, [..., head + 2 * kv_head, head_dim] (queries, keys, values) -> what each query's head
 sees, side by side [..., head * head_dim]. Norms and rotations of heads are its affair, as are caches and masks."""
 
+
+def _relu2(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Operation] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
+    "relu2": _relu2,
 }
+
+
+def xielu(x: Tensor, curve: Tensor) -> Tensor:
+    """The activation with learnt ``curve`` [4]: alpha_p, alpha_n, beta, eps (Huang et al. 2024, equation 5; alphas as
+    transformers stores them)."""
+    above, below, slope, least = curve.to(x.dtype)
+    above, below = F.softplus(above), slope + F.softplus(below)
+    falling = (torch.expm1(torch.minimum(x, least)) - x) * below + slope * x
+    return torch.where(x > 0, above * x * x + slope * x, falling)
 
 
 class AttentionParts(Protocol):
@@ -51,17 +67,19 @@ class MlpParts(Protocol):
     def down(self) -> Operation: ...
 
 
-class LayerParts(AttentionParts, MlpParts, Protocol):
-    """A layer's parts, by the names of ``LayerWeights``."""
+class LayerParts(Protocol):
+    """A layer's norms, by the names of ``LayerWeights``, and its channel part."""
 
     @property
-    def attention_norm(self) -> Operation: ...
+    def attention_norm(self) -> Operation | None: ...
     @property
-    def mlp_norm(self) -> Operation: ...
+    def mlp_norm(self) -> Operation | None: ...
     @property
     def attention_post_norm(self) -> Operation | None: ...
     @property
     def mlp_post_norm(self) -> Operation | None: ...
+    @property
+    def channel(self) -> Operation: ...
 
 
 class HeadLayerParts(AttentionParts, MlpParts, Protocol):
@@ -79,27 +97,28 @@ def run_attention(parts: AttentionParts, head_dim: int, x: Tensor, attend: Atten
     return parts.output(attend(heads.view(*heads.shape[:-1], -1, head_dim)))
 
 
-def run_mlp(parts: MlpParts, x: Tensor, activation: str = "silu", gated: bool = True) -> Tensor:
-    """[..., hidden] -> [..., hidden]."""
-    raised, activate = parts.up(x), ACTIVATIONS[activation]
+def run_mlp(
+    parts: MlpParts, x: Tensor, activation: str = "silu", gated: bool = True, curve: Tensor | None = None
+) -> Tensor:
+    """[..., hidden] -> [..., hidden]; ``curve``: of xielu."""
+    raised = parts.up(x)
+    activate = ACTIVATIONS[activation] if curve is None else partial(xielu, curve=curve)
     if not gated:
         return parts.down(activate(raised))
     gate, up = raised.chunk(2, dim=-1)
     return parts.down(activate(gate) * up)
 
 
-def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, attend: Attend) -> Tensor:
-    """A layer around the residual stream: [..., hidden] -> [..., hidden]."""
-    attended = run_attention(parts, config.head_dim, parts.attention_norm(hidden), attend)
+def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Operation) -> Tensor:
+    """A layer around the residual stream: [..., hidden] -> [..., hidden]. ``mix``: its mixer, on the normed stream."""
+    normed = _normed(parts.attention_norm, hidden)
+    attended = mix(normed)
     if config.parallel_residual:
-        return hidden + attended + _channel(config, parts, hidden)
-    if parts.attention_post_norm is not None:
-        attended = parts.attention_post_norm(attended)
-    hidden = hidden + attended
-    changed = _channel(config, parts, hidden)
-    if parts.mlp_post_norm is not None:
-        changed = parts.mlp_post_norm(changed)
-    return hidden + changed
+        read = normed if config.shared_norm else _normed(parts.mlp_norm, hidden)
+        return hidden + attended + parts.channel(read)
+    hidden = hidden + _normed(parts.attention_post_norm, attended)
+    changed = parts.channel(_normed(parts.mlp_norm, hidden))
+    return hidden + _normed(parts.mlp_post_norm, changed)
 
 
 def run_head_layers(
@@ -124,5 +143,5 @@ def run_head_layers(
     return residual
 
 
-def _channel(config: ModelConfig, parts: LayerParts, hidden: Tensor) -> Tensor:
-    return run_mlp(parts, parts.mlp_norm(hidden), config.activation, config.gated_mlp)
+def _normed(norm: Operation | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)

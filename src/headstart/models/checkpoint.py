@@ -7,7 +7,7 @@ plain metadata, checked as far as the files alone allow.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -18,7 +18,9 @@ from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
 from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
-from headstart.models.safetensors_files import SafetensorsFiles
+from headstart.models.gguf_split import SplitGguf
+from headstart.models.pickled_files import PickledFiles, has_pickled_files
+from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
 from headstart.models.weights import TensorSource
 
@@ -33,6 +35,8 @@ _HUB_FILES = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
+    "tokenizer.model",
+    "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
 _OVERRIDDEN = (
@@ -45,6 +49,8 @@ _OVERRIDDEN = (
     "begin_suppress_tokens",
 )
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
+_PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
+"""Fetched where there is nothing better."""
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
@@ -73,13 +79,14 @@ class Checkpoint:
         """Every tensor's shape, in torch order."""
         return self.weights.shapes()
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype; quantised blocks dequantised to float32.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, quantised blocks dequantised to float32; or the one numbered ``index`` of
+        those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self.weights.read(name)
+        return self.weights.read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; nothing is read.
@@ -130,14 +137,14 @@ def _locate(name: str, revision: str | None) -> Path:
     alias = ALIASES.get(name)
     if alias is not None:
         installed = None if revision else alias.installed_file()
-        return installed or _fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
+        return installed or fetch(alias.hub_id, revision, mend=f"install it: {alias.install}")
     path = local_path(name)
     if name and exists(path):
         if revision is not None:
             raise ConfigError(f"revision is {revision!r}, but model {name!r} is a local path; leave revision out.")
         return path
-    if _HUB_ID.fullmatch(name) and path.suffix != ".gguf":
-        return _fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
+    if is_hub_id(name) and path.suffix != ".gguf":
+        return fetch(name, revision, mend="check the name, or download it elsewhere and name its directory")
     near = closest(name, ALIASES)
     raise CheckpointError(
         f"model is {name!r}, which does not exist; {f'did you mean {near!r}? Else ' if near else ''}"
@@ -145,13 +152,31 @@ def _locate(name: str, revision: str | None) -> Path:
     )
 
 
-def _fetch(hub_id: str, revision: str | None, mend: str) -> Path:
-    """The local snapshot of a hub repository, downloaded where it is not cached yet."""
+def is_hub_id(name: str) -> bool:
+    """Whether a name has the form of a repository on the hub ("org/name")."""
+    return _HUB_ID.fullmatch(name) is not None
+
+
+def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _HUB_FILES) -> Path:
+    """The local snapshot of a hub repository, downloaded where it is not cached yet.
+
+    Args:
+        mend: what to do if it cannot be had, as the end of a sentence.
+        files: patterns of those that are wanted.
+
+    Raises:
+        CheckpointError: there is no such repository, or it cannot be fetched.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_HUB_FILES))
+        found = Path(snapshot_download(hub_id, revision=revision, allow_patterns=list(files)))
+        if files is _HUB_FILES and not has_safetensors(found):
+            found = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=[*_HUB_FILES, *_PICKLED_HUB_FILES])
+            )
+        return found
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"model {hub_id!r} is neither a local path nor cached, and the hub cannot be reached; {mend}."
@@ -175,7 +200,9 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
     if generation_file.exists():
         generation = read_json(generation_file)
         config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
-    return Checkpoint("hf", name, directory, config, SafetensorsFiles(directory))
+    pickled = has_pickled_files(directory) and not has_safetensors(directory)
+    weights: _Weights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
+    return Checkpoint("hf", name, directory, config, weights)
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:
@@ -189,7 +216,5 @@ def _open_gguf(name: str, path: Path) -> Checkpoint:
     file = GgufFile(path)
     if file.metadata.get("general.type") == "adapter":
         raise _adapter(path, "name the model's file to run it without")
-    parts = file.metadata.get("split.count", 0)
-    if parts not in (0, 1):
-        raise CheckpointError(f"{path} is one of {parts!r:.20} parts; join them with llama-gguf-split --merge first.")
-    return Checkpoint("gguf", name, path, file.metadata, file)
+    weights = file if file.metadata.get("split.count", 0) in (0, 1) else SplitGguf(file)
+    return Checkpoint("gguf", name, path, weights.metadata, weights)

@@ -12,8 +12,14 @@ from typing import Literal
 
 from headstart.models.encoder_decoder import EncoderConfig
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
+"""relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has the first
+three."""
 NormKind = Literal["rms", "layer"]
+Mixer = Literal["attention", "latent"]
+"""Through what the rows of a layer see each other."""
+Channel = Literal["mlp", "experts"]
+"""What a layer does with every row by itself."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,99 @@ class LayerConfig:
 
     window: int | None = None
     rope: int | None = 0
+    mixer: Mixer = "attention"
+    channel: Channel = "mlp"
+
+
+@dataclass(frozen=True)
+class HeadNorms:
+    """Norms of queries and keys; with ``ModelConfig``'s epsilon and offset."""
+
+    kind: NormKind = "rms"
+    reach: Literal["head", "all"] = "head"
+    """Over each head by itself, or over all heads together (OLMo 2)."""
+    own: bool = False
+    """Each head has weights of its own (Cohere)."""
+    bias: bool = False
+    learnt: bool = True
+    """False: no weights at all."""
+    rotated: bool = False
+    """After the rotation, not before it (Hunyuan)."""
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Scores fall with the distance of the key (Press et al. 2022)."""
+
+    slopes: tuple[float, ...]
+    """[head] what is taken off a score for every token of distance."""
+    scale: float = 1.0
+    """Of what is taken off."""
+    coarse: bool = False
+    """Slopes and their products with positions are rounded to bf16, as Falcon's are."""
+
+
+@dataclass(frozen=True)
+class QueryGrowth:
+    """Queries grow with their position beyond ``trained`` tokens: times
+    1 + ``weight`` * log(1 + floor(position / trained)) (Llama 4's temperature; Ministral 3)."""
+
+    weight: float
+    trained: int
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    """Latent attention: keys and values of all heads are made from one small state of a row (DeepSeek-V2, section 2.1).
+
+    ``ModelConfig.head_dim`` is ``plain_dim + rope_dim``; the rope turns the last ``rope_dim`` of a query and the key
+    that all heads share.
+    """
+
+    kv_rank: int
+    plain_dim: int
+    rope_dim: int
+    value_dim: int
+    q_rank: int | None = None
+    """Queries come from a small state, too; None: from the row itself."""
+    norm_eps: float = 1e-6
+    """Of the norms of the small states."""
+    bias: bool = False
+    """Of the projections to the small states."""
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """A mixture of experts: gated MLPs, of which every row goes through a few."""
+
+    count: int
+    used: int
+    """How many a row goes through."""
+    size: int
+    """Inner size of one."""
+    shared_size: int = 0
+    """Of the MLP that all rows go through besides; 0: there is none."""
+    shared_gate: bool = False
+    """What that gives is times sigmoid(gate(row)) (Qwen2-MoE)."""
+    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    """What makes scores of the router's logits; sparsemixer: Phi-3.5-MoE, section 2.1."""
+    correction: bool = False
+    """A number for each expert is added to its score for the choice alone (DeepSeek-V3, section 2.1.2)."""
+    groups: int = 1
+    groups_used: int = 1
+    """Only experts of the best groups are chosen."""
+    group_score: Literal["best", "two_best"] = "best"
+    """A group is as good as its best expert (DeepSeek-V2), or as its two best together (V3)."""
+    normalised: bool = False
+    """The scores of the chosen ones are divided by their sum."""
+    scale: float = 1.0
+    """Of the scores, after that."""
+    scales_input: bool = False
+    """A score is a factor of what its expert reads, not of what it gives (Llama 4)."""
+    router_bias: bool = False
+    bias: bool = False
+    clamp: float | None = None
+    """gpt-oss: gate and up are cut off at it, up counts from -1, and silu's slope is 1.702."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +161,45 @@ class ModelConfig:
     norm_eps: float = 1e-5
     norm_offset: float = 0.0
     """Added to every norm weight (Gemma stores w - 1)."""
+    norm_bias: bool = True
+    """Layer norms have a bias."""
+    norm_learnt: bool = True
+    """False: norms have no weights (OLMo)."""
     activation: Activation = "silu"
     gated_mlp: bool = True
     qkv_bias: bool = False
     output_bias: bool = False
     """Bias of the attention's output projection."""
     mlp_bias: bool = False
-    qk_norm: bool = False
-    """RMS norm over each head of q and k before rotation (Qwen3, Gemma 3)."""
+    head_bias: bool = False
+    """Bias of the output head."""
+    qkv_clip: float | None = None
+    """What queries, keys and values are cut off at."""
+    qk_norm: HeadNorms | None = None
     parallel_residual: bool = False
     """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""
+    shared_norm: bool = False
+    """norm2 is norm1, where both parts read the same stream (GPT-J, Cohere)."""
+    pre_norms: bool = True
+    """False: layers read the stream as it is (OLMo 2)."""
     post_norms: bool = False
     """Norms on the attention's and the MLP's output too (Gemma 2 and 3)."""
+    post_norm_scale: float = 1.0
+    """Put into these norms' weights when a checkpoint is read (HyperCLOVA X)."""
+    embedding_norm: bool = False
+    """A norm of the embedding (BLOOM)."""
     learned_positions: bool = False
     """A table of position embeddings added to the input (GPT-2)."""
     attention_scale: float | None = None
     """Factor on q.k; None means 1/sqrt(head_dim)."""
+    alibi: Alibi | None = None
+    sinks: bool = False
+    """Every head has a score that no key has, as of a key with value 0 (gpt-oss)."""
+    query_growth: QueryGrowth | None = None
+    latent: LatentConfig | None = None
+    """Of layers whose mixer is "latent"."""
+    experts: ExpertsConfig | None = None
+    """Of layers whose channel part is "experts"."""
     attention_softcap: float | None = None
     logit_softcap: float | None = None
     logit_divisor: float = 1.0

@@ -13,14 +13,20 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from headstart.models.assembly import Shape, require_weights, stacked
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.encoder_decoder_weights import CrossWeights, EncoderDecoderWeights, StackWeights
+from headstart.models.encoder_decoder_weights import (
+    CrossWeights,
+    EncoderDecoderWeights,
+    StackLayerWeights,
+    StackWeights,
+)
 from headstart.models.families import encoder_decoder_layout
 from headstart.models.families.encoder_decoder import EncoderDecoderLayout, StackLayout
 from headstart.models.stored import FileMatrix, MatrixPart
-from headstart.models.weight_loading import Shape, check_names, config_of, require_weights, stacked
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights, TensorSource
+from headstart.models.weight_loading import check_names, config_of
+from headstart.models.weights import LinearWeights, NormWeights, TensorSource
 
 
 def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfig, EncoderDecoderWeights]:
@@ -125,11 +131,11 @@ class _Assembly:
             convolutions=convolutions,
         )
 
-    def _layer(self, names: Mapping[str, str], index: int, half: _Half) -> LayerWeights:
+    def _layer(self, names: Mapping[str, str], index: int, half: _Half) -> StackLayerWeights:
         config, hidden = self.config, self.config.hidden_size
         inner = half.heads * half.head_dim
         ups = {"gate": half.mlp, "up": half.mlp} if config.gated_mlp else {"up": half.mlp}
-        return LayerWeights(
+        return StackLayerWeights(
             attention_norm=self._norm(names["attention_norm"].format(i=index)),
             qkv=self._linear(names, index, {"q": inner, "k": inner, "v": inner}, hidden, config.qkv_bias),
             output=self._linear(names, index, {"output": hidden}, inner, config.output_bias),

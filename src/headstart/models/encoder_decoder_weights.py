@@ -9,7 +9,21 @@ from torch import Tensor
 
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights, require_layers
+from headstart.models.weights import LinearWeights, NormWeights, require_layers
+
+
+@dataclass(frozen=True)
+class StackLayerWeights:
+    """One layer of an encoder or a decoder, but for how it reads an encoder's states."""
+
+    attention_norm: NormWeights
+    qkv: LinearWeights
+    """Rows: num_heads * head_dim of q, then as many of k and of v."""
+    output: LinearWeights
+    mlp_norm: NormWeights
+    up: LinearWeights
+    """Gated: 2 * mlp_size rows, gate first; else mlp_size rows."""
+    down: LinearWeights
 
 
 @dataclass(frozen=True)
@@ -27,7 +41,7 @@ class CrossWeights:
 class StackWeights:
     """An encoder or a decoder; what the family does not have is None or empty."""
 
-    layers: tuple[LayerWeights, ...]
+    layers: tuple[StackLayerWeights, ...]
     cross: tuple[CrossWeights, ...] = ()
     """[layer] of a decoder."""
     embedding_norm: NormWeights | None = None

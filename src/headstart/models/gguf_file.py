@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import FileStamp, WeightsDigest, require_file
-from headstart.models.stored import StoredTensor
+from headstart.models.files import FileStamp, require_file
+from headstart.models.stored import StoredTensor, digest_of
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -101,20 +101,22 @@ class GgufFile:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: tensor.shape for name, tensor in self.tensors.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor: plain types as stored, quantised blocks as float32.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor, or the one numbered ``index`` of those that are stacked in it: plain types as stored, quantised
+        blocks as float32.
 
         Raises:
             CheckpointError: there is no such tensor, or its type cannot be dequantised.
         """
         tensor = self._record(name)
-        data = self.stored(name).data
+        stored = self.stored(name) if index is None else self.stored(name).part(index)
+        data, shape = stored.data, stored.shape
         dtype = _TORCH_DTYPES.get(tensor.type.name)
         if dtype is not None:
-            return torch.from_numpy(data.copy()).view(dtype).reshape(tensor.shape)
+            return torch.from_numpy(data.copy()).view(dtype).reshape(shape)
         from gguf.quants import dequantize
 
-        rows = data.reshape(_wide_rows(tensor.shape), -1)
+        rows = data.reshape(_wide_rows(shape), -1)
         try:
             # A damaged block may hold an infinite scale; that is for the loader to judge, not worth a warning here.
             with np.errstate(all="ignore"):
@@ -124,7 +126,7 @@ class GgufFile:
                 f"{self.path}: tensor {name!r} has type {tensor.type.name}, which cannot be dequantised; "
                 "use a file quantised to another type, such as Q8_0 or Q4_K."
             ) from error
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(tensor.shape)
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).reshape(shape)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as it is; nothing is read.
@@ -150,12 +152,7 @@ class GgufFile:
 
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
-        data = memoryview(self._map)
-        digest = WeightsDigest()
-        for name, tensor in sorted(self.tensors.items()):
-            span = data[tensor.offset : tensor.offset + tensor.nbytes]
-            digest.add(name, tensor.type.name, tensor.shape, span)
-        return digest.hexdigest()
+        return digest_of({name: self.stored(name) for name in self.tensors})
 
 
 def _wide_rows(shape: tuple[int, ...]) -> int:

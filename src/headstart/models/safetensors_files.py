@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.files import FileStamp, WeightsDigest, read_json, require_file
-from headstart.models.stored import StoredTensor
+from headstart.models.files import FileStamp, read_json, require_file
+from headstart.models.stored import StoredTensor, digest_of
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -59,13 +59,13 @@ class SafetensorsFiles:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: shard.shapes[name] for name, shard in self._home.items()}
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype.
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype, or the one numbered ``index`` of those that are stacked in it.
 
         Raises:
             CheckpointError: there is no such tensor, or it cannot be read.
         """
-        return self._shard(name).read(name)
+        return self._shard(name).read(name, index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as it is; nothing is read.
@@ -93,11 +93,7 @@ class SafetensorsFiles:
 
     def digest(self) -> str:
         """Identity of the weights, see ``WeightsDigest``."""
-        digest = WeightsDigest()
-        for name, shard in sorted(self._home.items(), key=lambda item: item[0]):
-            tensor = shard.stored(name)
-            digest.add(name, tensor.type, tensor.shape, tensor.data.data)
-        return digest.hexdigest()
+        return digest_of({name: shard.stored(name) for name, shard in self._home.items()})
 
 
 class _Shard:
@@ -116,9 +112,10 @@ class _Shard:
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{path} is damaged or not a safetensors file ({error}); fetch it again.") from error
 
-    def read(self, name: str) -> Tensor:
+    def read(self, name: str, index: int | None) -> Tensor:
         try:
-            tensor: Tensor = self._handle.get_tensor(name)
+            tensor: Tensor
+            tensor = self._handle.get_tensor(name) if index is None else self._handle.get_slice(name)[index]
         except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{self.path}: tensor {name!r} cannot be read ({error}); fetch it again.") from error
         return tensor
@@ -139,6 +136,11 @@ class _Shard:
         return data, json.loads(data[8:base]), base
 
 
+def has_safetensors(directory: Path) -> bool:
+    """Whether a directory holds its weights so."""
+    return (directory / INDEX_FILE).exists() or (directory / SINGLE_FILE).exists()
+
+
 def _weight_map(index: Path) -> dict[str, str]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -151,10 +153,10 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _no_weights(directory: Path) -> str:
-    if list(directory.glob("pytorch_model*.bin")) or list(directory.glob("*.pt*")):
+    if list(directory.glob("*.bin")) or list(directory.glob("*.pt*")):
         return (
-            f"{directory} holds pickled weights only, which can run code when loaded; "
-            "convert them to safetensors (save_pretrained of a current transformers writes them)."
+            f"{directory} holds pickled weights by names that transformers does not use; convert them to safetensors "
+            "(save_pretrained of transformers writes them)."
         )
     if any(directory.glob("*.safetensors")):
         return f"{directory} holds safetensors shards but no {INDEX_FILE}; fetch it, or name one file {SINGLE_FILE}."

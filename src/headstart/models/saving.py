@@ -16,7 +16,7 @@ from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
 from headstart.models.files import write_tensors
 from headstart.models.rope_frequencies import inverse_frequencies
-from headstart.models.weights import DecoderWeights, LinearWeights
+from headstart.models.weights import AttentionWeights, DecoderWeights, LinearWeights, MlpWeights
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -151,15 +151,18 @@ def _tensors(config: ModelConfig, weights: DecoderWeights) -> dict[str, Tensor]:
                     tensors[f"{layout.prefix}{layout.layer[role].format(i=index)}.{ending}"] = part
 
     for index, layer in enumerate(weights.layers):
-        add(index, ("q", "k", "v"), layer.qkv, (q, kv, kv))
-        add(index, ("output",), layer.output, (config.hidden_size,))
-        add(index, ("gate", "up"), layer.up, (config.mlp_size, config.mlp_size))
-        add(index, ("down",), layer.down, (config.hidden_size,))
+        mixer, channel = layer.mixer, layer.channel
+        assert isinstance(mixer, AttentionWeights)
+        assert isinstance(channel, MlpWeights)
+        add(index, ("q", "k", "v"), mixer.qkv, (q, kv, kv))
+        add(index, ("output",), mixer.output, (config.hidden_size,))
+        add(index, ("gate", "up"), channel.up, (config.mlp_size, config.mlp_size))
+        add(index, ("down",), channel.down, (config.hidden_size,))
         norms = {
             "attention_norm": layer.attention_norm,
             "mlp_norm": layer.mlp_norm,
-            "q_norm": layer.q_norm,
-            "k_norm": layer.k_norm,
+            "q_norm": mixer.q_norm,
+            "k_norm": mixer.k_norm,
         }
         for role, norm in norms.items():
             if norm is not None:

@@ -6,14 +6,16 @@ A model's matrices are never all in memory as floats: each is read when it is pa
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from headstart.models.files import WeightsDigest
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
@@ -39,6 +41,12 @@ class StoredTensor:
         """Whether it stands for floating-point numbers."""
         return self.in_blocks or self.type in _FLOATS
 
+    def part(self, index: int) -> StoredTensor:
+        """One of the tensors that are stacked along the first axis."""
+        size = len(self.data) // self.shape[0]
+        data = self.data[index * size : (index + 1) * size]
+        return replace(self, shape=self.shape[1:], data=data, offset=self.offset + index * size)
+
     def expect(self) -> None:
         """Have it read from disk; it is wanted soon."""
         self._advise(mmap.MADV_WILLNEED)
@@ -51,6 +59,14 @@ class StoredTensor:
         if self.mapping is not None:
             start = self.offset // mmap.PAGESIZE * mmap.PAGESIZE
             self.mapping.madvise(advice, start, self.offset + len(self.data) - start)
+
+
+def digest_of(tensors: Mapping[str, StoredTensor]) -> str:
+    """Of these tensors by name, see ``WeightsDigest``."""
+    digest = WeightsDigest()
+    for name, tensor in sorted(tensors.items()):
+        digest.add(name, tensor.type, tensor.shape, tensor.data.data)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Matrices of a file are read when somebody asks for them: they are seldom all wan
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol, overload
@@ -31,8 +31,9 @@ class TensorSource(Protocol):
         """Every tensor's shape, from the file's header alone."""
         ...
 
-    def read(self, name: str) -> Tensor:
-        """One tensor in its stored dtype (quantised blocks: dequantised to float32)."""
+    def read(self, name: str, index: int | None = None) -> Tensor:
+        """One tensor in its stored dtype (quantised blocks: dequantised to float32), or the one numbered ``index`` of
+        those that are stacked in it."""
         ...
 
     def stored(self, name: str) -> StoredTensor:
@@ -93,19 +94,94 @@ class LinearWeights:
 
 
 @dataclass(frozen=True)
-class LayerWeights:
-    """One decoder layer; norms that the family does not have are None."""
+class AttentionWeights:
+    """Attention over keys and values of heads; norms that the family does not have are None."""
 
-    attention_norm: NormWeights
     qkv: LinearWeights
     """Rows: num_heads * head_dim of q, then num_kv_heads * head_dim of k, then as many of v."""
     output: LinearWeights
-    mlp_norm: NormWeights
+    q_norm: NormWeights | None = None
+    """[head_dim], [num_heads, head_dim] or [num_heads * head_dim], see ``HeadNorms``."""
+    k_norm: NormWeights | None = None
+    sinks: Tensor | None = None
+    """[num_heads] float32."""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.qkv, self.output)
+
+
+@dataclass(frozen=True)
+class LatentWeights:
+    """Latent attention, see ``LatentConfig``."""
+
+    down: LinearWeights
+    """Rows: q_rank of the queries' state (without one: num_heads * head_dim of q), kv_rank of the keys' and values',
+    rope_dim of the key that all heads share."""
+    q_norm: NormWeights | None
+    """[q_rank]"""
+    q_up: LinearWeights | None
+    """[num_heads * head_dim, q_rank]"""
+    kv_norm: NormWeights
+    """[kv_rank]"""
+    kv_up: LinearWeights
+    """[num_heads * (plain_dim + value_dim), kv_rank], head by head, keys first."""
+    output: LinearWeights
+    """[hidden, num_heads * value_dim]"""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield self.down
+        if self.q_up is not None:
+            yield self.q_up
+        yield from (self.kv_up, self.output)
+
+
+@dataclass(frozen=True)
+class MlpWeights:
+    """A dense channel part."""
+
     up: LinearWeights
     """Gated: 2 * mlp_size rows, gate first; else mlp_size rows."""
     down: LinearWeights
-    q_norm: NormWeights | None = None
-    k_norm: NormWeights | None = None
+    curve: Tensor | None = None
+    """[4] float32 of xielu: alpha_p, alpha_n (before softplus), beta, eps."""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.up, self.down)
+
+
+@dataclass(frozen=True)
+class ExpertsWeights:
+    """A mixture of experts, see ``ExpertsConfig``."""
+
+    router: LinearWeights
+    """[count, hidden]"""
+    experts: tuple[MlpWeights, ...]
+    correction: Tensor | None = None
+    """[count] float32."""
+    shared: MlpWeights | None = None
+    shared_gate: LinearWeights | None = None
+    """[1, hidden]"""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield self.router
+        for mlp in (*self.experts, *([] if self.shared is None else [self.shared])):
+            yield from mlp.linears
+        if self.shared_gate is not None:
+            yield self.shared_gate
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One decoder layer: a mixer and a channel part; norms that the family does not have are None."""
+
+    mixer: AttentionWeights | LatentWeights
+    channel: MlpWeights | ExpertsWeights
+    attention_norm: NormWeights | None = None
+    mlp_norm: NormWeights | None = None
     attention_post_norm: NormWeights | None = None
     mlp_post_norm: NormWeights | None = None
 
@@ -125,6 +201,7 @@ class DecoderWeights:
     rope_factors: Tensor | None = None
     """float32 [rotated dims / 2], divides the rotary frequencies of every layer: how GGUF files store Llama 3's
     scaling."""
+    embedding_norm: NormWeights | None = None
     identity: WeightsIdentity | None = None
     """Of the files that all of this comes from; None: it has been changed, or was never in a file."""
 
@@ -133,6 +210,14 @@ class DecoderWeights:
         """``embedding``, unread."""
         held: Tensor | Matrix = self.__dict__["_embedding"]
         return held
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        """Every matrix but the embedding, layer by layer, the output head last."""
+        for layer in self.layers:
+            yield from layer.mixer.linears
+            yield from layer.channel.linears
+        yield self.head
 
     def with_layers(self, layers: Sequence[LayerWeights]) -> DecoderWeights:
         """The same with other layers; nothing is read."""

@@ -110,7 +110,9 @@ class Generator:
         def make_samples() -> list[Sample]:
             samples = []
             for index, prompt in enumerate(prompts):
-                encoded = self._llm.encode(prompt, special)
+                begun = body.decoder_prompt
+                pair = prompt if begun is None else {"encoder_prompt": prompt, "decoder_prompt": begun}
+                encoded = self._llm.encode(pair, special)
                 samples += self._llm.samples(encoded, params, wishes, prompt_index=index, cache_salt=salt)
             return samples
 

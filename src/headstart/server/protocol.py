@@ -335,6 +335,8 @@ class CompletionBody(Generation):
     add_special_tokens: bool | None = None
     """false: a text is read without the special tokens that the tokenizer adds."""
     logprobs: int | None = None
+    decoder_prompt: Annotated[str | list[_TokenId] | None, one_of("a text or a list of token ids")] = None
+    """Of a model with an encoder, which reads the prompt: what the output begins with, behind the start token."""
     suffix: str | None = None
     best_of: int | None = None
 

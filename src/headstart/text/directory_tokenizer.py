@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer as Backend
 
 from headstart.errors import CheckpointError
 from headstart.models.files import read_json, read_text
+from headstart.text.older_tokenizers import converted_tokenizer
 from headstart.text.tokenizer_faults import MOST_GROWTH, contained, growth
 from headstart.text.tokenizer_parts import TokenizerParts
 
@@ -18,7 +20,8 @@ _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 def read_directory_tokenizer(directory: Path, config: Mapping[str, Any]) -> TokenizerParts:
-    """The tokenizer of a directory whose model has this ``config`` (it says what ends a sequence).
+    """The tokenizer of a directory whose model has this ``config`` (it says what ends a sequence); without a
+    tokenizer.json, what transformers makes of older files.
 
     What stands around a text is what tokenizer.json puts there; ``add_bos_token`` and ``add_eos_token`` of
     tokenizer_config.json are for tokenizers made anew, here as in transformers 5.
@@ -27,19 +30,15 @@ def read_directory_tokenizer(directory: Path, config: Mapping[str, Any]) -> Toke
         CheckpointError: a file is missing or damaged.
     """
     path = directory / "tokenizer.json"
-    if not path.exists():
-        raise CheckpointError(
-            f"{directory} has no tokenizer.json; write one with transformers: "
-            "AutoTokenizer.from_pretrained(directory).save_pretrained(directory)."
-        )
-    multiplies = growth(read_json(path))
+    text = read_text(path) if path.exists() else converted_tokenizer(directory)
+    multiplies = growth(read_json(path) if path.exists() else json.loads(text))
     if multiplies > MOST_GROWTH:
         raise CheckpointError(
             f"{path} may make {multiplies:.3g} bytes of one byte of text, above the limit of {MOST_GROWTH:.0f}; fetch "
             "it again, or check its normalizer."
         )
     with contained(lambda reason: CheckpointError(f"{path} is not a valid tokenizer ({reason}); fetch it again.")):
-        backend: Backend = Backend.from_str(read_text(path))
+        backend: Backend = Backend.from_str(text)
     settings = read_settings(directory)
     special_tokens = directory_special_tokens(settings)
     _mark_special_tokens(backend, special_tokens.values())

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.native import packed_model, toolchain
-from headstart.backends.native.formats import LINEARS, blocks_bits
+from headstart.backends.native.formats import LINEARS, blocks_bits, linears_of
 from headstart.backends.native.isa import InstructionSet
-from headstart.backends.native.packing import NORMS
+from headstart.backends.native.packing import NORMS, norms_of
 from headstart.backends.native.precision import Precision
 from headstart.models.config import ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
@@ -94,10 +94,10 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
         _numbers(to, len(NORMS), len(LINEARS))
         for layer, parts in zip(config.layers, weights.layers, strict=True):
             _numbers(to, layer.window or 0, -1 if layer.rope is None else layer.rope)
-            for name in NORMS:
-                _norm(to, getattr(parts, name), config.norm_offset)
-            for name in LINEARS:
-                _linear(to, getattr(parts, name))
+            for norm in norms_of(parts):
+                _norm(to, norm, config.norm_offset)
+            for linear in linears_of(parts):
+                _linear(to, linear)
         _norm(to, weights.final_norm, config.norm_offset)
         _linear(to, weights.head)
         assert weights.positions is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -13,12 +13,20 @@ from torch import Tensor
 
 from headstart.backend import Backend
 from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.formats import LINEARS, linears_of
 from headstart.backends.native.isa import by_name
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import Packer
 from headstart.backends.native.precision import Precision
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
-from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    LayerWeights,
+    LinearWeights,
+    MlpWeights,
+    NormWeights,
+)
 from headstart.passes import KVStorage, PassBatch
 from headstart.processor import architecture
 
@@ -70,13 +78,17 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     layers = tuple(
         LayerWeights(
             attention_norm=norm(hidden),
-            qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
-            output=linear(hidden, heads_width, config.output_bias),
+            mixer=AttentionWeights(
+                qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
+                output=linear(hidden, heads_width, config.output_bias),
+                q_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
+                k_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
+            ),
             mlp_norm=norm(hidden),
-            up=linear(mlp * (2 if config.gated_mlp else 1), hidden, config.mlp_bias),
-            down=linear(hidden, mlp, config.mlp_bias),
-            q_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
-            k_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
+            channel=MlpWeights(
+                up=linear(mlp * (2 if config.gated_mlp else 1), hidden, config.mlp_bias),
+                down=linear(hidden, mlp, config.mlp_bias),
+            ),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
         )
@@ -91,6 +103,13 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         head=head,
         positions=normal(config.max_positions, hidden, scale=0.3) if config.learned_positions else None,
     )
+
+
+def with_linears(layer: LayerWeights, change: Callable[[str, LinearWeights], LinearWeights]) -> LayerWeights:
+    """The same layer with each of its matrices changed, which are told by ``LINEARS``."""
+    qkv, output, up, down = map(change, LINEARS, linears_of(layer))
+    assert isinstance(layer.mixer, AttentionWeights)
+    return replace(layer, mixer=replace(layer.mixer, qkv=qkv, output=output), channel=MlpWeights(up, down))
 
 
 def on_grids(matrix: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ from test_native_heads import VOCAB, random_head, tables
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.cache.prefix import PrefixIndex
-from headstart.drafting.base import Drafter, SequenceView, stretch_drafting
+from headstart.drafting.abilities import stretch_drafting
+from headstart.drafting.base import Drafter, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
 from headstart.engine import engine as engine_module

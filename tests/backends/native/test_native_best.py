@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from native_cases import Rows, isa_params, make_pass, native, random_tokens, random_weights, small_config
+from native_cases import Rows, isa_params, make_pass, native, random_tokens, random_weights, small_config, with_linears
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -64,10 +64,14 @@ def head_on(states: Tensor, head: Tensor, precision: Precision, isa: str, bias: 
     )
     weights = random_weights(config)
     silent = [
-        replace(layer, output=LinearWeights(torch.zeros_like(layer.output.weight)),
-                down=LinearWeights(torch.zeros_like(layer.down.weight)))
+        with_linears(
+            layer,
+            lambda name, linear: (
+                LinearWeights(torch.zeros_like(linear.weight)) if name in ("output", "down") else linear
+            ),
+        )
         for layer in weights.layers
-    ]  # fmt: skip
+    ]
     embedding = torch.zeros(len(head), HIDDEN)
     embedding[: len(states)] = states
     weights = replace(

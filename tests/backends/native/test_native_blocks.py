@@ -19,19 +19,20 @@ from native_cases import (
     random_tokens,
     random_weights,
     small_config,
+    with_linears,
 )
 from test_native_numerics import logits_and_taps, mean_error
 from torch import Tensor
 
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import LINEARS, level_bits
+from headstart.backends.native.formats import LINEARS, level_bits, linears_of
 from headstart.backends.native.heads import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.weights import DecoderWeights, LinearWeights
+from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
 from headstart.passes import FINAL_TAP
 
 needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
@@ -224,10 +225,8 @@ def in_eight_bits(linear: LinearWeights) -> LinearWeights:
 
 def layers_on_grids(weights: DecoderWeights) -> DecoderWeights:
     """The same model with its layers on grids of sixteen levels, the head on symmetric ones of 255."""
-    layers = tuple(
-        replace(layer, **{name: in_four_bits(getattr(layer, name)) for name in LINEARS}) for layer in weights.layers
-    )
-    return replace(weights, layers=layers, head=in_eight_bits(weights.head))
+    layers = [with_linears(layer, lambda _, linear: in_four_bits(linear)) for layer in weights.layers]
+    return replace(weights, layers=tuple(layers), head=in_eight_bits(weights.head))
 
 
 SHAPES: dict[str, ModelConfig] = {
@@ -269,10 +268,14 @@ def test_the_output_head_is_in_blocks_of_eight_bits(precision: Precision, isa: s
 def test_what_a_file_of_four_bits_holds_in_more_gets_eight() -> None:
     layers = layers_on_grids(random_weights(small_config())).layers
     assert level_bits(layers).tolist() == [[4, 4, 4, 4]] * 2
-    more = replace(layers[0], qkv=in_eight_bits(layers[0].qkv), output=replace(layers[0].output, stored_bits=6.5625))
+
+    def finer(name: str, linear: LinearWeights) -> LinearWeights:
+        return {"qkv": in_eight_bits(linear), "output": replace(linear, stored_bits=6.5625)}.get(name, linear)
+
+    more = with_linears(layers[0], finer)
     assert level_bits([more, layers[1]]).tolist() == [[8, 8, 4, 4], [4, 4, 4, 4]]
     # Whose file has more for most weights asks for 4 bits because they are fewer.
-    most = replace(more, up=in_eight_bits(more.up), down=in_eight_bits(more.down))
+    most = with_linears(more, lambda name, linear: in_eight_bits(linear) if name in ("up", "down") else linear)
     assert level_bits([most, more]).tolist() == [[4, 4, 4, 4]] * 2
     assert level_bits(random_weights(small_config()).layers).tolist() == [[4, 4, 4, 4]] * 2
 
@@ -280,8 +283,8 @@ def test_what_a_file_of_four_bits_holds_in_more_gets_eight() -> None:
 def test_blocks_have_the_bits_that_the_file_has() -> None:
     four = layers_on_grids(random_weights(small_config())).layers[0]
     assert level_bits([four], as_stored=True).tolist() == [[4, 4, 4, 4]]
-    parts = zip(LINEARS, (4.5, 8.5, 5.5, 3.4375), strict=True)
-    mixed = replace(four, **{name: replace(getattr(four, name), stored_bits=bits) for name, bits in parts})
+    stored = dict(zip(LINEARS, (4.5, 8.5, 5.5, 3.4375), strict=True))
+    mixed = with_linears(four, lambda name, linear: replace(linear, stored_bits=stored[name]))
     assert level_bits([mixed, four], as_stored=True).tolist() == [[4, 8, 8, 8], [4, 4, 4, 4]]
     assert level_bits(random_weights(small_config()).layers, as_stored=True).tolist() == [[8, 8, 8, 8]] * 2
 
@@ -291,9 +294,7 @@ def test_a_file_of_eight_bits_is_the_float_model_with_its_weights(isa: str) -> N
     config = small_config()
     tokens = random_tokens(54, vocab=config.vocab_size)
     weights = random_weights(config)
-    layers = [
-        replace(layer, **{name: in_eight_bits(getattr(layer, name)) for name in LINEARS}) for layer in weights.layers
-    ]
+    layers = [with_linears(layer, lambda _, linear: in_eight_bits(linear)) for layer in weights.layers]
     weights = replace(weights, layers=tuple(layers))
     expected, _ = logits_and_taps(TorchBackend(config, weights), tokens)
 
@@ -312,12 +313,16 @@ def test_a_model_may_have_matrices_of_both_kinds(name: str, isa: str) -> None:
     original = random_weights(config)
     weights = layers_on_grids(original)
     first, *others = weights.layers
-    in_more = in_eight_bits(getattr(original.layers[0], name))
-    weights = replace(weights, layers=(replace(first, **{name: in_more}), *others))
+    in_more = in_eight_bits(dict(zip(LINEARS, linears_of(original.layers[0]), strict=True))[name])
+
+    def first_with(of: LinearWeights) -> LayerWeights:
+        return with_linears(first, lambda each, linear: of if each == name else linear)
+
+    weights = replace(weights, layers=(first_with(in_more), *others))
     expected, _ = logits_and_taps(TorchBackend(config, weights), tokens)
 
     def error(of: LinearWeights) -> float:
-        packed = replace(weights, layers=(replace(first, **{name: of}), *others))
+        packed = replace(weights, layers=(first_with(of), *others))
         return mean_error(logits_and_taps(NativeBackend(config, packed, "int4", 1, isa), tokens)[0], expected)
 
     kept = error(in_more)

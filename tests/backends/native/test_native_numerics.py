@@ -17,13 +17,14 @@ from native_cases import (
     random_weights,
     run_chunks,
     small_config,
+    with_linears,
 )
 from torch import Tensor
 
 from headstart.backends.native.backend import supports
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.backend import TorchBackend
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import DecoderWeights, LinearWeights
 from headstart.passes import FINAL_TAP, RowInputs, TapStates
 
@@ -38,7 +39,7 @@ SHAPES: dict[str, ModelConfig] = {
     "odd sizes": small_config(vocab_size=65, hidden_size=83, mlp_size=77),
     "untied head": small_config(tied_head=False),
     "biases": small_config(qkv_bias=True, output_bias=True, mlp_bias=True),
-    "q/k norm": small_config(qk_norm=True),
+    "q/k norm": small_config(qk_norm=HeadNorms()),
     "windows": small_config(layers=(LayerConfig(window=9), LayerConfig(window=40))),
     "layer without positions": small_config(layers=(LayerConfig(), LayerConfig(rope=None))),
     "yarn": small_config(
@@ -116,10 +117,7 @@ def rounded_per_channel(linear: LinearWeights) -> LinearWeights:
 
 
 def rounded_weights(weights: DecoderWeights) -> DecoderWeights:
-    layers = tuple(
-        replace(layer, **{name: rounded_per_channel(getattr(layer, name)) for name in ("qkv", "output", "up", "down")})
-        for layer in weights.layers
-    )
+    layers = tuple(with_linears(layer, lambda _, linear: rounded_per_channel(linear)) for layer in weights.layers)
     return replace(weights, layers=layers, head=rounded_per_channel(weights.head))
 
 

@@ -68,12 +68,12 @@ def test_everything_is_learnt_or_nothing(family: str, tmp_path: Path) -> None:
 def test_what_is_learnt_can_be_taken_out_and_does_not_touch_the_original(tmp_path: Path) -> None:
     config, weights = load("qwen3", tmp_path)
     decoder = TrainableDecoder(config, weights)
-    before = weights.layers[1].qkv.weight.clone()
+    before = weights.layers[1].mixer.qkv.weight.clone()
     layers, final_norm = decoder.layer_weights()
-    assert torch.equal(layers[1].qkv.weight, before)
+    assert torch.equal(layers[1].mixer.qkv.weight, before)
     assert torch.equal(final_norm.weight, weights.final_norm.weight)
     with torch.no_grad():
         for parameter in decoder.parameters():
             parameter += 1
-    assert torch.equal(weights.layers[1].qkv.weight, before)
-    assert torch.equal(decoder.layer_weights()[0][1].qkv.weight, before + 1)
+    assert torch.equal(weights.layers[1].mixer.qkv.weight, before)
+    assert torch.equal(decoder.layer_weights()[0][1].mixer.qkv.weight, before + 1)

@@ -108,7 +108,8 @@ def test_passes_keep_the_logits_of_a_plain_call(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_keeps_the_logits_of_a_plain_call(kind: str) -> None:
     model = tiny_model(kind)
-    check(model, foreign_backend(model), atol=2e-4)
+    # Where transformers' own code differs by more between a step and a chunk of a recurrence, more is let through.
+    check(model, foreign_backend(model), atol=1e-3 if kind == "zamba2" else 1e-4)
 
 
 @pytest.mark.parametrize("carrying", list(Carrying))

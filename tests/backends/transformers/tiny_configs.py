@@ -86,7 +86,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": MLA,
     "deepseek_v3": {**MLA, "n_group": 2, "topk_group": 1},
-    "deepseek_v32": {**MLA, "n_group": 2, "topk_group": 1, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 4},
+    "deepseek_v32": {**MLA, "n_group": 2, "topk_group": 1, "index_n_heads": 16, "index_head_dim": 16, "index_topk": 4},
     "dots1": {"n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     "falcon": {"head_dim": None},
     "falcon_h1": {**MAMBA2, "mamba_d_ssm": 96},

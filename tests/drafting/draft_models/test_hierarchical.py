@@ -285,7 +285,8 @@ class Tapping(Recorder):
 
 
 def test_inner_drafters_must_do_without_hidden_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda *args, **options: Tapping())
+    made = "headstart.drafting.draft_models.hierarchical.create_drafter"
+    monkeypatch.setattr(made, lambda *args, **options: Tapping())
     runner = ModelRunner(ToyBackend(VOCAB, hashed_logits(VOCAB)), 64, block_size=8)
     context = model_context(runner, {"small": runner.backend})
     with pytest.raises(ConfigError, match="reads hidden states"):

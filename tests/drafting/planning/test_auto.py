@@ -174,7 +174,7 @@ class Listening:
 
 def test_drafters_that_draw_are_asked_for_point_masses(monkeypatch: pytest.MonkeyPatch) -> None:
     listening = Listening()
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda name, context, **options: listening)
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", lambda name, context, **options: listening)
     drafter = AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("bigram"))
     sequence = ToySequence(1, [1, 2, 1, 2], params=SamplingParams(temperature=1.0, seed=3))
     drafter.begin(sequence)
@@ -231,7 +231,7 @@ def with_oracles(monkeypatch: pytest.MonkeyPatch, **oracles: tuple[int, float]) 
     clock = Clock()
     monkeypatch.setattr("headstart.drafting.planning.auto.time.perf_counter", clock)
     built = {name: Oracle(PREDICTABLE, length, price, clock) for name, (length, price) in oracles.items()}
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", lambda name, context, **options: built[name])
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", lambda name, context, **options: built[name])
     return AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options("+".join(built))), built
 
 
@@ -405,7 +405,7 @@ def test_left_to_itself_it_asks_the_head_that_comes_along(
         built.append(name)
         return Oracle(PREDICTABLE, 1, 0.0, Clock())
 
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", create)
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", create)
     AutoDrafter(DraftContext(VOCAB, find_head=lambda kind: Path(kind) if found else None), AutoDrafter.Options())
     assert len(built) == asked
 
@@ -427,7 +427,7 @@ def test_a_head_of_ones_own_is_asked(
         built[name] = given.get("model")
         return Oracle(PREDICTABLE, 1, 0.0, Clock())
 
-    monkeypatch.setattr("headstart.drafting.registry.create_drafter", create)
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", create)
     AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options(**options))
     assert built == asked
 

@@ -16,13 +16,13 @@ from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
-from headstart.backends.native.packing import RopeTables, address, as_float32, as_int32
+from headstart.backends.native.packing import ACTIVATIONS, RopeTables, address, as_float32, as_int32
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import ModelConfig
+from headstart.models.config import HeadNorms, ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
@@ -33,6 +33,8 @@ def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
     if config.encoder is not None:
         return "which has no encoder"
+    if lacking := _lacking(config):
+        return f"PyTorch alone has {lacking}"
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
     if config.num_heads % config.num_kv_heads:
@@ -41,6 +43,25 @@ def supports(config: ModelConfig) -> str | None:
         if rope.dim % 32 or rope.dim > config.head_dim:
             return f"{rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
     return None
+
+
+def _lacking(config: ModelConfig) -> str | None:
+    """What such a model needs that the native pass does not have."""
+    norms = config.qk_norm
+    needs = {
+        "mixtures of experts": any(layer.channel != "mlp" for layer in config.layers),
+        "latent attention": any(layer.mixer != "attention" for layer in config.layers),
+        f"activation {config.activation}": config.activation not in ACTIVATIONS,
+        "ALiBi": config.alibi is not None,
+        "attention sinks": config.sinks,
+        "queries that grow with their position": config.query_growth is not None,
+        "a limit of queries, keys and values": config.qkv_clip is not None,
+        "norms of heads of this kind": norms is not None and norms != HeadNorms(),
+        "layers without norms of their input": not config.pre_norms,
+        "a norm that attention and MLP share": config.shared_norm,
+        "a norm of the embedding": config.embedding_norm,
+    }
+    return next((need for need, is_so in needs.items() if is_so), None)
 
 
 def native_backend(

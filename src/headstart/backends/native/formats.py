@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -73,11 +73,9 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
     return ["F32" if part.stored is None else part.stored.type for part in matrix.parts]
 
 
-def all_linears(weights: DecoderWeights) -> Iterator[LinearWeights]:
-    """Every matrix, the output head last, as ``headstart_create`` counts them."""
-    for layer in weights.layers:
-        yield from (getattr(layer, name) for name in LINEARS)
-    yield weights.head
+def linears_of(layer: LayerWeights) -> tuple[LinearWeights, ...]:
+    """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's."""
+    return (*layer.mixer.linears, *layer.channel.linears)
 
 
 def nearest_bits(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
@@ -86,7 +84,7 @@ def nearest_bits(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.
     ``multiplies_bytes``: without a dot product of bytes, rows are dear in eight bits; then only the head, which few
     rows read, has them, and it alone is no reason for blocks.
     """
-    bits = [_nearest(types_of(linear.matrix)) for linear in all_linears(weights)]
+    bits = [_nearest(types_of(linear.matrix)) for linear in weights.linears]
     if not multiplies_bytes:
         bits = [
             BF16 if each == FINE or (each == EIGHT and index < len(bits) - 1) else each
@@ -113,7 +111,7 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     ``as_stored``: 4 for what blocks of 4 bits hold and 8 for everything else. (In fewer bits, blocks are shorter: no
     grid of sixteen levels holds two of them.)
     """
-    linears = [[getattr(layer, name) for name in LINEARS] for layer in layers]
+    linears = [linears_of(layer) for layer in layers]
     if as_stored:
         return np.array([[FOUR if _fits_four(each) else EIGHT for each in row] for row in linears], np.uint8)
     stored = np.array([[each.stored_bits for each in row] for row in linears])
@@ -133,7 +131,7 @@ def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
 
 def _mostly(layers: Sequence[LayerWeights], holds: Callable[[float], bool]) -> bool:
     """Whether something holds of what most weights take in the file."""
-    matrices: list[LinearWeights] = [getattr(layer, name) for layer in layers for name in LINEARS]
+    matrices = [linear for layer in layers for linear in linears_of(layer)]
     sizes = [each.matrix.shape[0] * each.matrix.shape[1] for each in matrices]
     of_those = [size for size, each in zip(sizes, matrices, strict=True) if holds(each.stored_bits)]
     return 2 * sum(of_those) > sum(sizes)

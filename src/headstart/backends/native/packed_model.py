@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import BF16, KINDS, LINEARS, all_linears, blocks_bits, nearest_bits
+from headstart.backends.native.formats import BF16, KINDS, LINEARS, blocks_bits, nearest_bits
 from headstart.backends.native.library import Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
-from headstart.backends.native.packing import FINAL_NORM, OUTPUT_HEAD, Packer, address, expect, new_model
+from headstart.backends.native.packing import ACTIVATIONS, FINAL_NORM, OUTPUT_HEAD, Packer, address, expect, new_model
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
-from headstart.models.config import Activation, ModelConfig, NormKind
+from headstart.models.config import ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
 from headstart.models.weights import DecoderWeights
@@ -102,7 +102,7 @@ class PackedModel:
         table = _table_bytes(weights.table, self._shape.precision == library_number("fp32"))
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
-        loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in all_linears(weights))
+        loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
         parts = {"layers": matrices, "output head": head + screen, "embedding": table, "packing": loading}
         require_room(
             sum(parts.values()),
@@ -153,7 +153,7 @@ class PackedModel:
         packer.embedding(weights.table, weights.positions, keeps=True)
         places = [(index, which) for index in range(config.num_layers) for which in range(len(LINEARS))]
         places.append((-1, OUTPUT_HEAD))
-        linears = list(all_linears(weights))
+        linears = list(weights.linears)
         for index, parts in enumerate(weights.layers):
             packer.norms(index, parts)
         for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
@@ -246,7 +246,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         precision=library_number(precision),
         threads=threads,
         norm=get_args(NormKind).index(config.norm),
-        activation=get_args(Activation).index(config.activation),
+        activation=ACTIVATIONS.index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
         tokens=config.vocab_size,

@@ -16,7 +16,7 @@ from headstart.backends.native.library import Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import RopeConfig
+from headstart.models.config import Activation, RopeConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
@@ -24,6 +24,8 @@ from headstart.passes import IntArray
 
 NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
 """Of a layer, by their numbers in the interface."""
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")
+"""Those of the library, by their numbers in the interface."""
 OUTPUT_HEAD, FUSE = range(2)
 FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 """Of no layer, likewise."""
@@ -130,6 +132,11 @@ def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
     return [part.stored for part in matrix.parts if part.stored is not None]
 
 
+def norms_of(layer: LayerWeights) -> list[NormWeights | None]:
+    """A layer's norms, as ``NORMS`` numbers them."""
+    return [getattr(layer.mixer if name in ("q_norm", "k_norm") else layer, name) for name in NORMS]
+
+
 class Packer:
     """Packs the parts of one model; nothing given is kept."""
 
@@ -140,8 +147,8 @@ class Packer:
 
     def norms(self, index: int, parts: LayerWeights) -> None:
         """All norms of a decoder layer."""
-        for which, name in enumerate(NORMS):
-            self.norm(index, which, getattr(parts, name))
+        for which, norm in enumerate(norms_of(parts)):
+            self.norm(index, which, norm)
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
         """Numbers as in ``headstart_set_linear``."""

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.models.config import Alibi
 from headstart.passes import IntArray, PassBatch
 
 Indices = NDArray[np.int64]
@@ -36,7 +37,8 @@ class KeyView:
     """[sequence * key] physical slots; a slice where they are one sequence's and adjacent."""
     num_keys: int
     mask: Tensor | None
-    """[sequence, 1, row, key] added to the scores (0 or -inf); None where every row sees every key."""
+    """[sequence, 1, row, key] added to the scores (0 or -inf); with ALiBi for each head. None where every row sees
+    every key just as it is."""
     distances: Tensor | None = None
     """[sequence, row, key] int64: how far before the row the key stands, where asked for; of no use where unseen."""
 
@@ -59,7 +61,7 @@ class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
     ``windows``: the sliding windows that occur in the model's layers (None: full attention).
-    ``heads_per_kv``: query heads that share a key-value head.
+    ``heads_per_kv``: query heads that share a key-value head. ``alibi``: what distance takes off the scores.
     ``with_distances``: views of windows tell how far apart rows and keys stand.
     """
 
@@ -71,9 +73,11 @@ class AttentionLayout:
         heads_per_kv: int,
         dtype: torch.dtype,
         device: torch.device,
+        alibi: Alibi | None = None,
         with_distances: bool = False,
     ) -> None:
         self._batch = batch
+        self._alibi = alibi
         self._with_distances = with_distances
         self._block_size = block_size
         self._heads_per_kv = heads_per_kv
@@ -151,16 +155,19 @@ class AttentionLayout:
             of_row = np.take_along_axis(ancestors, row_in_sequence[:, :, None], axis=1)
             visible = np.take_along_axis(of_row, new_key[:, None, :], axis=2) & (keys < totals)[:, None, :]
             visible |= (keys < cached)[:, None, :]
-        distances = None
-        if window is not None or self._with_distances:
+        bias = distances = None
+        if window is not None or self._alibi is not None or self._with_distances:
             new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
             new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
             key_position = np.where(keys < cached, keys, new_position)
-            distances = self._batch.positions[rows][:, :, None] - key_position[:, None, :]
+            row_position = self._batch.positions[rows]
+            distances = row_position[:, :, None] - key_position[:, None, :]
             if window is not None:
                 visible &= distances < window
+            if self._alibi is not None:
+                bias = _alibi_bias(self._alibi, row_position, key_position)
         told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
-        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded), told)
+        return KeyView(self._slots(slots, len(members)), num_keys, self._mask(visible, folded, bias), told)
 
     def _memory_view(self, members: Indices, num_rows: int, folded: bool) -> KeyView:
         tables, lengths = self._batch.memory_tables, self._batch.memory_lengths
@@ -183,7 +190,15 @@ class AttentionLayout:
             return slice(int(slots[0]), int(slots[-1]) + 1)
         return self._index(slots)
 
-    def _mask(self, visible: NDArray[np.bool_], folded: bool) -> Tensor | None:
+    def _mask(self, visible: NDArray[np.bool_], folded: bool, bias: Tensor | None = None) -> Tensor | None:
+        if bias is not None:
+            bias = bias.masked_fill_(torch.from_numpy(~visible[:, None]), -torch.inf)
+            if folded:
+                # [sequence, head, row, key] -> [sequence, kv_head, row * heads that share it, key]
+                sequences, _, rows, keys = bias.shape
+                by_kv_head = bias.view(sequences, -1, self._heads_per_kv, rows, keys).transpose(2, 3)
+                bias = by_kv_head.flatten(2, 3)
+            return bias.to(self._device, self._dtype)
         if visible.all():
             return None
         if folded and visible.shape[1] > 1:
@@ -213,25 +228,39 @@ def _ancestors(parents: Indices, num_rows: int) -> NDArray[np.bool_]:
     return reach[:, :num_rows]
 
 
+def _alibi_bias(alibi: Alibi, rows: NDArray[np.int32], keys: NDArray[np.int64]) -> Tensor:
+    """float32 [sequence, head, row, key] at the positions [sequence, row] and [sequence, key]."""
+    slopes = torch.tensor(alibi.slopes)[:, None]
+    of_rows, of_keys = (torch.from_numpy(each.astype(np.float32))[:, None] for each in (rows, keys))
+    if alibi.coarse:
+        slopes = slopes.bfloat16()
+        of_rows, of_keys = ((slopes * each.bfloat16()).float() for each in (of_rows, of_keys))
+        return (of_keys[:, :, None, :] - of_rows[:, :, :, None]) * alibi.scale
+    return slopes[..., None] * alibi.scale * (of_keys[:, :, None, :] - of_rows[:, :, :, None])
+
+
 def attend(
     queries: Tensor,
     cache: Tensor,
     layout: AttentionLayout,
     window: int | None,
     scale: float,
-    softcap: float | None,
+    softcap: float | None = None,
     masks: Sequence[Tensor] | None = None,
+    sinks: Tensor | None = None,
+    value_dim: int | None = None,
 ) -> Tensor:
-    """[row, head * head_dim] attention output of one layer.
+    """[row, head * value_dim] attention output of one layer.
 
     ``queries``: [row, head, head_dim], rotated. ``cache``: [slot, 2, kv_head, head_dim], keys and values of this
-    layer, the pass's own already written. ``softcap``: scores become softcap * tanh(score / softcap) before the
-    mask (Gemma 2, section 2). ``masks``: [group] in place of the views', with biases [sequence, head, row, key];
-    every query head has a key-value head of its own then.
+    layer, the pass's own already written; [slot, 1, ...] where the first ``value_dim`` of a key are its value.
+    ``softcap``: scores become softcap * tanh(score / softcap) before the mask (Gemma 2, section 2). ``masks``: [group]
+    in place of the views', with biases [sequence, head, row, key]; every query head has a key-value head of its own
+    then. ``sinks``: float32 [head] a score of every head that no key has.
     """
     given = [group.views[window].mask for group in layout.groups] if masks is None else masks
     outputs = [
-        _attend_group(queries, cache, group, window, scale, softcap, mask)
+        _attend_group(queries, cache, group, window, scale, softcap, mask, sinks, value_dim)
         for group, mask in zip(layout.groups, given, strict=True)
     ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -246,15 +275,18 @@ def _attend_group(
     scale: float,
     softcap: float | None,
     mask: Tensor | None,
+    sinks: Tensor | None,
+    value_dim: int | None,
 ) -> Tensor:
-    """[sequence * row, head * head_dim]."""
+    """[sequence * row, head * value_dim]."""
     view = group.views[window]
     heads, head_dim = queries.shape[1:]
-    kv_heads = cache.shape[2]
+    planes, kv_heads = cache.shape[1:3]
     if group.rows is not None:
         queries = queries.index_select(0, group.rows)
     gathered = cache[view.slots] if isinstance(view.slots, slice) else cache.index_select(0, view.slots)
-    keys, values = gathered.view(group.num_sequences, view.num_keys, 2, kv_heads, head_dim).permute(2, 0, 3, 1, 4)
+    by_plane = gathered.view(group.num_sequences, view.num_keys, planes, kv_heads, head_dim).permute(2, 0, 3, 1, 4)
+    keys, values = by_plane[0], by_plane[-1][..., :value_dim]
 
     sequences, rows, shared = group.num_sequences, group.num_rows, heads // kv_heads
     if group.folded:
@@ -262,24 +294,41 @@ def _attend_group(
         grid = grid.reshape(sequences, kv_heads, rows * shared, head_dim)
     else:
         grid = queries.view(sequences, rows, heads, head_dim).transpose(1, 2)
-    if softcap is None:
+    if softcap is None and sinks is None:
         output = F.scaled_dot_product_attention(
             grid, keys, values, mask, scale=scale, enable_gqa=not group.folded and shared > 1
         )
     else:
-        output = _capped_attention(grid, keys, values, mask, scale, softcap)
+        if sinks is not None:
+            of_rows = sinks.view(kv_heads, 1, shared).expand(-1, rows, -1)
+            of_rows = of_rows.reshape(kv_heads, -1) if group.folded else of_rows.transpose(1, 2).reshape(heads, -1)
+            sinks = of_rows[..., None]
+        output = _scored_attention(grid, keys, values, mask, scale, softcap, sinks)
     if group.folded:
-        output = output.view(sequences, kv_heads, rows, shared, head_dim)
-    return output.transpose(1, 2).reshape(sequences * rows, heads * head_dim)
+        output = output.view(sequences, kv_heads, rows, shared, -1)
+    return output.transpose(1, 2).reshape(sequences * rows, -1)
 
 
-def _capped_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float
+def _scored_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> Tensor:
+    """Step by step; ``sinks``: [head, row, 1]."""
     if queries.shape[1] != keys.shape[1]:
         shared = queries.shape[1] // keys.shape[1]
         keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
-    scores = torch.tanh(torch.matmul(queries, keys.transpose(2, 3)) * (scale / softcap)) * softcap
+    if softcap is None:
+        scores = torch.matmul(queries, keys.transpose(2, 3)) * scale
+    else:
+        scores = torch.tanh(torch.matmul(queries, keys.transpose(2, 3)) * (scale / softcap)) * softcap
     if mask is not None:
         scores = scores + mask
-    return torch.matmul(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
+    if sinks is not None:
+        scores = torch.cat((scores.float(), sinks.expand(len(scores), -1, -1, -1)), dim=-1)
+    shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+    return torch.matmul(shares if sinks is None else shares[..., :-1], values)

@@ -13,6 +13,7 @@ from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder
 from headstart.backends.torch.kit import TorchKit
+from headstart.backends.torch.mixers import cache_row
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
@@ -21,14 +22,14 @@ NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
-    """Paged keys and values: ``data`` [layer, slot, 2, kv_head, head_dim], keys first, slots block by block."""
+    """What tokens keep, paged: ``data`` [layer, slot, *``cache_row``], slots block by block."""
 
     def __init__(
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (config.num_layers, num_blocks * block_size, 2, config.num_kv_heads, config.head_dim)
+        shape = (config.num_layers, num_blocks * block_size, *cache_row(config))
         self.data = torch.zeros(shape, dtype=dtype, device=device)
 
     @property
@@ -107,16 +108,24 @@ class TorchBackend:
 
         layers = decoder.layers[:depth]
         windows = {layer.window for layer in layers}
-        shared = config.num_heads // config.num_kv_heads
-        layout = AttentionLayout(batch, storage.block_size, windows, shared, self.dtype, self.device)
+        _, kv_heads, _ = cache_row(config)
+        layout = AttentionLayout(
+            batch,
+            storage.block_size,
+            windows,
+            config.num_heads // kv_heads,
+            self.dtype,
+            self.device,
+            config.alibi,
+        )
         positions = self._tensor(batch.positions)
-        rotations = decoder.rotations(positions)
+        shared = decoder.at(positions, layout)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(layers):
             if index in batch.taps:
                 taps[index] = hidden * config.tap_scale
-            hidden = layer(hidden, storage.data[index], layout, rotations)
+            hidden = layer(hidden, storage.data[index], shared)
         if depth in batch.taps:
             taps[depth] = hidden * config.tap_scale
         rows = self._tensor(batch.logit_rows)

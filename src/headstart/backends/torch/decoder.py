@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import AttentionLayout, attend
+from headstart.backends.torch.attention import AttentionLayout
+from headstart.backends.torch.channels import channel_of
 from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.mixers import MixerPass, mixer_of
+from headstart.backends.torch.norms import Norm
 from headstart.layers.layer import run_layer
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.weights import DecoderWeights, LayerWeights, NormWeights
-
-
-class Norm:
-    """RMS or layer norm over the last axis, computed in float32, returned in the input's dtype."""
-
-    def __init__(self, config: ModelConfig, weights: NormWeights, device: torch.device) -> None:
-        self.weight = weights.weight.to(device, torch.float32) + config.norm_offset
-        self.bias = None if weights.bias is None else weights.bias.to(device, torch.float32)
-        self.eps = config.norm_eps
-        self.is_rms = config.norm == "rms"
-
-    def __call__(self, x: Tensor) -> Tensor:
-        shape = self.weight.shape
-        if self.is_rms:
-            return F.rms_norm(x.float(), shape, self.weight, self.eps).to(x.dtype)
-        return F.layer_norm(x.float(), shape, self.weight, self.bias, self.eps).to(x.dtype)
-
-
-class HeadNorm:
-    """RMS norm of every query and key head by itself."""
-
-    def __init__(self, config: ModelConfig, q: NormWeights, k: NormWeights, device: torch.device) -> None:
-        rows = [q.weight.expand(config.num_heads, -1), k.weight.expand(config.num_kv_heads, -1)]
-        self.weight = torch.cat(rows).to(device, torch.float32) + config.norm_offset
-        self.eps = config.norm_eps
-
-    def apply_(self, heads: Tensor) -> None:
-        """[row, num_heads + num_kv_heads, head_dim] in place."""
-        heads.copy_(F.rms_norm(heads.float(), heads.shape[-1:], None, self.eps) * self.weight)
+from headstart.models.weights import DecoderWeights, LayerWeights
 
 
 class DecoderLayer:
-    """Attention and MLP around the residual stream."""
+    """A mixer and a channel part around the residual stream."""
 
     def __init__(
         self,
@@ -58,45 +31,27 @@ class DecoderLayer:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        linear = partial(Linear, dtype=dtype, device=device)
         self.config = config
         self.window = layer.window
-        self.rope = layer.rope
-        self.attention_norm = Norm(config, weights.attention_norm, device)
-        self.qkv = linear(weights.qkv)
-        self.head_norm: HeadNorm | None = None
-        if weights.q_norm is not None and weights.k_norm is not None:
-            self.head_norm = HeadNorm(config, weights.q_norm, weights.k_norm, device)
-        self.output = linear(weights.output)
-        self.mlp_norm = Norm(config, weights.mlp_norm, device)
-        self.up = linear(weights.up)
-        self.down = linear(weights.down)
-        self.attention_post_norm = self.mlp_post_norm = None
-        if weights.attention_post_norm is not None and weights.mlp_post_norm is not None:
-            self.attention_post_norm = Norm(config, weights.attention_post_norm, device)
-            self.mlp_post_norm = Norm(config, weights.mlp_post_norm, device)
+        self.mixer = mixer_of(config, layer, weights.mixer, dtype, device)
+        self.channel = channel_of(config, weights.channel, dtype, device)
+        self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm = (
+            None if norm is None else Norm.of(config, norm, device)
+            for norm in (
+                weights.attention_norm,
+                weights.mlp_norm,
+                weights.attention_post_norm,
+                weights.mlp_post_norm,
+            )
+        )
 
     @property
     def nbytes(self) -> int:
-        return sum(linear.nbytes for linear in (self.qkv, self.output, self.up, self.down))
+        return self.mixer.nbytes + self.channel.nbytes
 
-    def __call__(self, hidden: Tensor, cache: Tensor, layout: AttentionLayout, rotations: Sequence[Rotation]) -> Tensor:
-        """[row, hidden] -> [row, hidden]; the rows' keys and values are written to ``cache``
-        [slot, 2, kv_head, head_dim]."""
-        return run_layer(
-            self.config, self, hidden, partial(self._attend, cache=cache, layout=layout, rotations=rotations)
-        )
-
-    def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, rotations: Sequence[Rotation]) -> Tensor:
-        config = self.config
-        rotated = heads[:, : config.num_heads + config.num_kv_heads]
-        if self.head_norm is not None:
-            self.head_norm.apply_(rotated)
-        if self.rope is not None:
-            rotations[self.rope].apply_(rotated)
-        cache.index_copy_(0, layout.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
-        queries = heads[:, : config.num_heads]
-        return attend(queries, cache, layout, self.window, config.scale, config.attention_softcap)
+    def __call__(self, hidden: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
+        """[row, hidden] -> [row, hidden]; what the mixer keeps of the rows is written to ``cache``."""
+        return run_layer(self.config, self, hidden, partial(self.mixer, cache=cache, shared=shared))
 
 
 class Decoder:
@@ -112,7 +67,10 @@ class Decoder:
             DecoderLayer(config, layer, layer_weights, dtype, device)
             for layer, layer_weights in zip(config.layers, weights.layers, strict=True)
         ]
-        self.final_norm = Norm(config, weights.final_norm, device)
+        self.final_norm = Norm.of(config, weights.final_norm, device)
+        self.embedding_norm = None
+        if weights.embedding_norm is not None:
+            self.embedding_norm = Norm.of(config, weights.embedding_norm, device)
         self.head = Linear(weights.head, dtype, device)
 
     @property
@@ -134,14 +92,19 @@ class Decoder:
             hidden = hidden.index_copy(0, *inputs)
         if self.positions is not None:
             hidden = hidden + F.embedding(positions, self.positions)
-        return hidden
+        return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
 
-    def rotations(self, positions: Tensor) -> list[Rotation]:
-        """Rotation of the rows, for each of ``config.ropes``."""
-        return [
+    def at(self, positions: Tensor, layout: AttentionLayout) -> MixerPass:
+        """What the mixers need to know of rows at ``positions`` [row]."""
+        rotations = [
             Rotation(positions, frequencies, self.dtype, amplitude(rope))
             for rope, frequencies in zip(self.config.ropes, self.frequencies, strict=True)
         ]
+        grown, growth = self.config.query_growth, None
+        if grown is not None:
+            growth = 1 + grown.weight * torch.log1p(positions.div(grown.trained, rounding_mode="floor"))
+            growth = growth.to(self.dtype)[:, None, None]
+        return MixerPass(layout, rotations, growth)
 
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""

@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.decoder import Norm
 from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.norms import Norm
 from headstart.layers.cross_attention import StackLayer
 from headstart.layers.positions import distance_buckets, sinusoids
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
-from headstart.models.encoder_decoder_weights import StackWeights
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights
+from headstart.models.weights import LinearWeights, NormWeights
 
 _ROWS = 512
 """Rows of attention that are computed at once: biases take memory for each of them."""
@@ -24,10 +24,12 @@ _ROWS = 512
 class StackMatrices:
     """The matrices and norms of one layer."""
 
-    def __init__(self, config: ModelConfig, weights: LayerWeights, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: StackLayerWeights, dtype: torch.dtype, device: torch.device
+    ) -> None:
         linear = partial(Linear, dtype=dtype, device=device)
-        self.attention_norm = Norm(config, weights.attention_norm, device)
-        self.mlp_norm = Norm(config, weights.mlp_norm, device)
+        self.attention_norm = Norm.of(config, weights.attention_norm, device)
+        self.mlp_norm = Norm.of(config, weights.mlp_norm, device)
         self.qkv, self.output = linear(weights.qkv), linear(weights.output)
         self.up, self.down = linear(weights.up), linear(weights.down)
 
@@ -156,4 +158,4 @@ class Encoder:
 
 def optional_norm(config: ModelConfig, weights: NormWeights | None, device: torch.device) -> Norm | None:
     """None where there is none."""
-    return None if weights is None else Norm(config, weights, device)
+    return None if weights is None else Norm.of(config, weights, device)

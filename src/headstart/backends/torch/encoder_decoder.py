@@ -16,10 +16,10 @@ from torch import Tensor
 from headstart.backend import BackendKit
 from headstart.backends.torch.attention import MEMORY, AttentionLayout, attend
 from headstart.backends.torch.backend import NAMES, TorchStorage
-from headstart.backends.torch.decoder import Norm
 from headstart.backends.torch.encoder import Embedder, Encoder, StackMatrices, optional_norm
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.norms import Norm
 from headstart.layers.cross_attention import StackLayer
 from headstart.layers.positions import distance_buckets
 from headstart.models.config import ModelConfig
@@ -35,7 +35,7 @@ class CrossMatrices:
 
     def __init__(self, config: ModelConfig, weights: CrossWeights, dtype: torch.dtype, device: torch.device) -> None:
         linear = partial(Linear, dtype=dtype, device=device)
-        self.norm = Norm(config, weights.norm, device)
+        self.norm = Norm.of(config, weights.norm, device)
         self.q, self.kv, self.output = linear(weights.q), linear(weights.kv), linear(weights.output)
 
     @property
@@ -115,7 +115,7 @@ class EncoderDecoderBackend:
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
         relative = bool(self._relative)
-        layout = AttentionLayout(batch, storage.block_size, [None], 1, self.dtype, self.device, relative)
+        layout = AttentionLayout(batch, storage.block_size, [None], 1, self.dtype, self.device, with_distances=relative)
         masks = self._masks(layout)
         inputs = None
         if batch.inputs is not None:

@@ -12,10 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headstart.layers.layer import run_layer
+from headstart.errors import ConfigError
+from headstart.layers.experts import run_experts
+from headstart.layers.layer import run_attention, run_layer, run_mlp
 from headstart.layers.rotary import RotaryTable
-from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights, NormWeights
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
+from headstart.models.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    LayerWeights,
+    LinearWeights,
+    MlpWeights,
+    NormWeights,
+)
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [pack, row, head, head_dim], rotated keys and values [pack, row, kv_head, head_dim] ->
@@ -37,8 +47,7 @@ class TrainableNorm(nn.Module):
         weight, eps = self.weight + self.config.norm_offset, self.config.norm_eps
         if self.config.norm == "layer":
             return F.layer_norm(x.float(), weight.shape, weight, self.bias, eps)
-        # The norm of heads may have weights [head, head_dim].
-        return F.rms_norm(x.float(), weight.shape[-1:], None, eps) * weight
+        return F.rms_norm(x.float(), weight.shape, None, eps) * weight
 
     @property
     def weights(self) -> NormWeights:
@@ -61,19 +70,116 @@ class TrainableLinear(nn.Module):
         return LinearWeights(self.weight.detach(), None if self.bias is None else self.bias.detach())
 
 
+class TrainableHeadNorm(nn.Module):
+    """The norm of a layer's queries, or of its keys: [..., head, head_dim] -> the same."""
+
+    def __init__(self, config: ModelConfig, norms: HeadNorms, weights: NormWeights, keep: Keep) -> None:
+        super().__init__()
+        self.config, self.norms = config, norms
+        self.weight = keep(weights.weight)
+        self.bias = None if weights.bias is None else keep(weights.bias)
+
+    def forward(self, heads: Tensor) -> Tensor:
+        eps, together = self.config.norm_eps, self.norms.reach == "all"
+        x = heads.flatten(-2) if together else heads
+        shape = x.shape[-1:]
+        normed = F.rms_norm(x, shape, None, eps) if self.norms.kind == "rms" else F.layer_norm(x, shape, eps=eps)
+        normed = normed * (self.weight + self.config.norm_offset)
+        normed = normed if self.bias is None else normed + self.bias
+        return normed.view(heads.shape)
+
+    @property
+    def weights(self) -> NormWeights:
+        return NormWeights(self.weight.detach(), None if self.bias is None else self.bias.detach())
+
+
+class TrainableAttention(nn.Module):
+    """The parameters of attention, by ``AttentionWeights``' names."""
+
+    def __init__(self, config: ModelConfig, weights: AttentionWeights, keep: Keep) -> None:
+        super().__init__()
+        self.config = config
+        self.qkv, self.output = TrainableLinear(weights.qkv, keep), TrainableLinear(weights.output, keep)
+        self.q_norm, self.k_norm = (
+            None if norm is None or config.qk_norm is None else TrainableHeadNorm(config, config.qk_norm, norm, keep)
+            for norm in (weights.q_norm, weights.k_norm)
+        )
+
+    @property
+    def weights(self) -> AttentionWeights:
+        return AttentionWeights(
+            qkv=self.qkv.weights,
+            output=self.output.weights,
+            q_norm=None if self.q_norm is None else self.q_norm.weights,
+            k_norm=None if self.k_norm is None else self.k_norm.weights,
+        )
+
+
+class TrainableMlp(nn.Module):
+    """The parameters of a dense channel part, by ``MlpWeights``' names."""
+
+    def __init__(self, config: ModelConfig, weights: MlpWeights, keep: Keep) -> None:
+        super().__init__()
+        self.config = config
+        self.up, self.down = TrainableLinear(weights.up, keep), TrainableLinear(weights.down, keep)
+        self.curve = None if weights.curve is None else keep(weights.curve)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return run_mlp(self, x, self.config.activation, self.config.gated_mlp, self.curve)
+
+    @property
+    def weights(self) -> MlpWeights:
+        return MlpWeights(self.up.weights, self.down.weights, None if self.curve is None else self.curve.detach())
+
+
+class TrainableExperts(nn.Module):
+    """The parameters of a mixture of experts, by ``ExpertsWeights``' names."""
+
+    def __init__(self, config: ModelConfig, weights: ExpertsWeights, keep: Keep) -> None:
+        super().__init__()
+        self.config = config
+        self.router = TrainableLinear(weights.router, keep)
+        self.experts = nn.ModuleList(TrainableMlp(config, expert, keep) for expert in weights.experts)
+        self.correction = None if weights.correction is None else keep(weights.correction)
+        self.shared = None if weights.shared is None else TrainableMlp(config, weights.shared, keep)
+        self.shared_gate = None if weights.shared_gate is None else TrainableLinear(weights.shared_gate, keep)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.config.experts is not None
+        return run_experts(self.config.experts, self, x, self.config.activation)  # type: ignore[arg-type]
+
+    @property
+    def weights(self) -> ExpertsWeights:
+        return ExpertsWeights(
+            router=self.router.weights,
+            experts=tuple(expert.weights for expert in self.experts if isinstance(expert, TrainableMlp)),
+            correction=None if self.correction is None else self.correction.detach(),
+            shared=None if self.shared is None else self.shared.weights,
+            shared_gate=None if self.shared_gate is None else self.shared_gate.weights,
+        )
+
+
 class TrainableLayer(nn.Module):
     """The parameters of a layer, by ``LayerWeights``' names."""
 
     def __init__(self, config: ModelConfig, layer: LayerConfig, weights: LayerWeights, keep: Keep) -> None:
         super().__init__()
+        assert isinstance(weights.mixer, AttentionWeights)
         self.config, self.rope = config, layer.rope
-        self.qkv, self.output = TrainableLinear(weights.qkv, keep), TrainableLinear(weights.output, keep)
-        self.up, self.down = TrainableLinear(weights.up, keep), TrainableLinear(weights.down, keep)
-        self.attention_norm = TrainableNorm(config, weights.attention_norm, keep)
-        self.mlp_norm = TrainableNorm(config, weights.mlp_norm, keep)
-        self.q_norm, self.k_norm, self.attention_post_norm, self.mlp_post_norm = (
+        self.mixer = TrainableAttention(config, weights.mixer, keep)
+        self.channel: TrainableMlp | TrainableExperts
+        if isinstance(weights.channel, ExpertsWeights):
+            self.channel = TrainableExperts(config, weights.channel, keep)
+        else:
+            self.channel = TrainableMlp(config, weights.channel, keep)
+        self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm = (
             None if norm is None else TrainableNorm(config, norm, keep)
-            for norm in (weights.q_norm, weights.k_norm, weights.attention_post_norm, weights.mlp_post_norm)
+            for norm in (
+                weights.attention_norm,
+                weights.mlp_norm,
+                weights.attention_post_norm,
+                weights.mlp_post_norm,
+            )
         )
 
     def forward(
@@ -83,17 +189,26 @@ class TrainableLayer(nn.Module):
         attend: Callable[[Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
         """[pack, row, hidden] -> the same; ``rotate`` turns heads by one of the model's ropes."""
-        config = self.config
+        config, mixer, norms = self.config, self.mixer, self.config.qk_norm
 
         def attend_heads(heads: Tensor) -> Tensor:
+            if config.qkv_clip is not None:
+                heads = heads.clamp(-config.qkv_clip, config.qkv_clip)
             q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
-            if self.q_norm is not None and self.k_norm is not None:
-                q, k = self.q_norm(q), self.k_norm(k)
+            if norms is not None and not norms.rotated:
+                q, k = normed(q, k)
             if self.rope is not None:
                 q, k = rotate(self.rope, q), rotate(self.rope, k)
+            if norms is not None and norms.rotated:
+                q, k = normed(q, k)
             return attend(q, k, v)
 
-        return run_layer(config, self, hidden, attend_heads)
+        def normed(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+            assert mixer.q_norm is not None
+            assert mixer.k_norm is not None
+            return mixer.q_norm(q), mixer.k_norm(k)
+
+        return run_layer(config, self, hidden, partial(run_attention, mixer, config.head_dim, attend=attend_heads))
 
     @property
     def weights(self) -> LayerWeights:
@@ -101,14 +216,10 @@ class TrainableLayer(nn.Module):
             return None if norm is None else norm.weights
 
         return LayerWeights(
-            attention_norm=self.attention_norm.weights,
-            qkv=self.qkv.weights,
-            output=self.output.weights,
-            mlp_norm=self.mlp_norm.weights,
-            up=self.up.weights,
-            down=self.down.weights,
-            q_norm=optional(self.q_norm),
-            k_norm=optional(self.k_norm),
+            mixer=self.mixer.weights,
+            channel=self.channel.weights,
+            attention_norm=optional(self.attention_norm),
+            mlp_norm=optional(self.mlp_norm),
             attention_post_norm=optional(self.attention_post_norm),
             mlp_post_norm=optional(self.mlp_post_norm),
         )
@@ -122,6 +233,9 @@ class TrainableDecoder(nn.Module):
         weights: its weights.
         frozen: nothing is learnt, and tensors that fit are used as they are; else they are copied.
         device: where it runs.
+
+    Raises:
+        ConfigError: gradients are not for a model of this kind.
     """
 
     def __init__(
@@ -134,6 +248,8 @@ class TrainableDecoder(nn.Module):
     ) -> None:
         super().__init__()
 
+        _require_trainable(config)
+
         def keep(tensor: Tensor) -> nn.Parameter:
             return nn.Parameter(tensor.to(device, torch.float32, copy=not frozen), requires_grad=not frozen)
 
@@ -143,6 +259,9 @@ class TrainableDecoder(nn.Module):
         self.final_norm = TrainableNorm(config, weights.final_norm, keep)
         self._embedding = weights.embedding.to(device)
         self._learned = None if weights.positions is None else weights.positions.to(device)
+        self.embedding_norm = None
+        if weights.embedding_norm is not None:
+            self.embedding_norm = TrainableNorm(config, weights.embedding_norm, keep)
         self._rotary = [RotaryTable(rope, torch.float32, device, weights.rope_factors) for rope in config.ropes]
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -152,6 +271,7 @@ class TrainableDecoder(nn.Module):
     def forward(self, inputs: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Embeddings [pack, row, hidden] at ``positions`` int64 [pack, row] -> states after the final norm."""
         hidden = inputs if self._learned is None else inputs + F.embedding(positions, self._learned)
+        hidden = hidden if self.embedding_norm is None else self.embedding_norm(hidden)
         reach = int(positions.max()) + 1
 
         def rotate(rope: int, heads: Tensor) -> Tensor:
@@ -166,6 +286,21 @@ class TrainableDecoder(nn.Module):
         """What was learnt: the layers, and the final norm."""
         layers = [layer for layer in self.layers if isinstance(layer, TrainableLayer)]
         return tuple(layer.weights for layer in layers), self.final_norm.weights
+
+
+def _require_trainable(config: ModelConfig) -> None:
+    lacking = {
+        "ALiBi": config.alibi is not None,
+        "attention sinks": config.sinks,
+        "latent attention": config.latent is not None,
+        "queries that grow with their position": config.query_growth is not None,
+    }
+    for kind, has in lacking.items():
+        if has:
+            raise ConfigError(
+                f"{config.name or config.family} has {kind}, which nothing is trained through; train a head that reads "
+                "its states alone, as EAGLE's do."
+            )
 
 
 def attend_masked(q: Tensor, k: Tensor, v: Tensor, sees: Tensor, config: ModelConfig) -> Tensor:

@@ -45,7 +45,7 @@ class TransformersBackend:
         self.name = _NAMES.get(model.dtype, f"transformers-{model.dtype}".replace("torch.", ""))
         self.kit: BackendKit = kit or TorchKit(self.device)
         self._model = model
-        with torch.inference_mode():
+        with _quiet(), torch.inference_mode():
             self._way, self.remark = find_way(Caller(model, config.num_layers, config.vocab_size), config.name)
         """How its passes are run, in words."""
 

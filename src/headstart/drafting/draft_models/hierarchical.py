@@ -7,27 +7,27 @@ alike, are draws from q one after another, so to the target the draft is an ordi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from headstart.backend import Backend
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, SpeculationParams, TargetSignals
+from headstart.drafting.abilities import Rewinding
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_models.chains import ChainDraft
 from headstart.drafting.draft_models.draft_law import DraftLaws
 from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
+from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.options import require
+from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
-from headstart.passes import EncoderInput
 from headstart.runner import Span
 from headstart.sampling.noise import SequenceNoise, Stream
-from headstart.sampling.params import SamplingParams
 from headstart.verification.base import Verdict
 from headstart.verification.verify import verify
 
@@ -49,29 +49,6 @@ class HierarchicalOptions(DraftModelOptions):
         require(self.inner_nodes >= 1, f"inner_nodes is {self.inner_nodes}; it must be 1 or more.")
 
 
-@runtime_checkable
-class Rewinding(Protocol):
-    """A drafter that can forget the last tokens of a sequence cheaply."""
-
-    def rewind(self, sequence: SequenceView) -> None:
-        """The sequence's last tokens were taken back; ``tokens`` are what is left."""
-        ...
-
-
-@dataclass
-class DraftedSequence:
-    """What the inner drafter sees: the sequence with the draft so far as if it were committed (``SequenceView``)."""
-
-    outer: SequenceView
-    id: int
-    tokens: list[int]
-    prompt_length: int
-    params: SamplingParams
-    speculation: SpeculationParams
-    noise: SequenceNoise
-    source: EncoderInput | None
-
-
 class HierarchicalDrafter:
     """A chain of draws from a draft model, made in fewer passes of it by a drafter of its own.
 
@@ -83,23 +60,19 @@ class HierarchicalDrafter:
     needs = TargetSignals()
 
     def __init__(self, context: DraftContext, options: HierarchicalOptions) -> None:
-        # Imported here: the registry is above every method.
-        from headstart.drafting.registry import create_drafter
-
         self._options = options
         self._laws = DraftLaws(context, options)
         self._model = open_second_model(context, options)
         self._max_positions = self._model.runner.backend.config.max_positions
-        inner_context = replace(
-            context, runner=self._model.runner, lend_layers=_lend_none, scope_of=_scope_of_outer(context)
-        )
+        inner_context = replace(context, runner=self._model.runner, lend_layers=_lend_none)
         self._inner = create_drafter(options.inner, inner_context, **options.inner_options)
         require(
             not self._inner.needs.taps,
             f"inner is {options.inner!r}, which reads hidden states that draft models do not hand out; "
             "choose a drafter without a trained head.",
         )
-        self._views: dict[int, DraftedSequence] = {}
+        self._views: dict[int, InnerSequence] = {}
+        """What the inner drafter sees: sequences with the drafts so far as if they were committed."""
 
     @property
     def nbytes(self) -> int:
@@ -145,15 +118,8 @@ class HierarchicalDrafter:
         sequence = draft.sequence
         view = self._views.get(sequence.id)
         if view is None:
-            view = self._views[sequence.id] = DraftedSequence(
-                sequence,
-                sequence.id,
-                list(sequence.tokens),
-                sequence.prompt_length,
-                draft.law.transforms.params,
-                sequence.speculation,
-                sequence.noise,
-                sequence.source,
+            view = self._views[sequence.id] = InnerSequence.of(
+                sequence, tokens=list(sequence.tokens), params=draft.law.transforms.params
             )
             self._inner.begin(view)
         view.outer = sequence
@@ -169,7 +135,7 @@ class HierarchicalDrafter:
             read = np.asarray(view.tokens[agreed - 1 : -1], dtype=np.int32)
             self._inner.observe([RoundOutcome(view, agreed - 1, read, DraftTree.empty())])
 
-    def _take_back(self, view: DraftedSequence, sequence: SequenceView) -> bool:
+    def _take_back(self, view: InnerSequence, sequence: SequenceView) -> bool:
         """Cut the view to what was committed of it; False where the inner drafter still knows more than that."""
         agreed = common_prefix(view.tokens, sequence.tokens, len(sequence.tokens))
         rejected = agreed < len(view.tokens)
@@ -314,17 +280,11 @@ def _lend_none(layers: Sequence[int]) -> Backend:
     raise ConfigError("the inner drafter's model is None, and draft models lend no layers; name it in inner_options.")
 
 
-def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:
-    return lambda view: context.scope_of(view.outer if isinstance(view, DraftedSequence) else view)
-
-
 def _tokens_of(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
     return (*(int(tree.tokens[node]) for node in verdict.path), verdict.token)
 
 
-def _outcome(
-    view: DraftedSequence, tree: DraftTree, verdict: Verdict, laws: DraftNodeLaws, top_ids: int
-) -> RoundOutcome:
+def _outcome(view: InnerSequence, tree: DraftTree, verdict: Verdict, laws: DraftNodeLaws, top_ids: int) -> RoundOutcome:
     """What the inner drafter hears of its round; ``view`` as it stood before."""
     return RoundOutcome(
         view,

@@ -336,7 +336,7 @@ class Eagle2Drafter(HeadDrafter):
         ]
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``Drafter``."""
+        """See ``RunsInStretches``."""
         if self._growth is None or not all([self._is_ready(sequence) for sequence in sequences]):
             return None
         drafted = [(sequence, self._readings[sequence.id]) for sequence in sequences]

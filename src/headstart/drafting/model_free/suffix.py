@@ -158,7 +158,7 @@ class SuffixDrafter(HistoryDrafter[SuffixState]):
         return index or SuffixAutomaton(options.max_depth)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``Drafter``."""
+        """See ``RunsInStretches``."""
         guessers = []
         for sequence in sequences:
             text = self.caught_up(sequence.id).text

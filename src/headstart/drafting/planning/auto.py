@@ -14,21 +14,24 @@ masses (drafters that draw are asked to share the target's noise), so the target
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, bytes_of
+from headstart.drafting.abilities import bytes_of
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
+from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
-from headstart.drafting.planning.coupled_sequence import CoupledSequence
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge, relate
 from headstart.drafting.planning.pass_trials import try_context, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
+from headstart.drafting.registry import create_drafter, drafter_options
+from headstart.enumerations import VerifyRule
 from headstart.phases import phase
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
@@ -71,9 +74,6 @@ class AutoOptions:
 
     def of(self, name: str) -> dict[str, object]:
         """The options of one of the drafters."""
-        # Imported here: the registry is above every method.
-        from headstart.drafting.registry import drafter_options
-
         options = self.drafter_options.get(name, {})
         assert isinstance(options, Mapping)
         runs_one = self.model is not None and any(each.name == "model" for each in fields(drafter_options(name)))
@@ -81,8 +81,6 @@ class AutoOptions:
 
     def check_files(self) -> None:
         """Check that the files which the drafters' options name exist, as ``options.check_files`` does."""
-        from headstart.drafting.registry import drafter_options
-
         for name in self.names or [_FREE, _HEAD]:
             check_files(parse_options(drafter_options(name), name, self.of(name)))
 
@@ -91,7 +89,7 @@ class AutoOptions:
 class _Followed:
     """A sequence that is being decoded."""
 
-    view: CoupledSequence
+    view: InnerSequence
     rates: list[GuessRates]
     """[member]"""
     standings: list[Standing]
@@ -141,9 +139,6 @@ class AutoDrafter:
     Options = AutoOptions
 
     def __init__(self, context: DraftContext, options: AutoOptions) -> None:
-        # Imported here: the registry is above every method.
-        from headstart.drafting.registry import create_drafter
-
         names = options.names or _found(context, options)
         given = {name: options.of(name) for name in names}
         require(
@@ -151,9 +146,8 @@ class AutoDrafter:
             f"model is {options.model!r}, but none of {', '.join(names)} runs one; leave it out.",
         )
         self._scope_of = context.scope_of
-        inner = replace(context, scope_of=_scope_of_outer(context))
         self._members = [
-            Member(create_drafter(name, inner, **given[name]), 1 << place) for place, name in enumerate(names)
+            Member(create_drafter(name, context, **given[name]), 1 << place) for place, name in enumerate(names)
         ]
         needs = [member.drafter.needs for member in self._members]
         taps = tuple(sorted({tap for need in needs for tap in need.taps}))
@@ -179,7 +173,9 @@ class AutoDrafter:
         return sum(bytes_of(member.drafter) for member in self._members)
 
     def begin(self, sequence: SequenceView) -> None:
-        view, scope = CoupledSequence.of(sequence), self._scope_of(sequence)
+        # It is asked to share the target's noise, so that it guesses point masses.
+        view = InnerSequence.of(sequence, speculation=replace(sequence.speculation, verify=VerifyRule.COUPLED))
+        scope = self._scope_of(sequence)
         self._followed[sequence.id] = _Followed(
             view,
             [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in self._members],
@@ -230,7 +226,7 @@ class AutoDrafter:
                 self.costs.read_prompts(outcomes[0].pass_rows, outcomes[0].pass_seconds)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
-        """See ``Drafter``."""
+        """See ``RunsInStretches``."""
         followed = [self._followed[sequence.id] for sequence in sequences]
         if len(followed) < len(self._followed):
             return None
@@ -386,7 +382,3 @@ def _found(context: DraftContext, options: AutoOptions) -> list[str]:
     own = "model" in options.of(_HEAD)
     found = own or (context.find_head is not None and context.find_head(_HEAD) is not None)
     return [_FREE, _HEAD] if found else [_FREE]
-
-
-def _scope_of_outer(context: DraftContext) -> Callable[[SequenceView], Hashable]:
-    return lambda view: context.scope_of(view.outer if isinstance(view, CoupledSequence) else view)

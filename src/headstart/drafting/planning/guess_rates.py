@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headstart.draft_tree import MAX_GRADES
+from headstart.drafting.abilities import Graded
 from headstart.drafting.base import Drafter
 
 ALONE, AGREED, CONTRADICTED = 0, MAX_GRADES, 2 * MAX_GRADES
@@ -55,6 +56,6 @@ class GuessRates:
 def first_rates(drafter: Drafter, memory: float) -> GuessRates:
     """What a drafter's guesses are worth before any was judged: its ``grade_rates``, where it has them, whatever others
     say. A few trials outweigh them."""
-    known = list(getattr(drafter, "grade_rates", ()))
+    known = list(drafter.grade_rates) if isinstance(drafter, Graded) else []
     weight = _MEASURED_WEIGHT if known else _UNKNOWN_WEIGHT
     return GuessRates((known + [_FIRST_RATE] * (MAX_GRADES - len(known))) * 3, weight, memory)

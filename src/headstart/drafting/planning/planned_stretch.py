@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headstart.drafting.base import SequenceView, offers_stretches, stretch_drafting
+from headstart.drafting.abilities import RunsInStretches, stretch_drafting
+from headstart.drafting.base import SequenceView
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.round_costs import PLAIN_EVERY, RoundCosts, TreeSize
@@ -97,7 +98,11 @@ class PlannedStretch:
             lane.read if lane.member.reads_along else whom.sequences for lane, whom in zip(lanes, asked, strict=True)
         ]
         if sum([lane.member.reads_along for lane in lanes]) > 1 or not all(
-            [offers_stretches(lane.member.drafter) for lane, follows in zip(lanes, followed, strict=True) if follows]
+            [
+                isinstance(lane.member.drafter, RunsInStretches)
+                for lane, follows in zip(lanes, followed, strict=True)
+                if follows
+            ]
         ):
             return None
         guessers: list[list[Guesser | None]] = [[None] * len(lanes) for _ in views]

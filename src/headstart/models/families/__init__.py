@@ -8,7 +8,24 @@ from typing import Any, TypeVar
 
 from headstart.errors import CheckpointError, UnsupportedModelError
 from headstart.models.config import ModelConfig
-from headstart.models.families import bart, gemma, gpt, granite, llama, phi, t5, whisper
+from headstart.models.families import (
+    alibi,
+    bart,
+    cohere,
+    gemma,
+    glm,
+    gpt,
+    gpt_kin,
+    granite,
+    kin,
+    layer_normed,
+    llama,
+    olmo,
+    phi,
+    seeing,
+    t5,
+    whisper,
+)
 from headstart.models.families.base import CheckpointKind, Family, TensorLayout
 from headstart.models.families.encoder_decoder import EncoderDecoderFamily, EncoderDecoderLayout
 from headstart.models.families.fields import Fields
@@ -20,6 +37,14 @@ FAMILIES: tuple[Family, ...] = (
     *granite.FAMILIES,
     *gemma.FAMILIES,
     *gpt.FAMILIES,
+    *kin.FAMILIES,
+    *olmo.FAMILIES,
+    *cohere.FAMILIES,
+    *glm.FAMILIES,
+    *layer_normed.FAMILIES,
+    *gpt_kin.FAMILIES,
+    *alibi.FAMILIES,
+    *seeing.FAMILIES,
 )
 
 ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)
@@ -28,10 +53,10 @@ Kind = TypeVar("Kind")
 _BY_NAME = {family.name: family for family in FAMILIES}
 _ENCODER_DECODERS = {family.name: family for family in ENCODER_DECODER_FAMILIES}
 _BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
-    **{family.model_type: family for family in FAMILIES},
+    **{family.model_type: family for family in FAMILIES if family.model_type},
     **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
 }
-_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES)}
+_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES) if family.architecture}
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -64,8 +89,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
     fields = Fields(metadata, source, f"{architecture}.")
     fields.refuse("attention.causal", False, because="an encoder's attention")
+    assert family.gguf is not None
     config = family.gguf(fields)
-    layout = family.gguf_layout
+    layout = tensor_layout(config, "gguf")
     return _checked(
         replace(
             config,
@@ -95,11 +121,21 @@ def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> boo
 
 
 def _known(families: Mapping[str, Kind], name: str, key: str, source: str) -> Kind:
-    if name not in families:
-        raise UnsupportedModelError(
-            f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(sorted(families))}."
-        )
-    return families[name]
+    if name in families:
+        return families[name]
+    kinds = {"dense": "dense decoders", "experts": "mixtures of experts", "encoder": "encoder-decoders"}
+    listed = {
+        words: sorted(each for each, family in families.items() if _kind(family) == kind)
+        for kind, words in kinds.items()
+    }
+    known = (f"{words} ({', '.join(names)})" for words, names in listed.items() if names)
+    raise UnsupportedModelError(
+        f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(known)}."
+    )
+
+
+def _kind(family: object) -> str:
+    return family.kind if isinstance(family, Family) else "encoder"
 
 
 def _checked(config: ModelConfig, source: str) -> ModelConfig:

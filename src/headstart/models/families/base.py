@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,6 +12,8 @@ from headstart.models.config import ModelConfig
 from headstart.models.families.fields import Fields
 
 CheckpointKind = Literal["hf", "gguf"]
+FamilyKind = Literal["dense", "experts"]
+"""Whether every row goes through all weights."""
 Convert = Callable[[Tensor, ModelConfig], Tensor]
 """From a file's layout of a tensor (weight or bias) to the canonical one of ``models.weights``."""
 
@@ -20,8 +22,11 @@ Convert = Callable[[Tensor, ModelConfig], Tensor]
 class TensorLayout:
     """Names of a family's tensors in one kind of file, without their ending ``.weight`` or ``.bias``.
 
-    ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights``, except that
-    ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``.
+    ``layer``: role -> name, with ``{i}`` for the layer. Roles are the fields of ``LayerWeights`` and of its parts,
+    except that ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``. Latent
+    attention has ``q_down`` (or ``q``), ``kv_down``, ``q_up``, ``kv_up``; experts ``router``, ``router_correction``,
+    ``expert_gate``, ``expert_up``, ``expert_down``, whose names have ``{e}`` for the expert or are those of tensors in
+    which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``.
     """
 
     embedding: str
@@ -30,16 +35,34 @@ class TensorLayout:
     layer: Mapping[str, str]
     prefix: str = ""
     """Before every name but the head's; files of the bare model leave it out."""
+    embedding_norm: str = ""
     positions: str = ""
+    first_position: int = 0
+    """Row of the table that position 0 reads (OPT)."""
     rope_factors: str = ""
     """Whole name of a table that divides the rotary frequencies, where the format has one."""
     transposed: bool = False
     """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
+    stacks_transposed: bool = False
+    """Experts that are stacked in one tensor are [in, out]."""
+    whole: frozenset[str] = frozenset()
+    """Roles whose names are whole, without an ending."""
+    scalars: frozenset[str] = frozenset()
+    """Roles whose tensors have no axis."""
+    without_bias: frozenset[str] = frozenset()
+    """Roles that have no bias where their layer's other parts have one."""
     convert: Mapping[str, Convert] = field(default_factory=dict)
     """role -> conversion, where the file's layout differs from the canonical one."""
+    other: TensorLayout | None = None
+    """How files written at another time have it."""
     ignored: tuple[str, ...] = ()
     """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions, and scales
     of a quantised cache, which is no part of the model."""
+
+    def found_in(self, names: Container[str]) -> TensorLayout:
+        """This layout, or the other one if that is the file's."""
+        other = self.other
+        return other if other is not None and f"{other.prefix}{other.embedding}.weight" in names else self
 
 
 ROTARY_BUFFERS = r"(.*\.)?rotary_emb\.(original_inv_freq|inv_freq|cos_cached|sin_cached)"
@@ -56,13 +79,16 @@ class Family:
 
     name: str
     model_type: str
-    """``model_type`` in config.json."""
+    """``model_type`` in config.json; "": a variant that another family's description leads to."""
     architecture: str
-    """``general.architecture`` in GGUF."""
+    """``general.architecture`` in GGUF; "": there is none, or it is not read."""
     hf: Callable[[Fields], ModelConfig]
-    gguf: Callable[[Fields], ModelConfig]
+    gguf: Callable[[Fields], ModelConfig] | None
     hf_layout: TensorLayout
-    gguf_layout: TensorLayout
+    gguf_layout: TensorLayout | None
+    kind: FamilyKind = "dense"
 
     def layout(self, kind: CheckpointKind) -> TensorLayout:
-        return self.hf_layout if kind == "hf" else self.gguf_layout
+        layout = self.hf_layout if kind == "hf" else self.gguf_layout
+        assert layout is not None
+        return layout

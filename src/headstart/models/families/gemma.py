@@ -1,8 +1,8 @@
-"""Gemma 2, the text form of Gemma 3, and the text of the form that sees.
+"""Gemma 1 and 2, VaultGemma, the text form of Gemma 3, and the text of the form that sees.
 
-Sources: the configuration and modelling files of transformers (models/gemma2, gemma3); for GGUF what llama.cpp
-keeps as constants (src/llama-model.cpp: window patterns, the 27B models' attention scale, Gemma 3's local rotation)
-and its converter, which adds 1 to every norm's weight.
+Sources: the configuration and modelling files of transformers (models/gemma to gemma3, vaultgemma); for GGUF what
+llama.cpp keeps as constants (src/llama-model.cpp: window patterns, the 27B models' attention scale, Gemma 3's local
+rotation) and its converter, which adds 1 to every norm's weight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
@@ -31,13 +31,13 @@ _LOCAL_THETA = 10_000.0
 _GLOBAL_THETA = 1_000_000.0
 
 
-def _gemma(config: ModelConfig, windows: list[int | None]) -> ModelConfig:
-    """What both generations add to the base."""
+def _gemma(config: ModelConfig, windows: list[int | None], post_norms: bool = True) -> ModelConfig:
+    """What all generations add to the base."""
     return replace(
         config,
         layers=tuple(LayerConfig(window) for window in windows),
         norm_offset=1.0,
-        post_norms=True,
+        post_norms=post_norms,
         # Rounded like the embedding itself, as the models were trained with.
         embedding_scale=torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item(),
     )
@@ -57,6 +57,26 @@ def _from_hf(fields: Fields, family: str, pattern: int, default_theta: float) ->
         qkv_bias=bias,
         output_bias=bias,
     )
+
+
+def _gemma1(fields: Fields) -> ModelConfig:
+    fields.refuse("use_bidirectional_attention", True, "all", because="which no decoder can have")
+    config = base_from_hf(fields, "gemma", tied=True, default_head_dim=256, activation="gelu_tanh")
+    bias = fields.flag("attention_bias", False)
+    config = _gemma(config, [None] * config.num_layers, post_norms=False)
+    # Files of the first release say "gelu" and mean its approximation.
+    said = fields.text("hidden_act", "gelu_pytorch_tanh")
+    own = "gelu_tanh" if said == "gelu" else activation(fields, "hidden_act", "gelu_pytorch_tanh")
+    return replace(config, activation=own, qkv_bias=bias, output_bias=bias)
+
+
+def _vaultgemma(fields: Fields) -> ModelConfig:
+    return replace(_gemma2(fields), family="vaultgemma", post_norms=False)
+
+
+def _gemma1_gguf(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "gemma")
+    return replace(_gemma(config, [None] * config.num_layers, post_norms=False), activation="gelu_tanh")
 
 
 def _softcap(fields: Fields, key: str, default: float) -> float | None:
@@ -79,7 +99,7 @@ def _gemma3(fields: Fields) -> ModelConfig:
     local = rope_from_hf(fields, config.head_dim, _LOCAL_THETA, "sliding_attention", "rope_local_base_freq")
     return replace(
         _with_local_rope(config, full, local),
-        qk_norm=True,
+        qk_norm=HeadNorms(),
         logit_softcap=fields.optional_number("final_logit_softcapping"),
     )
 
@@ -140,7 +160,7 @@ def _gemma3_gguf(fields: Fields) -> ModelConfig:
     local = RopeConfig(fields.number("rope.freq_base_swa", _LOCAL_THETA), config.head_dim)
     return replace(
         _with_local_rope(config, config.ropes[0], local),
-        qk_norm=True,
+        qk_norm=HeadNorms(),
         logit_softcap=fields.optional_number("final_logit_softcapping"),
     )
 
@@ -183,7 +203,12 @@ _GGUF_LAYOUT: TensorLayout = replace(
     convert=dict.fromkeys(_NORMS, _minus_one),
 )
 
+_VAULT_LAYOUT = replace(HF_LAYOUT, layer={**HF_LAYER, "mlp_norm": "layers.{i}.pre_feedforward_layernorm"})
+_FIRST_GGUF_LAYOUT = replace(GGUF_LAYOUT, convert=dict.fromkeys(_NORMS, _minus_one))
+
 FAMILIES = (
+    Family("gemma", "gemma", "gemma", _gemma1, _gemma1_gguf, HF_LAYOUT, _FIRST_GGUF_LAYOUT),
+    Family("vaultgemma", "vaultgemma", "", _vaultgemma, None, _VAULT_LAYOUT, None),
     Family("gemma2", "gemma2", "gemma2", _gemma2, _gemma2_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
     Family("gemma3", "gemma3_text", "gemma3", _gemma3, _gemma3_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
     Family("gemma3_seeing", "gemma3", "gemma3", _gemma3_seeing, _gemma3_gguf, _SEEING_LAYOUT, _GGUF_LAYOUT),

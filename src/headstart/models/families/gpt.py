@@ -15,7 +15,7 @@ from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import activation, token_ids_from_gguf, vocab_size_from_gguf
-from headstart.models.families.rope import rope_from_gguf, rope_from_hf
+from headstart.models.families.rope import rope_from_gguf, rope_from_hf, rotated_share
 
 _LAYER_NORMED: dict[str, Any] = {
     "norm": "layer",
@@ -62,10 +62,7 @@ def _gpt_neox(fields: Fields) -> ModelConfig:
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = hidden // heads
-    share = fields.number("rotary_pct", 0.25)
-    for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
-        if nested is not None:
-            share = nested.number("partial_rotary_factor", share)
+    share = rotated_share(fields, 0.25, "rotary_pct")
     theta = fields.number("rotary_emb_base", 10_000.0)
     rope = rope_from_hf(fields, int(head_dim * share), theta, whole_heads=False)
     has_bias = fields.flag("attention_bias", True)

@@ -1,7 +1,7 @@
 """Granite 2 to 4, where every layer is attention and a dense MLP: Llama's layers with four factors.
 
-Sources: the configuration and modelling files of transformers (models/granite, granitemoehybrid); for GGUF llama.cpp's
-converter, which calls both "granite" and interleaves the rotary halves of q and k.
+Sources: the configuration and modelling files of transformers (models/granite, granite_swa, granitemoehybrid); for GGUF
+llama.cpp's converter, which calls both "granite" and interleaves the rotary halves of q and k.
 
 A layer adds its output times a factor. As an RMS norm does not see the scale of its input, the same is computed with
 the whole stream divided by that factor: the embedding's factor and the norms' epsilon change, no layer does. Taps show
@@ -25,6 +25,7 @@ from headstart.models.families.llama import (
     base_from_gguf,
     base_from_hf,
     refuse_experts,
+    windows_from_hf,
 )
 
 
@@ -58,6 +59,29 @@ def _scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
 
 def _granite(fields: Fields) -> ModelConfig:
     return replace(_scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
+
+
+def _granite_swa(fields: Fields) -> ModelConfig:
+    config = _scaled_from_hf(fields, "granite_swa")
+    sliding = [i % 4 != 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
+    thetas = fields.get("layer_rope_theta")
+    thetas = [config.ropes[0].theta] * config.num_layers if thetas is None else thetas
+    if not isinstance(thetas, list) or len(thetas) != config.num_layers or not all(_is_theta(each) for each in thetas):
+        raise fields.bad("layer_rope_theta", thetas, f"{config.num_layers} numbers, 0 for a layer without positions")
+    bases = sorted({theta for theta in thetas if theta})
+    ropes = [bases.index(theta) if theta else None for theta in thetas]
+    return replace(
+        config,
+        mlp_bias=fields.flag("mlp_bias", False),
+        layers=tuple(LayerConfig(*each) for each in zip(windows, ropes, strict=True)),
+        ropes=tuple(replace(config.ropes[0], theta=float(base)) for base in bases),
+        sinks=True,
+    )
+
+
+def _is_theta(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30
 
 
 def _granite4(fields: Fields) -> ModelConfig:
@@ -111,6 +135,19 @@ _FUSED_MLP = {
 
 FAMILIES = (
     Family("granite", "granite", "granite", _granite, _granite_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
+    Family(
+        "granite_swa",
+        "granite_swa",
+        "",
+        _granite_swa,
+        None,
+        replace(
+            _HF_LAYOUT,
+            layer=HF_LAYER | {"sinks": "layers.{i}.self_attn.sinks"},
+            whole=frozenset({"sinks"}),
+        ),
+        None,
+    ),
     Family(
         "granite4",
         "granitemoehybrid",

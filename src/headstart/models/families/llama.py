@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from headstart.errors import UnsupportedModelError
-from headstart.models.config import Activation, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import Activation, HeadNorms, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import CACHE_SCALES, ROTARY_BUFFERS, Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.rope import rope_from_gguf, rope_from_hf
+from headstart.models.families.rope import partial_rope_from_hf, rope_from_gguf, rope_from_hf
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
@@ -24,6 +25,10 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
 }
 _NOPE_INTERVAL = 4
 """SmolLM3 leaves every fourth layer without positions; GGUF files do not say so (llama.cpp has it as a constant)."""
@@ -69,17 +74,27 @@ def base_from_hf(
     default_theta: float = 10_000.0,
     default_head_dim: int | None = None,
     rope: RopeConfig | None = None,
+    *,
+    eps: str = "rms_norm_eps",
+    default_eps: float = 1e-6,
+    default_activation: str = "silu",
+    share: float | None = None,
+    **changes: Any,
 ) -> ModelConfig:
     """What RMS-normed, gated decoders share, with full attention in every layer.
 
-    ``tied``, ``default_theta`` and ``default_head_dim`` (None: hidden size / heads) are the family's defaults;
-    ``rope``: where the family reads it in a way of its own.
+    ``tied``, ``default_theta``, ``default_head_dim`` (None: hidden size / heads), ``default_eps``,
+    ``default_activation`` and ``share`` (of a head's dimensions that are rotated, None: all of them, always) are the
+    family's defaults; ``eps``: what its norms' epsilon is called; ``rope``: where the family reads it in a way of its
+    own; ``changes``: what else it has.
     """
     hidden = fields.integer("hidden_size")
     heads = fields.integer("num_attention_heads")
     head_dim = fields.integer("head_dim", default_head_dim or hidden // heads)
     num_layers = fields.integer("num_hidden_layers", maximum=4096)
-    return ModelConfig(
+    if rope is None and share is not None:
+        rope = partial_rope_from_hf(fields, head_dim, share, default_theta)
+    config = ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
@@ -90,12 +105,13 @@ def base_from_hf(
         max_positions=fields.integer("max_position_embeddings", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * num_layers,
         ropes=(rope or rope_from_hf(fields, head_dim, default_theta),),
-        norm_eps=fields.number("rms_norm_eps", 1e-6),
-        activation=activation(fields, "hidden_act", "silu"),
+        norm_eps=fields.number(eps, default_eps),
+        activation=changes.pop("activation", None) or activation(fields, "hidden_act", default_activation),
         tied_head=fields.flag("tie_word_embeddings", tied),
         bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
         eos_token_ids=fields.token_ids("eos_token_id"),
     )
+    return replace(config, **changes)
 
 
 def _llama(fields: Fields) -> ModelConfig:
@@ -130,7 +146,9 @@ def _qwen2(fields: Fields) -> ModelConfig:
 def _qwen3(fields: Fields) -> ModelConfig:
     config = base_from_hf(fields, "qwen3", tied=False, default_head_dim=128)
     attention_bias = fields.flag("attention_bias", False)
-    return replace(_qwen_windows(fields, config), qk_norm=True, qkv_bias=attention_bias, output_bias=attention_bias)
+    return replace(
+        _qwen_windows(fields, config), qk_norm=HeadNorms(), qkv_bias=attention_bias, output_bias=attention_bias
+    )
 
 
 def _smollm3(fields: Fields) -> ModelConfig:
@@ -155,10 +173,16 @@ def _smollm3(fields: Fields) -> ModelConfig:
 
 
 def base_from_gguf(
-    fields: Fields, family: str, default_theta: float = 10_000.0, rope: RopeConfig | None = None, **changes: Any
+    fields: Fields,
+    family: str,
+    default_theta: float = 10_000.0,
+    rope: RopeConfig | None = None,
+    *,
+    eps: str = "attention.layer_norm_rms_epsilon",
+    **changes: Any,
 ) -> ModelConfig:
-    """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; ``rope``: as in
-    ``base_from_hf``."""
+    """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; arguments as
+    ``base_from_hf``'s."""
     refuse_experts(fields, "expert_count", 0)
     hidden = fields.integer("embedding_length")
     heads = fields.integer("attention.head_count")
@@ -179,7 +203,7 @@ def base_from_gguf(
         max_positions=fields.integer("context_length", maximum=MAX_POSITIONS),
         layers=(LayerConfig(),) * num_layers,
         ropes=(rope or rope_from_gguf(fields, head_dim, default_theta),),
-        norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
+        norm_eps=fields.number(eps),
         **token_ids_from_gguf(fields),
     )
     return replace(config, **changes)
@@ -221,7 +245,7 @@ def _qwen2_gguf(fields: Fields) -> ModelConfig:
 
 
 def _qwen3_gguf(fields: Fields) -> ModelConfig:
-    return base_from_gguf(fields, "qwen3", qk_norm=True)
+    return base_from_gguf(fields, "qwen3", qk_norm=HeadNorms())
 
 
 def _smollm3_gguf(fields: Fields) -> ModelConfig:
@@ -230,10 +254,17 @@ def _smollm3_gguf(fields: Fields) -> ModelConfig:
     return replace(config, layers=tuple(layers))
 
 
-def _halves(tensor: Tensor, config: ModelConfig) -> Tensor:
-    """[heads * head_dim, ...] with interleaved rotary pairs (2j, 2j + 1) -> pairs (j, j + head_dim / 2)."""
-    pairs = tensor.reshape(-1, config.head_dim // 2, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)
+def halves(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """[heads * head_dim, ...] with interleaved rotary pairs (2j, 2j + 1) -> pairs (j, j + dim / 2) of the ``dim``
+    dimensions that are rotated."""
+    return in_halves(tensor, config.head_dim, config.ropes[0].dim)
+
+
+def in_halves(tensor: Tensor, size: int, dim: int) -> Tensor:
+    """The same for heads of ``size``, the first ``dim`` of which are rotated."""
+    heads = tensor.reshape(-1, size, tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] != size else 1)
+    rotated = heads[:, :dim].reshape(len(heads), dim // 2, 2, -1).transpose(1, 2).reshape(len(heads), dim, -1)
+    return torch.cat((rotated, heads[:, dim:]), dim=1).reshape(tensor.shape)
 
 
 HF_LAYER = {
@@ -278,7 +309,7 @@ GGUF_LAYOUT = TensorLayout(
     rope_factors="rope_freqs.weight",
     ignored=(r"blk\.\d+\.attn_rot_embd\.weight",),
 )
-GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": _halves, "k": _halves})
+GGUF_INTERLEAVED = replace(GGUF_LAYOUT, convert={"q": halves, "k": halves})
 
 FAMILIES = (
     Family("llama", "llama", "llama", _llama, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),

@@ -12,7 +12,7 @@ from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf
-from headstart.models.families.rope import longrope, longrope_from_hf, rope_from_gguf, rope_from_hf
+from headstart.models.families.rope import longrope, longrope_from_hf, rope_from_gguf, rope_from_hf, rotated_share
 
 
 def _phi3(fields: Fields) -> ModelConfig:
@@ -22,11 +22,7 @@ def _phi3(fields: Fields) -> ModelConfig:
 
 def _rope(fields: Fields) -> RopeConfig:
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
-    share = fields.number("partial_rotary_factor", 1.0)
-    for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
-        if nested is not None:
-            share = nested.number("partial_rotary_factor", share)
-    dim = int(head_dim * share)
+    dim = int(head_dim * rotated_share(fields, 1.0))
     return longrope_from_hf(fields, dim) or rope_from_hf(fields, dim, whole_heads=False)
 
 

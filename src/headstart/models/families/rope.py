@@ -26,25 +26,44 @@ def rope_from_hf(
     if parameters is not None and layer_type is not None:
         parameters = parameters.within(layer_type)
     older = fields.within("rope_scaling") if theta_key == "rope_theta" else None
-    for place in (fields, parameters, older) if whole_heads else ():
-        # transformers ignores the entry or fails, vLLM follows it: there are no numbers to agree with.
+    scaling = older or parameters
+    kind = "default" if scaling is None else scaling.text("rope_type", scaling.text("type", "default"))
+    for place in (fields, parameters, older) if whole_heads and kind != "default" else ():
+        # transformers, whose models these are, passes over the entry in a plain rotation and fails in others.
         if place is not None and place.number("partial_rotary_factor", 1.0) != 1:
             raise place.unsupported("partial_rotary_factor", place.get("partial_rotary_factor"), "1 in this family")
     theta = fields.number(theta_key, default_theta)
     if parameters is not None:
         theta = parameters.number("rope_theta", theta)
-    scaling = older or parameters
     if scaling is None:
         return RopeConfig(theta, dim)
     theta = scaling.number("rope_theta", theta)
     return RopeConfig(theta, dim, _scaling(scaling, fields, theta))
 
 
+def partial_rope_from_hf(
+    fields: Fields, head_dim: int, default_share: float, default_theta: float = 10_000.0
+) -> RopeConfig:
+    """The rotation of all layers of a family that rotates a share of each head, ``partial_rotary_factor``."""
+    share = rotated_share(fields, default_share)
+    return rope_from_hf(fields, int(head_dim * share), default_theta, whole_heads=False)
+
+
+def rotated_share(fields: Fields, default: float, key: str = "partial_rotary_factor") -> float:
+    """Of a head's dimensions; ``key``: what older descriptions call it."""
+    share = fields.number(key, default)
+    for nested in (fields.within("rope_parameters"), fields.within("rope_scaling")):
+        if nested is not None:
+            share = nested.number("partial_rotary_factor", share)
+    return share
+
+
 def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | int | str] | None:
     kind = scaling.text("rope_type", scaling.text("type", "default"))
     match kind:
-        case "default" | "dynamic":
-            # "dynamic" turns otherwise beyond the trained context alone, which is what the model reaches.
+        case "default" | "dynamic" | "mrope":
+            # "dynamic" turns otherwise beyond the trained context alone, which is what the model reaches; "mrope" tells
+            # rows of an image apart.
             return None
         case "linear":
             return {"rope_type": "linear", "factor": scaling.number("factor")}

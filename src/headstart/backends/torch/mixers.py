@@ -1,0 +1,152 @@
+"""Mixers of a pass: how the rows of a layer see each other, and what is kept of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from headstart.backends.torch.attention import AttentionLayout, attend
+from headstart.backends.torch.linear import Linear
+from headstart.backends.torch.norms import HeadNorm, Norm
+from headstart.layers.latent import run_latent
+from headstart.layers.layer import run_attention
+from headstart.layers.rotary import Rotation
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.weights import AttentionWeights, LatentWeights
+
+
+@dataclass(frozen=True)
+class MixerPass:
+    """What the mixers of one pass share."""
+
+    layout: AttentionLayout
+    rotations: Sequence[Rotation]
+    """Of the rows, for each of the model's ropes."""
+    growth: Tensor | None
+    """[row, 1, 1] what queries are multiplied by, see ``QueryGrowth``."""
+
+
+class Mixer(Protocol):
+    """[row, hidden] -> [row, hidden]; what is kept of the rows is written to the layer's cache."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices."""
+        ...
+
+    def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor: ...
+
+
+def mixer_of(
+    config: ModelConfig,
+    layer: LayerConfig,
+    weights: AttentionWeights | LatentWeights,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Mixer:
+    """What computes a mixer of this kind."""
+    if isinstance(weights, LatentWeights):
+        return LatentAttention(config, layer, weights, dtype, device)
+    return SelfAttention(config, layer, weights, dtype, device)
+
+
+def cache_row(config: ModelConfig) -> tuple[int, int, int]:
+    """Shape of what one token keeps in every layer: keys and values of heads [2, kv_head, head_dim]; of latent
+    attention the state, which is key and value in one [1, 1, size]."""
+    if config.latent is not None:
+        return 1, 1, config.latent.kv_rank + config.latent.rope_dim
+    return 2, config.num_kv_heads, config.head_dim
+
+
+class SelfAttention:
+    """Attention over keys and values of heads; the cache is [slot, 2, kv_head, head_dim]."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        weights: AttentionWeights,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.config, self.layer = config, layer
+        self.qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
+        self.head_norm: HeadNorm | None = None
+        if config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
+            self.head_norm = HeadNorm(config, config.qk_norm, weights.q_norm, weights.k_norm, device)
+        self.sinks = None if weights.sinks is None else weights.sinks.to(device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.qkv.nbytes + self.output.nbytes
+
+    def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
+        return run_attention(self, self.config.head_dim, x, partial(self._attend, cache=cache, shared=shared))
+
+    def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
+        config, layout = self.config, shared.layout
+        if config.qkv_clip is not None:
+            heads = heads.clamp(-config.qkv_clip, config.qkv_clip)
+        turned = heads[:, : config.num_heads + config.num_kv_heads]
+        norm = self.head_norm
+        if norm is not None and not norm.norms.rotated:
+            norm.apply_(turned)
+        if self.layer.rope is not None:
+            shared.rotations[self.layer.rope].apply_(turned)
+        if norm is not None and norm.norms.rotated:
+            norm.apply_(turned)
+        cache.index_copy_(0, layout.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
+        queries = heads[:, : config.num_heads]
+        if shared.growth is not None:
+            queries = queries * shared.growth
+        return attend(
+            queries, cache, layout, self.layer.window, config.scale, config.attention_softcap, sinks=self.sinks
+        )
+
+
+class LatentAttention:
+    """Latent attention; the cache is [slot, 1, 1, kv_rank + rope_dim]."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        weights: LatentWeights,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        assert config.latent is not None
+        self.config, self.layer, self.latent = config, layer, config.latent
+        linear = partial(Linear, dtype=dtype, device=device)
+        norm = partial(Norm, device=device, kind="rms", eps=config.latent.norm_eps)
+        self.down, self.output = linear(weights.down), linear(weights.output)
+        self.q_norm = None if weights.q_norm is None else norm(weights.q_norm)
+        self.q_up = None if weights.q_up is None else linear(weights.q_up)
+        self.kv_norm = norm(weights.kv_norm)
+        kv_up = weights.kv_up.weight.to(device, dtype).view(config.num_heads, -1, config.latent.kv_rank)
+        self.key_up, self.value_up = kv_up[:, : config.latent.plain_dim], kv_up[:, config.latent.plain_dim :]
+
+    @property
+    def nbytes(self) -> int:
+        linears = [self.down, self.output, *([] if self.q_up is None else [self.q_up])]
+        return sum(linear.nbytes for linear in linears) + self.key_up.nbytes + self.value_up.nbytes
+
+    def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
+        return run_latent(self.latent, self, x, partial(self._attend, cache=cache, shared=shared))
+
+    def _attend(self, queries: Tensor, states: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
+        rank = self.latent.kv_rank
+        if self.layer.rope is not None:
+            rotation = shared.rotations[self.layer.rope]
+            rotation.apply_(queries[..., rank:])
+            rotation.apply_(states[:, None, rank:])
+        cache.index_copy_(0, shared.layout.new_slots, states[:, None, None])
+        if shared.growth is not None:
+            queries = queries * shared.growth
+        seen = attend(queries, cache, shared.layout, self.layer.window, self.config.scale, value_dim=rank)
+        return seen.view(len(queries), -1, rank)

@@ -1,0 +1,76 @@
+"""Norms of a decoder's passes: computed in float32, returned in the input's dtype."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.models.config import HeadNorms, ModelConfig, NormKind
+from headstart.models.weights import NormWeights
+
+
+class Norm:
+    """RMS or layer norm over the last axis."""
+
+    def __init__(
+        self,
+        weights: NormWeights,
+        device: torch.device,
+        kind: NormKind,
+        eps: float,
+        offset: float = 0.0,
+    ) -> None:
+        self.weight = weights.weight.to(device, torch.float32) + offset
+        self.bias = None if weights.bias is None else weights.bias.to(device, torch.float32)
+        self.eps = eps
+        self.is_rms = kind == "rms"
+
+    @staticmethod
+    def of(config: ModelConfig, weights: NormWeights, device: torch.device) -> Norm:
+        """A norm of the stream."""
+        return Norm(weights, device, config.norm, config.norm_eps, config.norm_offset)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        shape = self.weight.shape
+        if self.is_rms:
+            return F.rms_norm(x.float(), shape, self.weight, self.eps).to(x.dtype)
+        return F.layer_norm(x.float(), shape, self.weight, self.bias, self.eps).to(x.dtype)
+
+
+class HeadNorm:
+    """The norms of a layer's queries and keys."""
+
+    def __init__(
+        self, config: ModelConfig, norms: HeadNorms, q: NormWeights, k: NormWeights, device: torch.device
+    ) -> None:
+        self.norms, self.eps = norms, config.norm_eps
+        self.heads = [config.num_heads, config.num_kv_heads]
+        size = config.head_dim
+        parts = list(zip(self.heads, (q, k), strict=True))
+
+        def joined(tensors: list[Tensor]) -> Tensor:
+            rows = [
+                tensor.view(-1, size).expand(heads, size) for (heads, _), tensor in zip(parts, tensors, strict=True)
+            ]
+            return torch.cat(rows).to(device, torch.float32)
+
+        self.weight = joined([norm.weight for _, norm in parts]) + config.norm_offset
+        biases = [norm.bias for _, norm in parts if norm.bias is not None]
+        self.bias = joined(biases) if biases else None
+
+    def apply_(self, heads: Tensor) -> None:
+        """[row, num_heads + num_kv_heads, head_dim] in place."""
+        x = heads.float()
+        if self.norms.reach == "all":
+            x = torch.cat([self._norm(part, 2) for part in torch.split(x, self.heads, dim=1)], dim=1)
+        else:
+            x = self._norm(x, 1)
+        x = x * self.weight
+        heads.copy_(x if self.bias is None else x + self.bias)
+
+    def _norm(self, x: Tensor, axes: int) -> Tensor:
+        shape = x.shape[-axes:]
+        if self.norms.kind == "rms":
+            return F.rms_norm(x, shape, None, self.eps)
+        return F.layer_norm(x, shape, None, None, self.eps)

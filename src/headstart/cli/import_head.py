@@ -1,0 +1,86 @@
+"""``headstart import``: a head that others published, as a folder of Headstart's."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headstart.cli import options
+from headstart.errors import ConfigError
+from headstart.models.aliases import DEFAULT_MODEL
+
+
+class LayerNumbersChoice(StrEnum):
+    """What the layer numbers of a head mean."""
+
+    AUTO = "auto"
+    INPUTS = "inputs"
+    OUTPUTS = "outputs"
+
+
+def import_(
+    head: Annotated[
+        str,
+        typer.Argument(
+            help="Directory or hub id of the head: SafeAILab's EAGLE, EAGLE-2 or EAGLE-3, speculators' EAGLE-1 or "
+            "EAGLE-3, one from SGLang, SpecForge or ModelOpt (EAGLE-3), or Medusa's.",
+            metavar="HEAD",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Directory to write.", metavar="DIR", callback=options.new_folder)
+    ],
+    model: options.Model = DEFAULT_MODEL,
+    revision: options.Revision = None,
+    head_revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a head on the hub.", metavar="REV")
+    ] = None,
+    layer_numbers: Annotated[
+        LayerNumbersChoice,
+        typer.Option(
+            help="What the layers that an EAGLE-3 head names are numbered by. inputs: as vLLM, the layer that reads a "
+            "state; outputs: as SGLang, SpecForge and ModelOpt, the layer that writes it. auto: the usual three layers "
+            "are known either way, others are vLLM's. A wrong choice costs acceptance, never exactness.",
+        ),
+    ] = LayerNumbersChoice.AUTO,
+) -> None:
+    """Turn a head that was published for vLLM, SGLang or another program into one of Headstart's.
+
+    Drafters read all of these formats as they are. What is imported was checked once, names the target that it belongs
+    to, and can be exported and trained on.
+
+    Examples:
+
+        headstart import ./EAGLE3-Llama --model ./Llama --out heads/eagle3
+
+        headstart import ORG/HEAD --model ./Scout --layer-numbers outputs --out heads/scout
+
+        headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
+    """
+    from headstart.heads.eagle import EagleHead
+    from headstart.heads.importing import import_head, locate_head, stored_dtype
+    from headstart.heads.loading import kind_of
+    from headstart.heads.parallel import ParallelHeads
+    from headstart.heads.saving import save_head
+    from headstart.models.checkpoint import open_checkpoint
+    from headstart.models.weight_loading import config_of
+
+    checkpoint = open_checkpoint(model, revision)
+    directory = locate_head(head, head_revision)
+    loaded = import_head(directory, config_of(checkpoint), layer_numbers.value)
+    kind = kind_of(loaded)
+    record = {"head": kind, "target": model, "target_digest": checkpoint.digest(), "imported_from": head}
+    try:
+        save_head(loaded, out, record, stored_dtype(directory))
+    except OSError as error:
+        raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
+    about = ""
+    if isinstance(loaded, EagleHead):
+        about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}" if kind == "eagle3" else ""
+        about += f", can say {loaded.config.draft_vocab_size} of {loaded.config.vocab_size} tokens"
+    elif isinstance(loaded, ParallelHeads):
+        about = f", {loaded.config.slots} heads"
+    typer.echo(f"{out}: {kind}{about}. Try it: headstart bench -m {model} --drafters {kind}:model={out}")

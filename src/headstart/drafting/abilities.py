@@ -1,0 +1,57 @@
+"""What some drafters can do beyond the contract (``base.Drafter``), each a protocol of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from headstart.drafting.base import Drafter, SequenceView
+from headstart.stretch import StretchDrafting, StretchLimits
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """Allocates weights or a cache when it is built, or fills a bounded store."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of them."""
+        ...
+
+
+@runtime_checkable
+class Graded(Protocol):
+    """Grades its guesses, and has measured how often they hold."""
+
+    grade_rates: Sequence[float]
+    """[grade] a planner's first estimates."""
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """Can forget the last tokens of a sequence cheaply."""
+
+    def rewind(self, sequence: SequenceView) -> None:
+        """The sequence's last tokens were taken back; ``tokens`` are what is left."""
+        ...
+
+
+@runtime_checkable
+class RunsInStretches(Protocol):
+    """Can take part in rounds that are run at once."""
+
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """What it brings to them; None: it must be asked round by round."""
+        ...
+
+
+def bytes_of(drafter: Drafter) -> int:
+    """Of the weights and caches that a drafter holds."""
+    return drafter.nbytes if isinstance(drafter, Sized) else 0
+
+
+def stretch_drafting(
+    drafter: Drafter, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]
+) -> StretchDrafting | None:
+    """What a drafter brings to rounds that are run at once; None: it is asked round by round."""
+    return drafter.stretch(sequences, limits) if isinstance(drafter, RunsInStretches) else None

@@ -1,0 +1,52 @@
+"""How a drafter that runs others shows them a sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.passes import EncoderInput
+from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.params import SamplingParams
+
+
+@dataclass
+class InnerSequence:
+    """A sequence as an inner drafter sees it (``SequenceView``): what differs from the outer one is given."""
+
+    outer: SequenceView
+    id: int
+    tokens: list[int]
+    prompt_length: int
+    params: SamplingParams
+    speculation: SpeculationParams
+    noise: SequenceNoise
+    source: EncoderInput | None
+
+    @classmethod
+    def of(
+        cls,
+        outer: SequenceView,
+        *,
+        tokens: list[int] | None = None,
+        params: SamplingParams | None = None,
+        speculation: SpeculationParams | None = None,
+    ) -> InnerSequence:
+        """``outer`` but for what is given; without ``tokens`` it grows with the outer one."""
+        return cls(
+            outer,
+            outer.id,
+            outer.tokens if tokens is None else tokens,
+            outer.prompt_length,
+            outer.params if params is None else params,
+            outer.speculation if speculation is None else speculation,
+            outer.noise,
+            outer.source,
+        )
+
+
+def request_of(sequence: SequenceView) -> SequenceView:
+    """The request's own sequence, whoever made this one of it."""
+    while isinstance(sequence, InnerSequence):
+        sequence = sequence.outer
+    return sequence

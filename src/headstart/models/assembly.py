@@ -1,0 +1,353 @@
+"""How a decoder is put together from the tensors of a file, by the names that its family's layout gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.config import ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, ModelConfig
+from headstart.models.families.base import Convert, TensorLayout
+from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
+from headstart.models.weights import (
+    AttentionWeights,
+    DecoderWeights,
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    LinearWeights,
+    MlpWeights,
+    NormWeights,
+    TensorSource,
+)
+
+Shape = tuple[int, ...]
+
+
+class Fetch(Protocol):
+    """Name and whole shape of a tensor -> the tensor, or one of those stacked in it."""
+
+    def __call__(self, name: str, shape: Shape, index: int | None = None) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """How a decoder is put together. Run twice: once to learn what is needed, once to read it."""
+
+    config: ModelConfig
+    layout: TensorLayout
+    prefix: str
+    embedding: str
+    """Name of the table in the file."""
+    dtype: torch.dtype
+    fetch: Fetch
+    source: TensorSource | None
+    """None: what is needed is to be learnt."""
+    orders: dict[tuple[Convert, int], NDArray[np.int32]] = field(default_factory=dict)
+    """Of rows, by conversion and number."""
+
+    def decoder(self, has_factors: bool) -> DecoderWeights:
+        config, layout = self.config, self.layout
+        embedding, head_table = self.tables()
+        bias = None
+        if config.head_bias:
+            bias = self.fetch(f"{layout.head}.bias", (config.vocab_size,)).float()
+        head = LinearWeights(head_table, bias, stored_bits=self._stored_bits(f"{self._head_name}.weight"))
+        positions = factors = None
+        if config.learned_positions:
+            table = (layout.first_position + config.max_positions, config.hidden_size)
+            positions = self.fetch(f"{self.prefix}{layout.positions}.weight", table)[layout.first_position :]
+            positions = positions.to(self.dtype)
+        if has_factors:
+            factors = self.fetch(layout.rope_factors, (config.ropes[0].dim // 2,)).float()
+        final_norm = self._norm(layout.final_norm, "final_norm", config.hidden_size)
+        embedding_norm = None
+        if config.embedding_norm:
+            embedding_norm = self._norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
+        return DecoderWeights(
+            embedding=embedding,
+            layers=tuple(self._layer(i, layer) for i, layer in enumerate(config.layers)),
+            final_norm=final_norm,
+            head=head,
+            positions=positions,
+            rope_factors=factors,
+            embedding_norm=embedding_norm,
+        )
+
+    def tables(self) -> tuple[FileMatrix, FileMatrix]:
+        embedding = self._table(self.embedding)
+        return embedding, embedding if self.config.tied_head else self._table(self._head_name)
+
+    @property
+    def _head_name(self) -> str:
+        return self.embedding if self.config.tied_head else self.layout.head
+
+    def _table(self, name: str) -> FileMatrix:
+        size = self.config.hidden_size
+        part = self._part(f"{name}.weight", (self.config.vocab_size, size))
+        return FileMatrix((part,), size, self.dtype, keeps=True)
+
+    def _layer(self, index: int, layer: LayerConfig) -> LayerWeights:
+        config = self.config
+
+        def norm(role: str) -> NormWeights:
+            return self._norm(self.layout.layer.get(role, "").format(i=index), role, config.hidden_size)
+
+        mixer: AttentionWeights | LatentWeights
+        if layer.mixer == "latent":
+            assert config.latent is not None
+            mixer = self._latent(index, config.latent)
+        else:
+            mixer = self._attention(index)
+        channel: MlpWeights | ExpertsWeights
+        if layer.channel == "experts":
+            assert config.experts is not None
+            channel = self._experts(index, config.experts)
+        else:
+            channel = self._mlp(index, ("gate", "up", "down"), config.mlp_size)
+        return LayerWeights(
+            mixer=mixer,
+            channel=channel,
+            attention_norm=norm("attention_norm") if config.pre_norms else None,
+            mlp_norm=norm("mlp_norm") if config.pre_norms and not config.shared_norm else None,
+            attention_post_norm=norm("attention_post_norm") if config.post_norms else None,
+            mlp_post_norm=norm("mlp_post_norm") if config.post_norms else None,
+        )
+
+    def _attention(self, index: int) -> AttentionWeights:
+        config = self.config
+        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        qkv = {"qkv": q + 2 * kv} if "qkv" in self.layout.layer else {"q": q, "k": kv, "v": kv}
+        q_norm = k_norm = None
+        if config.qk_norm is not None:
+            q_norm = self._head_norm(index, "q_norm", config.qk_norm, config.num_heads)
+            k_norm = self._head_norm(index, "k_norm", config.qk_norm, config.num_kv_heads)
+        return AttentionWeights(
+            qkv=self._linear(index, qkv, config.hidden_size, config.qkv_bias),
+            output=self._linear(index, {"output": config.hidden_size}, q, config.output_bias),
+            q_norm=q_norm,
+            k_norm=k_norm,
+            sinks=self._vector(index, "sinks", config.num_heads) if config.sinks else None,
+        )
+
+    def _head_norm(self, index: int, role: str, norms: HeadNorms, heads: int) -> NormWeights:
+        size = self.config.head_dim
+        shape = (heads * size,) if norms.reach == "all" else (heads, size) if norms.own else (size,)
+        if not norms.learnt:
+            return self._blank(shape, norms.bias)
+        name = self.prefix + self.layout.layer[role]
+        if "{h}" in name:
+            of_heads = [self.fetch(f"{name.format(i=index, h=head)}.weight", (size,)) for head in range(heads)]
+            return NormWeights(stacked(of_heads).float().view(shape))
+        name = name.format(i=index)
+        weight = self._convert(role, self.fetch(f"{name}.weight", shape).float())
+        bias = self._convert(role, self.fetch(f"{name}.bias", shape).float()) if norms.bias else None
+        return NormWeights(weight, bias)
+
+    def _latent(self, index: int, latent: LatentConfig) -> LatentWeights:
+        config = self.config
+        heads = config.num_heads * config.head_dim
+        states = {"kv_down": latent.kv_rank + latent.rope_dim}
+        q_up = q_norm = None
+        if latent.q_rank is None:
+            states = {"q": heads} | states
+        else:
+            states = {"q_down": latent.q_rank} | states
+            q_up = self._linear(index, {"q_up": heads}, latent.q_rank, False)
+            q_norm = self._norm(self.layout.layer["q_norm"].format(i=index), "q_norm", latent.q_rank)
+        both = config.num_heads * (latent.plain_dim + latent.value_dim)
+        return LatentWeights(
+            down=self._linear(index, states, config.hidden_size, latent.bias),
+            q_norm=q_norm,
+            q_up=q_up,
+            kv_norm=self._norm(self.layout.layer["kv_norm"].format(i=index), "kv_norm", latent.kv_rank),
+            kv_up=self._linear(index, {"kv_up": both}, latent.kv_rank, False),
+            output=self._linear(
+                index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.output_bias
+            ),
+        )
+
+    def _mlp(self, index: int, roles: tuple[str, str, str], size: int) -> MlpWeights:
+        """``roles``: of gate, up and down."""
+        config = self.config
+        gate, up, down = roles
+        if not config.gated_mlp:
+            raised = {up: size}
+        else:
+            raised = {gate: size, up: size} if gate in self.layout.layer else {up: 2 * size}
+        return MlpWeights(
+            up=self._linear(index, raised, config.hidden_size, config.mlp_bias),
+            down=self._linear(index, {down: config.hidden_size}, size, config.mlp_bias),
+            curve=self._curve(index) if config.activation == "xielu" else None,
+        )
+
+    def _curve(self, index: int) -> Tensor:
+        return stacked([self._vector(index, f"curve_{part}", 1) for part in ("above", "below", "slope", "least")])
+
+    def _experts(self, index: int, experts: ExpertsConfig) -> ExpertsWeights:
+        config, names = self.config, self.layout.layer
+        hidden, size, count = config.hidden_size, experts.size, experts.count
+        raised = {"expert_gate": size, "expert_up": size} if "expert_gate" in names else {"expert_up": 2 * size}
+        biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * count
+        if experts.bias:
+            of_ups = [self._vector(index, f"{role}_bias", rows, count) for role, rows in raised.items()]
+            of_downs = self._vector(index, "expert_down_bias", hidden, count)
+            biases = [(stacked([rows[i] for rows in of_ups]), of_downs[i]) for i in range(count)]
+        mlps = tuple(
+            MlpWeights(
+                self._of_expert(index, expert, raised, hidden, of_up),
+                self._of_expert(index, expert, {"expert_down": hidden}, size, of_down),
+            )
+            for expert, (of_up, of_down) in enumerate(biases)
+        )
+        shared = shared_gate = None
+        if experts.shared_size:
+            shared = self._mlp(index, ("shared_gate", "shared_up", "shared_down"), experts.shared_size)
+        if experts.shared_gate:
+            shared_gate = self._linear(index, {"shared_scale": 1}, hidden, False)
+        return ExpertsWeights(
+            router=self._linear(index, {"router": count}, hidden, experts.router_bias),
+            experts=mlps,
+            correction=self._vector(index, "router_correction", count) if experts.correction else None,
+            shared=shared,
+            shared_gate=shared_gate,
+        )
+
+    def _of_expert(
+        self, index: int, expert: int, parts: Mapping[str, int], inputs: int, bias: Tensor | None
+    ) -> LinearWeights:
+        """A matrix of one expert: tensors of its own, or its part of those in which all experts' are stacked."""
+        matrices, bits = [], 0.0
+        for role, outputs in parts.items():
+            name = self._name(index, role, expert)
+            stacked = None if "{e}" in self.layout.layer[role] else expert
+            count = self.config.experts.count if self.config.experts is not None and stacked is not None else None
+            transposed = stacked is not None and self.layout.stacks_transposed
+            convert = self.layout.convert.get(role)
+            matrices.append(self._part(name, (outputs, inputs), transposed, convert, stacked, count))
+            bits = max(bits, self._stored_bits(name))
+        return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
+
+    def _linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
+        """One matrix from one or several stored ones (role -> outputs), stacked along their outputs."""
+        names = {role: self.prefix + self.layout.layer[role].format(i=index) for role in parts}
+        matrices = [
+            self._part(
+                f"{names[role]}.weight", (outputs, inputs), self.layout.transposed, self.layout.convert.get(role)
+            )
+            for role, outputs in parts.items()
+        ]
+        bias = None
+        if has_bias:
+            biases = [
+                self._convert(role, self.fetch(f"{names[role]}.bias", (outputs,)).float())
+                if role not in self.layout.without_bias
+                else torch.zeros(outputs, device=self._device)
+                for role, outputs in parts.items()
+            ]
+            bias = stacked(biases)
+        bits = max(self._stored_bits(f"{name}.weight") for name in names.values())
+        return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
+
+    def _part(
+        self,
+        name: str,
+        shape: Shape,
+        transposed: bool = False,
+        convert: Convert | None = None,
+        index: int | None = None,
+        count: int | None = None,
+    ) -> MatrixPart:
+        """A stored matrix of canonical shape [out, in], which the file may hold as [in, out]; or the one numbered
+        ``index`` of ``count`` that are stacked in one tensor."""
+        outputs, inputs = shape
+        as_stored = (inputs, outputs) if transposed else shape
+        whole = as_stored if count is None else (count, *as_stored)
+
+        def read() -> Tensor:
+            tensor = self.fetch(name, whole, index).to(self.dtype)
+            weight = tensor.T if transposed else tensor
+            return weight if convert is None else convert(weight, self.config)
+
+        if self.source is None:
+            self.fetch(name, whole, index)
+            return MatrixPart(name, outputs, read)
+        stored = self.source.stored(name)
+        require_weights(name, stored, whole)
+        if index is not None:
+            stored = stored.part(index)
+        order = None if convert is None else self._order_of_rows(convert, outputs)
+        return MatrixPart(name, outputs, read, None if transposed else stored, order)
+
+    def _order_of_rows(self, convert: Convert, rows: int) -> NDArray[np.int32]:
+        """[rows] where a conversion takes each row from: conversions of matrices move rows, and do nothing else."""
+        if (convert, rows) not in self.orders:
+            counted = torch.arange(2 * rows, dtype=torch.float64).reshape(rows, 2)
+            moved = convert(counted, self.config)
+            order = (moved[:, 0] / 2).to(torch.int64)
+            if not torch.equal(counted[order], moved):
+                raise TypeError(f"matrices of family {self.config.family} are converted in more than their rows")
+            self.orders[convert, rows] = order.numpy().astype(np.int32)
+        return self.orders[convert, rows]
+
+    def _stored_bits(self, name: str) -> float:
+        return 0.0 if self.source is None else self.source.stored_bits(name)
+
+    def _norm(self, name: str, role: str, size: int) -> NormWeights:
+        has_bias = self.config.norm == "layer" and self.config.norm_bias
+        if not self.config.norm_learnt:
+            return self._blank((size,), has_bias)
+        name = self.prefix + name
+        weight = self._convert(role, self.fetch(f"{name}.weight", (size,)).float())
+        bias = self.fetch(f"{name}.bias", (size,)).float() if has_bias else None
+        return NormWeights(weight, bias)
+
+    def _blank(self, shape: Shape, has_bias: bool) -> NormWeights:
+        """Of a norm without weights."""
+        weight = torch.ones(shape, device=self._device) - self.config.norm_offset
+        return NormWeights(weight, torch.zeros(shape, device=self._device) if has_bias else None)
+
+    def _vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:
+        """float32 [size], or [count, size], of a role that is no matrix."""
+        name = self._name(index, role)
+        shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
+        return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
+
+    def _name(self, index: int, role: str, expert: int = 0) -> str:
+        name = self.prefix + self.layout.layer[role].format(i=index, e=expert)
+        return name if role in self.layout.whole else f"{name}.weight"
+
+    def _convert(self, role: str, tensor: Tensor) -> Tensor:
+        convert = self.layout.convert.get(role)
+        return convert(tensor, self.config) if convert is not None else tensor
+
+    @property
+    def _device(self) -> str:
+        return "meta" if self.source is None else "cpu"
+
+
+def require_weights(name: str, stored: StoredTensor, shape: Shape) -> None:
+    """Refuse a stored tensor that is not of ``shape``, or holds no floating-point numbers.
+
+    Raises:
+        CheckpointError: so it is.
+    """
+    if stored.shape != shape or not stored.holds_weights:
+        raise CheckpointError(
+            f"tensor {name!r} holds {stored.type} of shape {list(stored.shape)} instead of floating-point "
+            f"numbers of shape {list(shape)}; use an unquantised or a GGUF model."
+        )
+
+
+def stacked(tensors: list[Tensor]) -> Tensor:
+    first, *others = tensors
+    if first.is_meta:
+        # Concatenating shapes alone would import all of torch's compiler, which takes seconds.
+        return first.new_empty(sum(map(len, tensors)), *first.shape[1:])
+    return torch.cat(tensors) if others else first.contiguous()

@@ -1,0 +1,176 @@
+"""Decoders whose scores fall with distance: BLOOM, MPT, and Falcon, most of which rotate instead.
+
+Sources: the configuration and modelling files of transformers (models/bloom, falcon, mpt); Press et al. 2022 for the
+slopes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from headstart.models.config import Alibi, LayerConfig, ModelConfig
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.layer_normed import BIASED, UNGATED, heads_apart
+from headstart.models.families.llama import activation
+from headstart.models.families.rope import rope_from_hf
+
+_NO_POSITIONS = 2048
+"""Tokens that a model without positions is taken to reach where its description says nothing of its training."""
+
+
+def slopes(heads: int) -> tuple[float, ...]:
+    """[head] a geometric row; where ``heads`` is no power of two, every other one of a longer row at the end."""
+    whole = 2 ** math.floor(math.log2(heads))
+
+    def row(count: int) -> list[float]:
+        return [2 ** (-8 * (i + 1) / count) for i in range(count)]
+
+    return tuple(row(whole) + row(2 * whole)[::2][: heads - whole])
+
+
+def _base(
+    fields: Fields, family: str, hidden: int, heads: int, layers: int, positions: int, **changes: Any
+) -> ModelConfig:
+    config = ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=hidden // heads,
+        mlp_size=4 * hidden,
+        max_positions=positions,
+        layers=(LayerConfig(rope=None),) * layers,
+        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
+        tied_head=fields.flag("tie_word_embeddings", True),
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        **UNGATED,
+    )
+    return replace(config, **changes)
+
+
+def _either(fields: Fields, *keys: str) -> int:
+    """The first of these sizes that is given."""
+    return fields.integer(next((key for key in keys if fields.get(key) is not None), keys[0]))
+
+
+def _bloom(fields: Fields) -> ModelConfig:
+    fields.refuse("apply_residual_connection_post_layernorm", True, because="a stream that is normed in each layer")
+    heads = _either(fields, "n_head", "num_attention_heads")
+    return _base(
+        fields,
+        "bloom",
+        hidden=_either(fields, "hidden_size", "n_embed"),
+        heads=heads,
+        layers=_either(fields, "n_layer", "num_hidden_layers"),
+        positions=fields.integer("seq_length", _NO_POSITIONS, maximum=MAX_POSITIONS),
+        activation="gelu_tanh",
+        alibi=Alibi(slopes(heads)),
+        embedding_norm=True,
+        **BIASED,
+    )
+
+
+def _mpt(fields: Fields) -> ModelConfig:
+    attention = fields.within("attn_config") or Fields({}, fields.source)
+    attention.refuse("qk_ln", True, because="norms of all heads")
+    attention.refuse("prefix_lm", True, because="a prompt that sees itself")
+    attention.refuse("alibi", False, because="positions of another kind")
+    fields.require("no_bias", True, default=True)
+    heads, hidden = fields.integer("n_heads"), fields.integer("d_model")
+    return _base(
+        fields,
+        "mpt",
+        hidden=hidden,
+        heads=heads,
+        layers=fields.integer("n_layers", maximum=4096),
+        positions=fields.integer("max_seq_len", _NO_POSITIONS, maximum=MAX_POSITIONS),
+        mlp_size=fields.integer("expansion_ratio", 4) * hidden,
+        activation="gelu",
+        norm_bias=False,
+        attention_scale=attention.optional_number("softmax_scale"),
+        qkv_clip=attention.optional_number("clip_qkv"),
+        alibi=Alibi(_mpt_slopes(heads, attention.number("alibi_bias_max", 8))),
+    )
+
+
+def _mpt_slopes(heads: int, steepest: float) -> tuple[float, ...]:
+    whole = 2 ** math.ceil(math.log2(heads))
+    row = [2 ** (-steepest * (i + 1) / whole) for i in range(whole)]
+    return tuple(row) if whole == heads else tuple([*row[1::2], *row[::2]][:heads])
+
+
+def _falcon(fields: Fields) -> ModelConfig:
+    hidden = fields.integer("hidden_size")
+    heads = _either(fields, "num_attention_heads", "n_head")
+    is_new = fields.flag("new_decoder_architecture", False)
+    parallel = is_new or fields.flag("parallel_attn", True)
+    two_norms = is_new and fields.integer("num_ln_in_parallel_attn", 2) == 2
+    kv_heads = fields.integer("num_kv_heads", heads) if is_new else 1 if fields.flag("multi_query", True) else heads
+    bias = fields.flag("bias", False)
+    config = _base(
+        fields,
+        "falcon_new" if two_norms else "falcon",
+        hidden=hidden,
+        heads=heads,
+        layers=_either(fields, "num_hidden_layers", "n_layer"),
+        positions=fields.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
+        num_kv_heads=kv_heads,
+        mlp_size=fields.integer("ffn_hidden_size", 4 * hidden),
+        activation=activation(fields, "activation", "gelu"),
+        parallel_residual=parallel,
+        shared_norm=parallel and not two_norms,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+    )
+    if fields.flag("alibi", False):
+        return replace(config, alibi=Alibi(slopes(heads), scale=config.scale, coarse=True))
+    rope = rope_from_hf(fields, config.head_dim)
+    return replace(config, ropes=(rope,), layers=(LayerConfig(),) * config.num_layers)
+
+
+_BLOOM = TensorLayout(
+    prefix="transformer.",
+    embedding="word_embeddings",
+    embedding_norm="word_embeddings_layernorm",
+    final_norm="ln_f",
+    head="lm_head",
+    layer={
+        "attention_norm": "h.{i}.input_layernorm",
+        "qkv": "h.{i}.self_attention.query_key_value",
+        "output": "h.{i}.self_attention.dense",
+        "mlp_norm": "h.{i}.post_attention_layernorm",
+        "up": "h.{i}.mlp.dense_h_to_4h",
+        "down": "h.{i}.mlp.dense_4h_to_h",
+    },
+    convert={"qkv": heads_apart},
+    ignored=(r"h\.\d+\.self_attention\.rotary_emb\.inv_freq",),
+)
+_TWO_NORMS = {**_BLOOM.layer, "attention_norm": "h.{i}.ln_attn", "mlp_norm": "h.{i}.ln_mlp"}
+_MPT = replace(
+    _BLOOM,
+    embedding="wte",
+    embedding_norm="",
+    final_norm="norm_f",
+    layer={
+        "attention_norm": "blocks.{i}.norm_1",
+        "qkv": "blocks.{i}.attn.Wqkv",
+        "output": "blocks.{i}.attn.out_proj",
+        "mlp_norm": "blocks.{i}.norm_2",
+        "up": "blocks.{i}.ffn.up_proj",
+        "down": "blocks.{i}.ffn.down_proj",
+    },
+    convert={},
+)
+
+FAMILIES = (
+    Family("bloom", "bloom", "", _bloom, None, _BLOOM, None),
+    Family("mpt", "mpt", "", _mpt, None, _MPT, None),
+    Family("falcon", "falcon", "", _falcon, None, _BLOOM, None),
+    Family("falcon_new", "", "", _falcon, None, replace(_BLOOM, layer=_TWO_NORMS), None),
+)

@@ -1,0 +1,70 @@
+"""GLM-4 in its two forms: half of each head is rotated, in interleaved pairs; the later one has norms of outputs, too.
+
+Sources: the configuration and modelling files of transformers (models/glm, glm4); for GGUF llama.cpp's converter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headstart.models.config import ModelConfig
+from headstart.models.families.base import Family
+from headstart.models.families.fields import Fields
+from headstart.models.families.kin import GGUF_POST_NORMS
+from headstart.models.families.llama import (
+    GGUF_LAYER,
+    GGUF_LAYOUT,
+    HF_LAYER,
+    HF_LAYOUT,
+    base_from_gguf,
+    base_from_hf,
+    halves,
+)
+from headstart.models.families.rope import rope_from_gguf
+
+
+def _base(fields: Fields, family: str) -> ModelConfig:
+    return base_from_hf(
+        fields,
+        family,
+        tied=False,
+        default_head_dim=128,
+        default_eps=1.5625e-7,
+        share=0.5,
+        qkv_bias=fields.flag("attention_bias", True),
+    )
+
+
+def _glm(fields: Fields) -> ModelConfig:
+    return _base(fields, "glm")
+
+
+def _glm4(fields: Fields) -> ModelConfig:
+    return replace(_base(fields, "glm4"), post_norms=True)
+
+
+def _glm4_gguf(fields: Fields) -> ModelConfig:
+    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
+    return base_from_gguf(fields, "glm4", rope=rope, post_norms=True)
+
+
+_FUSED = {role: name for role, name in HF_LAYER.items() if role != "gate"} | {"up": "layers.{i}.mlp.gate_up_proj"}
+_SANDWICH = {
+    "attention_post_norm": "layers.{i}.post_self_attn_layernorm",
+    "mlp_post_norm": "layers.{i}.post_mlp_layernorm",
+}
+_TURNED = {"q": halves, "k": halves}
+_GGUF_FUSED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"} | GGUF_POST_NORMS
+
+FAMILIES = (
+    Family("glm", "glm", "", _glm, None, replace(HF_LAYOUT, layer=_FUSED, convert=_TURNED), None),
+    Family(
+        "glm4",
+        "glm4",
+        "glm4",
+        _glm4,
+        _glm4_gguf,
+        replace(HF_LAYOUT, layer=_FUSED | _SANDWICH, convert=_TURNED),
+        replace(GGUF_LAYOUT, layer=_GGUF_FUSED, convert=_TURNED),
+    ),
+)

@@ -1,0 +1,322 @@
+"""Llama with one or two switches: Arcee, Helium, Seed-OSS, ERNIE 4.5, Hunyuan, EXAONE 4, CWM, Ministral, Apertus,
+nanochat, HyperCLOVA X.
+
+Sources: the configuration and modelling files of transformers (models of these names); for GGUF llama.cpp's converter,
+which interleaves the rotary halves of Arcee's q and k as it does Llama's, and leaves the others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, QueryGrowth
+from headstart.models.families.base import Family
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.llama import (
+    GGUF_INTERLEAVED,
+    GGUF_LAYER,
+    GGUF_LAYOUT,
+    HF_LAYER,
+    HF_LAYOUT,
+    base_from_gguf,
+    base_from_hf,
+    halves,
+    windows_from_hf,
+)
+
+_LLAMA3: dict[str, object] = {
+    "rope_type": "llama3",
+    "original_max_position_embeddings": 8192,
+    "low_freq_factor": 1.0,
+} | {"high_freq_factor": 4.0}
+POST_NORMS = {
+    "attention_post_norm": "layers.{i}.post_attention_layernorm",
+    "mlp_post_norm": "layers.{i}.post_feedforward_layernorm",
+}
+"""Where a layer's only norms are those of its outputs."""
+GGUF_POST_NORMS = {"attention_post_norm": "blk.{i}.post_attention_norm", "mlp_post_norm": "blk.{i}.post_ffw_norm"}
+HF_INTERLEAVED = replace(HF_LAYOUT, convert={"q": halves, "k": halves})
+
+
+def _arcee(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    return base_from_hf(
+        fields,
+        "arcee",
+        tied=False,
+        default_eps=1e-5,
+        default_activation="relu2",
+        gated_mlp=False,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def _helium(fields: Fields) -> ModelConfig:
+    return base_from_hf(
+        fields,
+        "helium",
+        tied=False,
+        default_theta=100_000.0,
+        default_head_dim=128,
+        default_eps=1e-8,
+        qkv_bias=fields.flag("attention_bias", False),
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def _seed_oss(fields: Fields) -> ModelConfig:
+    return base_from_hf(
+        fields,
+        "seed_oss",
+        tied=False,
+        default_head_dim=128,
+        qkv_bias=fields.flag("attention_bias", True),
+        output_bias=fields.flag("attention_out_bias", False),
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+def _ernie(fields: Fields) -> ModelConfig:
+    bias = fields.flag("use_bias", False)
+    return base_from_hf(
+        fields,
+        "ernie4_5",
+        tied=True,
+        default_theta=500_000.0,
+        default_head_dim=128,
+        default_eps=1e-5,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+    )
+
+
+def _hunyuan(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    return base_from_hf(
+        fields,
+        "hunyuan_v1_dense",
+        tied=False,
+        default_eps=1e-5,
+        qk_norm=HeadNorms(rotated=True),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def exaone_layers(fields: Fields, num_layers: int) -> tuple[LayerConfig, ...]:
+    """Windows by a pattern, a number or one letter a layer; beside them, layers that see all have no positions."""
+    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS) if fields.has("sliding_window") else 4096
+    pattern = fields.get("sliding_window_pattern")
+    pattern = 4 if pattern is None else pattern
+    if isinstance(pattern, str) and pattern:
+        sliding = [pattern[i % len(pattern)] == "L" and i != num_layers - 1 for i in range(num_layers)]
+    else:
+        every = fields.integer("sliding_window_pattern", 4, minimum=0)
+        sliding = [every > 0 and (i + 1) % every != 0 and i != num_layers - 1 for i in range(num_layers)]
+    windows = windows_from_hf(fields, num_layers, window, [window is not None and each for each in sliding])
+    return tuple(LayerConfig(each, 0 if window is None or each is not None else None) for each in windows)
+
+
+def _exaone4(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "exaone4", tied=False, default_eps=1e-5, pre_norms=False, post_norms=True)
+    return replace(config, qk_norm=HeadNorms(), layers=exaone_layers(fields, config.num_layers))
+
+
+def _cwm(fields: Fields) -> ModelConfig:
+    scaled = {"rope_parameters": _LLAMA3 | {"rope_theta": 1_000_000.0, "factor": 16.0}}
+    fields = with_defaults(fields, {"rms_norm_eps": 1e-5, "sliding_window": 8192})
+    fields = fields if _says_rope(fields) else with_defaults(fields, scaled)
+    config = base_from_hf(fields, "cwm", tied=False, default_head_dim=128)
+    sliding = [i % 4 != 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window"), sliding)
+    return replace(config, layers=tuple(LayerConfig(window) for window in windows))
+
+
+def _says_rope(fields: Fields) -> bool:
+    return any(fields.get(key) is not None for key in ("rope_parameters", "rope_scaling", "rope_theta"))
+
+
+def with_defaults(fields: Fields, defaults: Mapping[str, object]) -> Fields:
+    """The same with entries that it leaves out."""
+    given = {key: value for key, value in fields.entries.items() if value is not None}
+    return Fields({**fields.entries, **defaults, **given}, fields.source, fields.prefix)
+
+
+def _ministral(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "ministral", tied=False)
+    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    windows = windows_from_hf(fields, config.num_layers, window, [window is not None] * config.num_layers)
+    return replace(config, layers=tuple(LayerConfig(each) for each in windows))
+
+
+def _ministral3(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "ministral3", tied=False, default_head_dim=128, default_eps=1e-5)
+    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    rope = fields.within("rope_parameters") or fields.within("rope_scaling")
+    growth = None
+    if rope is not None and rope.optional_number("llama_4_scaling_beta") is not None:
+        trained = rope.integer("original_max_position_embeddings", maximum=MAX_POSITIONS)
+        growth = QueryGrowth(rope.number("llama_4_scaling_beta"), trained)
+    return replace(config, layers=(LayerConfig(window),) * config.num_layers, query_growth=growth)
+
+
+def _apertus(fields: Fields) -> ModelConfig:
+    scaled = {"rope_parameters": _LLAMA3 | {"rope_theta": 12_000_000.0, "factor": 8.0}}
+    bias = fields.flag("attention_bias", False)
+    fields.require("hidden_act", "xielu", default="xielu")
+    return base_from_hf(
+        fields if _says_rope(fields) else with_defaults(fields, scaled),
+        "apertus",
+        tied=False,
+        default_eps=1e-5,
+        activation="xielu",
+        gated_mlp=False,
+        qk_norm=HeadNorms(),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _nanochat(fields: Fields) -> ModelConfig:
+    return base_from_hf(
+        fields,
+        "nanochat",
+        tied=False,
+        default_activation="relu2",
+        gated_mlp=False,
+        norm_learnt=False,
+        embedding_norm=True,
+        qk_norm=HeadNorms(learnt=False, rotated=True),
+        logit_softcap=fields.number("final_logit_softcapping", 15.0),
+        qkv_bias=fields.flag("attention_bias", False),
+    )
+
+
+def _turned_backwards(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Heads whose halves turn the other way round -> the halves swapped, which then turn as everybody's do."""
+    heads = tensor.reshape(-1, 2, config.head_dim // 2, *tensor.shape[1:])
+    return heads.flip(1).reshape(tensor.shape)
+
+
+def _hyperclovax(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(fields, "hyperclovax", tied=False, qkv_bias=bias, output_bias=bias)
+    if not fields.flag("use_post_norm", False):
+        raise fields.bad("use_post_norm", fields.get("use_post_norm"), "true in this family")
+    return replace(
+        config,
+        mlp_bias=fields.flag("mlp_bias", False),
+        post_norms=True,
+        post_norm_scale=fields.number("residual_multiplier", 1.0),
+        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        attention_scale=fields.number("attention_multiplier", config.head_dim**-0.5),
+        logit_divisor=1 / fields.number("logits_scaling", 1.0),
+    )
+
+
+def _scaled(weight: Tensor, config: ModelConfig) -> Tensor:
+    return weight * config.post_norm_scale
+
+
+def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
+    return weight / config.logit_divisor
+
+
+def _seed_oss_gguf(fields: Fields) -> ModelConfig:
+    return base_from_gguf(fields, "seed_oss")
+
+
+def _arcee_gguf(fields: Fields) -> ModelConfig:
+    return base_from_gguf(fields, "arcee", activation="relu2", gated_mlp=False)
+
+
+def _ernie_gguf(fields: Fields) -> ModelConfig:
+    return base_from_gguf(fields, "ernie4_5", default_theta=500_000.0)
+
+
+def _hunyuan_gguf(fields: Fields) -> ModelConfig:
+    return base_from_gguf(fields, "hunyuan_v1_dense", qk_norm=HeadNorms(rotated=True))
+
+
+def _exaone4_gguf(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "exaone4", pre_norms=False, post_norms=True, qk_norm=HeadNorms())
+    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    slides = [(i + 1) % 4 != 0 for i in range(config.num_layers)]
+    layers = (LayerConfig(window, 0) if window is None or each else LayerConfig(None, None) for each in slides)
+    return replace(config, layers=tuple(layers))
+
+
+_UNGATED = {role: name for role, name in HF_LAYER.items() if role != "gate"}
+_GGUF_UNGATED = {role: name for role, name in GGUF_LAYER.items() if role != "gate"}
+_HUNYUAN = {"q_norm": "layers.{i}.self_attn.query_layernorm", "k_norm": "layers.{i}.self_attn.key_layernorm"}
+_ONLY_POST = {role: name for role, name in HF_LAYER.items() if role not in ("attention_norm", "mlp_norm")} | POST_NORMS
+_GGUF_ONLY_POST = {
+    role: name for role, name in GGUF_LAYER.items() if role not in ("attention_norm", "mlp_norm")
+} | GGUF_POST_NORMS
+ONLY_POST_NORMED = replace(HF_LAYOUT, layer=_ONLY_POST)
+GGUF_ONLY_POST_NORMED = replace(GGUF_LAYOUT, layer=_GGUF_ONLY_POST)
+_APERTUS = replace(
+    HF_LAYOUT,
+    layer={
+        **_UNGATED,
+        "attention_norm": "layers.{i}.attention_layernorm",
+        "mlp_norm": "layers.{i}.feedforward_layernorm",
+        "curve_above": "layers.{i}.mlp.act_fn.alpha_p",
+        "curve_below": "layers.{i}.mlp.act_fn.alpha_n",
+        "curve_slope": "layers.{i}.mlp.act_fn.beta",
+        "curve_least": "layers.{i}.mlp.act_fn.eps",
+    },
+    whole=frozenset({"curve_above", "curve_below", "curve_slope", "curve_least"}),
+    scalars=frozenset({"curve_slope", "curve_least"}),
+)
+_NANOCHAT = replace(
+    HF_LAYOUT,
+    layer={**_UNGATED, "up": "layers.{i}.mlp.fc1", "down": "layers.{i}.mlp.fc2"},
+    convert={"q": _turned_backwards, "k": _turned_backwards},
+)
+_HYPERCLOVAX = replace(
+    HF_LAYOUT,
+    layer={
+        **HF_LAYER,
+        "attention_post_norm": "layers.{i}.post_norm1",
+        "mlp_post_norm": "layers.{i}.post_norm2",
+    },
+    convert={"attention_post_norm": _scaled, "mlp_post_norm": _scaled, "final_norm": _divided},
+)
+
+FAMILIES = (
+    Family(
+        "arcee",
+        "arcee",
+        "arcee",
+        _arcee,
+        _arcee_gguf,
+        replace(HF_LAYOUT, layer=_UNGATED),
+        replace(GGUF_INTERLEAVED, layer=_GGUF_UNGATED),
+    ),
+    Family("helium", "helium", "", _helium, None, HF_INTERLEAVED, None),
+    Family("seed_oss", "seed_oss", "seed_oss", _seed_oss, _seed_oss_gguf, HF_LAYOUT, GGUF_LAYOUT),
+    Family("ernie4_5", "ernie4_5", "ernie4_5", _ernie, _ernie_gguf, HF_INTERLEAVED, GGUF_INTERLEAVED),
+    Family(
+        "hunyuan_v1_dense",
+        "hunyuan_v1_dense",
+        "hunyuan-dense",
+        _hunyuan,
+        _hunyuan_gguf,
+        replace(HF_LAYOUT, layer=HF_LAYER | _HUNYUAN),
+        GGUF_LAYOUT,
+    ),
+    Family("exaone4", "exaone4", "exaone4", _exaone4, _exaone4_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
+    Family("cwm", "cwm", "", _cwm, None, HF_LAYOUT, None),
+    Family("ministral", "ministral", "", _ministral, None, HF_LAYOUT, None),
+    Family("ministral3", "ministral3", "", _ministral3, None, HF_LAYOUT, None),
+    Family("apertus", "apertus", "", _apertus, None, _APERTUS, None),
+    Family("nanochat", "nanochat", "", _nanochat, None, _NANOCHAT, None),
+    Family("hyperclovax", "hyperclovax", "", _hyperclovax, None, _HYPERCLOVAX, None),
+)

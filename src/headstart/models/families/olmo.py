@@ -1,0 +1,81 @@
+"""OLMo 1 to 3: norms without weights, then norms of a layer's outputs and of all heads together, then windows.
+
+Sources: the configuration and modelling files of transformers (models/olmo, olmo2, olmo3); for GGUF llama.cpp's
+converter, which calls 2 and 3 "olmo2" and interleaves the rotary halves of OLMo 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families.base import Family
+from headstart.models.families.fields import Fields
+from headstart.models.families.kin import GGUF_ONLY_POST_NORMED, ONLY_POST_NORMED
+from headstart.models.families.llama import HF_LAYOUT, base_from_gguf, base_from_hf, windows_from_hf
+from headstart.models.families.rope import rope_from_hf
+
+_THETA = 500_000.0
+
+
+def _olmo(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    return base_from_hf(
+        fields,
+        "olmo",
+        tied=False,
+        norm="layer",
+        norm_bias=False,
+        norm_learnt=False,
+        norm_eps=1e-5,
+        qkv_clip=fields.optional_number("clip_qkv"),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _olmo2(fields: Fields) -> ModelConfig:
+    return _newer(fields, "olmo2")
+
+
+def _newer(fields: Fields, family: str) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    return base_from_hf(
+        fields,
+        family,
+        tied=False,
+        default_eps=1e-5,
+        pre_norms=False,
+        post_norms=True,
+        qk_norm=HeadNorms(reach="all"),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _olmo3(fields: Fields) -> ModelConfig:
+    config = _newer(fields, "olmo3")
+    sliding = [(i + 1) % 4 != 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 4096), sliding)
+    full = rope_from_hf(fields, config.head_dim, _THETA, "full_attention")
+    # Scaling stretches the layers that see everything alone.
+    local = replace(rope_from_hf(fields, config.head_dim, full.theta, "sliding_attention"), scaling=None)
+    layers = tuple(LayerConfig(window, 0 if window is None else 1) for window in windows)
+    return replace(config, layers=layers, ropes=(full, local))
+
+
+def _olmo2_gguf(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "olmo2", pre_norms=False, post_norms=True, qk_norm=HeadNorms(reach="all"))
+    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    if window is None:
+        return config
+    full = config.ropes[0]
+    layers = (LayerConfig(window, 1) if (i + 1) % 4 else LayerConfig() for i in range(config.num_layers))
+    return replace(config, layers=tuple(layers), ropes=(full, replace(full, scaling=None)))
+
+
+FAMILIES = (
+    Family("olmo", "olmo", "", _olmo, None, HF_LAYOUT, None),
+    Family("olmo2", "olmo2", "olmo2", _olmo2, _olmo2_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
+    Family("olmo3", "olmo3", "olmo2", _olmo3, _olmo2_gguf, ONLY_POST_NORMED, GGUF_ONLY_POST_NORMED),
+)

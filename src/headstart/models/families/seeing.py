@@ -1,0 +1,155 @@
+"""Models that see, read as the decoder inside them: the encoder of images is left out.
+
+Sources: the configuration and modelling files of transformers (models/llava, llava_next, llava_onevision, mistral3,
+aya_vision, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl). Qwen's rotations have three positions for an image's patches; a
+text's are all the same one. (Gemma 3's form that sees is in ``gemma``.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from headstart.models.config import ModelConfig
+from headstart.models.families import cohere, kin, llama
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.fields import Fields
+from headstart.models.families.kin import with_defaults
+
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "llama": {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32}
+    | {"vocab_size": 32000, "max_position_embeddings": 2048},
+    "mistral": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+    | {"num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 131_072},
+}
+"""transformers' own: released files leave out what equals them."""
+_INNER = {
+    family.model_type: family
+    for family in (*llama.FAMILIES, *kin.FAMILIES, *cohere.FAMILIES)
+    if family.model_type in ("llama", "mistral", "ministral3", "qwen2", "qwen3", "cohere2")
+}
+"""The decoders that are found inside, by their ``model_type``."""
+
+
+@dataclass(frozen=True)
+class _Wrapper:
+    model_type: str
+    inner: tuple[str, ...]
+    """Decoders that are found inside."""
+    default: str
+    """The one where the description does not say."""
+    prefix: str
+    head: str
+    left_out: tuple[str, ...]
+    """Patterns of whole names."""
+    other: tuple[str, str] | None = None
+    """Prefix and head as files written at another time have them."""
+    architecture: str = ""
+
+    def families(self) -> tuple[Family, ...]:
+        first = Family(
+            self.model_type,
+            self.model_type,
+            self.architecture,
+            partial(_read, self),
+            _INNER[self.default].gguf if self.architecture else None,
+            self._layout(_INNER[self.default]),
+            _INNER[self.default].gguf_layout if self.architecture else None,
+        )
+        others = (
+            Family(self._name(kind), "", "", first.hf, None, self._layout(_INNER[kind]), None)
+            for kind in self.inner
+            if kind != self.default
+        )
+        return first, *others
+
+    def _name(self, kind: str) -> str:
+        return self.model_type if kind == self.default else f"{self.model_type}-{kind}"
+
+    def _layout(self, inner: Family) -> TensorLayout:
+        layout = replace(
+            inner.hf_layout,
+            prefix=self.prefix,
+            head=self.head,
+            ignored=(*inner.hf_layout.ignored, *self.left_out),
+        )
+        if self.other is None:
+            return layout
+        prefix, head = self.other
+        return replace(layout, other=replace(layout, prefix=prefix, head=head))
+
+    def named(self, config: ModelConfig, kind: str) -> ModelConfig:
+        return replace(config, family=self._name(kind))
+
+
+def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
+    text = fields.within("text_config")
+    if text is None:
+        # Qwen2-VL was released with everything in one.
+        text = Fields({**fields.entries, "model_type": wrapper.default}, fields.source)
+    kind = text.text("model_type", wrapper.default).removesuffix("_text")
+    kind = wrapper.default if kind == wrapper.model_type else kind
+    if kind not in wrapper.inner:
+        raise text.bad("model_type", kind, f"one of {', '.join(wrapper.inner)}")
+    entries = dict(with_defaults(text, _DEFAULTS.get(kind, {})).entries)
+    for key in ("eos_token_id", "tie_word_embeddings"):
+        if fields.get(key) is not None:
+            entries[key] = fields.get(key)
+    return wrapper.named(_INNER[kind].hf(Fields(entries, text.source)), kind)
+
+
+_TOWERS = (
+    r"(model\.)?vision_tower\..*",
+    r"(model\.)?multi_modal_projector\..*",
+    r"(model\.)?image_newline",
+)
+_LLAVA: dict[str, Any] = {
+    "prefix": "language_model.model.",
+    "head": "language_model.lm_head",
+    "left_out": _TOWERS,
+    "other": ("model.language_model.", "lm_head"),
+}
+_VISUAL = (r"(model\.)?visual\..*",)
+
+FAMILIES = tuple(
+    family
+    for wrapper in (
+        _Wrapper("llava", ("llama", "mistral", "qwen2"), "llama", **_LLAVA),
+        _Wrapper("llava_next", ("llama", "mistral", "qwen2"), "llama", **_LLAVA),
+        _Wrapper("llava_onevision", ("qwen2",), "qwen2", **_LLAVA),
+        _Wrapper("mistral3", ("mistral", "ministral3"), "mistral", **_LLAVA),
+        _Wrapper("aya_vision", ("cohere2",), "cohere2", **_LLAVA),
+        _Wrapper("internvl", ("qwen2", "qwen3", "llama"), "qwen2", **_LLAVA),
+        _Wrapper(
+            "qwen2_vl",
+            ("qwen2",),
+            "qwen2",
+            prefix="model.",
+            head="lm_head",
+            left_out=_VISUAL,
+            other=("model.language_model.", "lm_head"),
+            architecture="qwen2vl",
+        ),
+        _Wrapper(
+            "qwen2_5_vl",
+            ("qwen2",),
+            "qwen2",
+            prefix="model.",
+            head="lm_head",
+            left_out=_VISUAL,
+            other=("model.language_model.", "lm_head"),
+        ),
+        _Wrapper(
+            "qwen3_vl",
+            ("qwen3",),
+            "qwen3",
+            prefix="model.language_model.",
+            head="lm_head",
+            left_out=_VISUAL,
+            architecture="qwen3vl",
+        ),
+    )
+    for family in wrapper.families()
+)

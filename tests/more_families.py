@@ -1,0 +1,140 @@
+"""Settings of random tiny models of further families, for transformers' classes: what every part of them shows in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TINY: dict[str, Any] = {
+    "vocab_size": 259,
+    "hidden_size": 64,
+    "intermediate_size": 72,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 257,
+    "eos_token_id": 258,
+    "pad_token_id": 0,
+}
+WINDOWS = {"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+BIASED = {"attention_bias": True, "mlp_bias": True}
+MHA = {key: value for key, value in TINY.items() if key != "num_key_value_heads"}
+GPT: dict[str, Any] = {"vocab_size": 259, "n_positions": 256, "n_embd": 64, "n_layer": 3, "n_head": 4} | {
+    "bos_token_id": 257,
+    "eos_token_id": 258,
+}
+FALCON: dict[str, Any] = {"vocab_size": 259, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4} | {
+    "bos_token_id": 257,
+    "eos_token_id": 258,
+}
+SCALED = {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.4} | {
+    "attention_multiplier": 0.3
+}
+EYES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+} | {
+    "image_size": 28,
+    "patch_size": 14,
+    "model_type": "clip_vision_model",
+}
+QWEN_EYES: dict[str, Any] = {"depth": 1, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2} | {
+    "intermediate_size": 32
+}
+MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+
+MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2-relu": (
+        "GPT2",
+        {**GPT, "activation_function": "relu"},
+    ),
+    "llama-relu2": ("Llama", {**TINY, "hidden_act": "relu2"}),
+    "llama-partial": (
+        "Llama",
+        {**TINY, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+    ),
+    "olmo": ("Olmo", {**TINY, "clip_qkv": 0.8}),
+    "olmo2": ("Olmo2", TINY),
+    "olmo3": ("Olmo3", {**TINY, **WINDOWS}),
+    "arcee": ("Arcee", {**TINY, **BIASED}),
+    "helium": ("Helium", {**TINY, "head_dim": 16}),
+    "seed_oss": ("SeedOss", {**TINY, "head_dim": 16, "attention_out_bias": True}),
+    "ernie4_5": ("Ernie4_5", {**TINY, "head_dim": 16, "use_bias": True}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1", {**TINY, "head_dim": 16}),
+    "exaone4": ("Exaone4", {**TINY, **WINDOWS, "head_dim": 16}),
+    "exaone4-full": ("Exaone4", {**TINY, "sliding_window": None, "layer_types": ["full_attention"] * 3}),
+    "cwm": ("Cwm", {**TINY, **WINDOWS, "head_dim": 16}),
+    "ministral": ("Ministral", {**TINY, **WINDOWS, "head_dim": 16}),
+    "ministral3": (
+        "Ministral3",
+        {**TINY, "head_dim": 16, "rope_parameters": {**YARN, "llama_4_scaling_beta": 0.3}},
+    ),
+    "apertus": ("Apertus", TINY),
+    "nanochat": ("NanoChat", {**TINY, "final_logit_softcapping": 2.0}),
+    "hyperclovax": (
+        "HyperCLOVAX",
+        {**TINY, **SCALED, "use_post_norm": True},
+    ),
+    "cohere": ("Cohere", {**TINY, "use_qk_norm": True, "logit_scale": 0.5}),
+    "cohere2": ("Cohere2", {**TINY, **WINDOWS, "logit_scale": 0.5}),
+    "glm": ("Glm", {**TINY, "head_dim": 16}),
+    "glm4": ("Glm4", {**TINY, "head_dim": 16}),
+    "gemma": ("Gemma", {**TINY, "head_dim": 16, "hidden_act": "gelu"}),
+    "vaultgemma": ("VaultGemma", {**TINY, **WINDOWS, "head_dim": 16, "query_pre_attn_scalar": 12}),
+    "granite_swa": ("GraniteSWA", {**TINY, **WINDOWS, **SCALED, "layer_rope_theta": [1e4, 0, 1e3]}),
+    "llava": ("Llava", {"text_config": {**TINY, "model_type": "llama"}, "vision_config": EYES}),
+    "llava-qwen2": ("Llava", {"text_config": {**TINY, "model_type": "qwen2"}, "vision_config": EYES}),
+    "mistral3": (
+        "Mistral3",
+        {"text_config": {**TINY, "model_type": "mistral"}}
+        | {"vision_config": {**EYES, "model_type": "pixtral", "head_dim": 16}},
+    ),
+    "qwen2_vl": (
+        "Qwen2VL",
+        {"text_config": {**TINY, "rope_parameters": MROPE}}
+        | {"vision_config": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 14}},
+    ),
+    "qwen2_5_vl": (
+        "Qwen2_5_VL",
+        {"text_config": {**TINY, "rope_parameters": MROPE}}
+        | {"vision_config": {**QWEN_EYES, "fullatt_block_indexes": [0]}},
+    ),
+    "qwen3_vl": (
+        "Qwen3VL",
+        {"text_config": {**TINY, "head_dim": 16, "rope_parameters": MROPE}}
+        | {"vision_config": {**QWEN_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
+    ),
+    "stablelm": ("StableLm", {**TINY, "use_qkv_bias": True}),
+    "stablelm-parallel": ("StableLm", {**TINY, "use_parallel_residual": True, "qk_layernorm": True}),
+    "starcoder2": ("Starcoder2", {**TINY, "sliding_window": 7}),
+    "phi": ("Phi", {**TINY, "qk_layernorm": True}),
+    "persimmon": ("Persimmon", MHA),
+    "nemotron": ("Nemotron", {**TINY, **BIASED}),
+    "jais2": ("Jais2", TINY),
+    "opt": ("OPT", {**MHA, "ffn_dim": 72}),
+    "biogpt": ("BioGpt", MHA),
+    "gptj": ("GPTJ", {**GPT, "rotary_dim": 8}),
+    "codegen": ("CodeGen", {**GPT, "rotary_dim": 8}),
+    "gpt_neo": (
+        "GPTNeo",
+        {"vocab_size": 259, "hidden_size": 64, "num_layers": 4, "num_heads": 4, "max_position_embeddings": 256}
+        | {"attention_types": [[["global", "local"], 2]], "window_size": 7, "bos_token_id": 257, "eos_token_id": 258},
+    ),
+    "gpt_bigcode": ("GPTBigCode", GPT),
+    "gpt_bigcode-mha": ("GPTBigCode", {**GPT, "multi_query": False}),
+    "bloom": (
+        "Bloom",
+        {"vocab_size": 259, "hidden_size": 60, "n_layer": 2, "n_head": 6, "bos_token_id": 257, "eos_token_id": 258},
+    ),
+    "mpt": (
+        "Mpt",
+        {"vocab_size": 259, "d_model": 60, "n_layers": 2, "n_heads": 6, "max_seq_len": 256}
+        | {"bos_token_id": 257, "eos_token_id": 258},
+    ),
+    "falcon": ("Falcon", FALCON),
+    "falcon-new": ("Falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "falcon-alibi": ("Falcon", {**FALCON, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
+}

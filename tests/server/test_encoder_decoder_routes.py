@@ -1,0 +1,68 @@
+"""A served model with an encoder: completions read the prompt, and say what the library says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import ask
+
+from headstart import LLM, SamplingParams
+from headstart.async_engine import AsyncEngine
+from headstart.loading import Model, load_model
+from tiny_encoder_decoders import START, make_model, save_model
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_model(save_model(make_model("bart"), tmp_path_factory.mktemp("bart")), "fp32")
+
+
+def complete(llm: LLM, **body: Any) -> httpx.Response:
+    async def work(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/completions", json={"temperature": 0, "max_tokens": 12, **body})
+
+    return ask(llm, work)
+
+
+def test_completions_are_those_of_the_library(served: Model) -> None:
+    llm = LLM(served, "suffix")
+    prompts = ["Hello world", "Once upon a time"]
+    expected = [out.token_ids for out in llm.generate(prompts, SamplingParams(temperature=0, max_tokens=12))]
+    reply = complete(llm, prompt=prompts, return_token_ids=True).json()
+    assert [choice["token_ids"] for choice in reply["choices"]] == expected
+    assert [choice["prompt_token_ids"] for choice in reply["choices"]] == [[START], [START]]
+    assert reply["usage"]["prompt_tokens"] == 2 + sum(map(len, prompts))
+    begun = complete(llm, prompt=prompts[0], decoder_prompt=expected[0][:3], return_token_ids=True).json()
+    assert begun["choices"][0]["token_ids"][:9] == expected[0][3:]
+
+
+def test_requests_that_leave_sampling_out_are_greedy(served: Model) -> None:
+    llm = LLM(served, "none")
+    assert llm.get_default_sampling_params().greedy
+    assert "as models with an encoder are used" in llm.sampling_defaults.sentence()
+
+
+def test_a_decoder_prompt_of_a_model_without_encoder_is_refused(llm: LLM) -> None:
+    reply = complete(llm, prompt="x", decoder_prompt="y")
+    assert reply.status_code == 400
+    assert "this model has no encoder" in reply.json()["error"]["message"]
+
+
+def test_a_prompt_that_is_too_long_is_refused(served: Model) -> None:
+    reply = complete(LLM(served, "none"), prompt="x" * 200)
+    assert reply.status_code == 400
+    assert "the encoder reads at most 128" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("family", ["t5", "whisper"])
+def test_a_server_rehearses_with_what_the_encoder_reads(family: str, tmp_path: Path) -> None:
+    engine = AsyncEngine(LLM(save_model(make_model(family), tmp_path), "suffix", cache_tokens=512))
+    engine.start()
+    try:
+        engine.rehearse()
+    finally:
+        engine.stop()
+    assert engine.llm.engine.runner.encoder_passes == 1
