@@ -59,7 +59,7 @@ def require_source_fit(source: EncoderInput | None, limits: Limits) -> None:
     if source.positions > limits.max_source:
         raise RequestError(
             f"the encoder's prompt has {source.positions} tokens and the encoder reads at most {limits.max_source}; "
-            "shorten it.",
+            "shorten it, or raise max_context if the model reads more.",
             "prompt",
         )
 

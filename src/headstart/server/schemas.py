@@ -277,3 +277,12 @@ class StatsReply(BaseModel):
     max_sequences: int
     now: dict[str, float] = Field(description="Current gauges, by Prometheus name.")
     totals: dict[str, Any] = Field(description="Counters since the start, by Prometheus name and labels.")
+
+
+class TranscriptionReply(BaseModel):
+    """Of ``response_format`` json; ``verbose_json`` adds the others, ``text`` is the text alone."""
+
+    text: str
+    task: str | None = None
+    language: str | None = None
+    duration: float | None = None
