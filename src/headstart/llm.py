@@ -87,6 +87,7 @@ class LLM:
         backend: whose code computes the target: "headstart", "transformers" (slower, and runs any decoder that the
             package transformers knows), or "auto": the first where it can.
         trust_remote_code: run code that comes with a model, where transformers needs it.
+        lora: folder of a LoRA adapter, as peft saves it, that is merged into the target's matrices.
 
     vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
     ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching`` and ``dtype`` are understood, too.
@@ -120,9 +121,10 @@ class LLM:
         generation_config: str | Path = AUTO,
         backend: BackendChoice | str = BackendChoice.AUTO,
         trust_remote_code: bool = False,
+        lora: str | Path | None = None,
     ) -> None:
         named_file(generation_config)
-        reading = Reading(backend, trust_remote_code)
+        reading = Reading(backend, trust_remote_code, lora)
         self._numerics = parse_numerics(numerics)
         self.speculation = speculation or SpeculationParams()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.

@@ -74,7 +74,7 @@ class Outline:
         Raises:
             CheckpointError, ConfigError: as loading the model does.
         """
-        checkpoint = open_checkpoint(model, revision)
+        checkpoint = open_checkpoint(model, revision, reading.lora)
         return cls(
             checkpoint,
             describe(checkpoint, reading).config,

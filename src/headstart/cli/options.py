@@ -63,6 +63,15 @@ TrustRemoteCode = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+Lora = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        help="Folder of a LoRA adapter, as peft saves it, to be merged into the model.",
+        rich_help_panel=MODEL,
+        metavar="DIR",
+    ),
+]
 Numerics = Annotated[
     enumerations.Numerics,
     typer.Option(

@@ -228,7 +228,7 @@ class HeadDrafter(ABC):
             paths = np.concatenate((np.take_along_axis(paths, beams.parents[:, :, None], axis=1), own), axis=2)
             states, logits = self._pass.step(
                 beams.tokens.ravel().astype(np.int32),
-                states[torch.from_numpy(rows.ravel())],
+                states[torch.from_numpy(rows.ravel()).to(states.device)],
                 [DraftRows(cache, width, paths[i]) for i, cache in enumerate(caches)],
             )
         for cache, count_true in zip(caches, true_rows, strict=True):

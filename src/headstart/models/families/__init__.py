@@ -68,10 +68,6 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     source = f"model {name!r}" if name else "config.json"
     fields = Fields(config, source)
     family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
-    if fields.get("quantization_config") is not None:
-        raise CheckpointError(
-            f"{source} is quantised (quantization_config), which only GGUF files may be; use the unquantised model."
-        )
     return _checked(replace(family.hf(fields), name=name), source)
 
 
