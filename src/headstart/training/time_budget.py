@@ -31,7 +31,7 @@ class StepTimes:
         self._computing += computing
 
     def fitting(self, seconds: float, unread: int | None) -> int:
-        """Steps that fit into ``seconds``, as steps went since this was last asked; ``unread``: see ``steps_within``."""
+        """Steps that fit into ``seconds`` as they went since this was last asked; ``unread``: see ``steps_within``."""
         step, computing = self._seconds / self._steps + self.measuring, self._computing / self._steps
         self._begin()
         return steps_within(max(seconds, 0.0), step, computing, unread)
