@@ -11,11 +11,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, TypeVar
 
+from headstart.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
 from headstart.encoder_prompt import encoded_for
+from headstart.engine.beams import BeamGroup
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -237,6 +239,25 @@ class LLM:
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest outputs of each prompt, by the name and in the form that vLLM has for it.
+
+        ``generate`` with ``SamplingParams(beam_width=...)`` finds the same, and takes further parameters.
+
+        Raises:
+            RequestError: a prompt cannot be served, or a parameter is out of range.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is {params!s:.40}; give BeamSearchParams.", "params")
+        outputs = self.generate(prompts, params.sampling(), speculation=speculation)
+        return [BeamSearchOutput.of(output) for output in outputs]
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -357,6 +378,14 @@ class LLM:
             )
             for index in range(params.n)
         ]
+        if params.beam_width is not None:
+            if speculation.lossy is not None:
+                raise RequestError(
+                    f"{speculation.lossy} is a rule for sampling, and beam search draws nothing; leave it out.",
+                    speculation.lossy,
+                )
+            BeamGroup([sample.sequence for sample in samples])
+            return samples
         for sample in samples[1:]:
             sample.sequence.leader = samples[0].sequence
         return samples

@@ -226,6 +226,7 @@ class Sample:
             logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
             stop_reason=sequence.stop_reason,
             error=sequence.error,
+            score=sequence.score,
         )
 
     def output(self) -> RequestOutput:

@@ -38,6 +38,8 @@ _HUB_FILES = [
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
     "tokenizer.model",
+    "source.spm",
+    "vocab.json",
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]

@@ -39,6 +39,8 @@ class Derived:
     """What a weight takes in the file, with its share of scales."""
     read: Callable[[], Tensor] = field(repr=False)
     """Makes it, in floating-point numbers."""
+    read_part: Callable[[int], Tensor] | None = field(default=None, repr=False)
+    """Makes one part of its first axis; None: the whole is made for it."""
 
 
 class DerivedTensors:
@@ -79,8 +81,9 @@ class DerivedTensors:
         derived = self._derived.get(name)
         if derived is None:
             return self._base.read(name, index)
-        made = derived.read()
-        return made if index is None else made[index]
+        if index is None:
+            return derived.read()
+        return derived.read()[index] if derived.read_part is None else derived.read_part(index)
 
     def stored(self, name: str) -> StoredTensor:
         """One tensor as the file holds it; of a derived one no more than its type and shape.

@@ -122,10 +122,17 @@ def _checked(
 
     def is_surplus(name: str) -> bool:
         known = name in expected or name == f"{layout.head}.weight"  # files may hold a copy of a tied head
-        return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
+        bare = name.removeprefix(prefix)
+        return not (known or carries_nothing.fullmatch(bare) or (layout.beyond and _is_beyond(bare, config)))
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return Assembly(config, layout, prefix, embedding, dtype, read, source), has_factors
+
+
+def _is_beyond(name: str, config: ModelConfig) -> bool:
+    """Whether a tensor is of a layer after the decoder's last."""
+    layer = re.match(r"(?:layers|blk)\.(\d{1,9})\.", name)
+    return layer is not None and int(layer[1]) >= config.num_layers
 
 
 def check_names(

@@ -93,7 +93,10 @@ class Generator:
             raise RequestError(
                 "suffix is given; this server continues texts and cannot fill in. Leave it out.", "suffix"
             )
-        if body.best_of not in (None, body.n or 1):
+        searches = body.use_beam_search or body.beam_width is not None
+        if searches and body.best_of is not None and body.beam_width is None:
+            body.beam_width = body.best_of
+        elif body.best_of not in (None, body.n or 1):
             raise RequestError("best_of is given; ask for n samples and choose among them.", "best_of")
         logprobs, echo = body.logprobs, bool(body.echo)
         prompt_alone = echo and body.max_tokens == 0

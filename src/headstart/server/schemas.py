@@ -28,6 +28,8 @@ class SpeculationCounts(BaseModel):
     drafted: int
     accepted: int
     mean_accepted_length: float
+    beam_steps: int
+    """Of beam searches: rounds that they would have had without guesses."""
     drafted_per_position: list[int]
     accepted_per_position: list[int]
 

@@ -44,15 +44,16 @@ def read_mxfp4(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
             )
         experts, outputs, count, _ = shape
         made = (experts, 2 * _BLOCK_BYTES * count, outputs)
-        found.derived[name] = Derived(made, "MXFP4-ROWS", 4.25, partial(_matrices, weights, blocks, scales))
+        read = partial(_matrices, weights, blocks, scales)
+        found.derived[name] = Derived(made, "MXFP4-ROWS", 4.25, read, read)
         found.used |= {blocks, scales}
     return found
 
 
-def _matrices(weights: OpenWeights, blocks: str, scales: str) -> Tensor:
-    """float32 [expert, in, out]."""
+def _matrices(weights: OpenWeights, blocks: str, scales: str, index: int | None = None) -> Tensor:
+    """float32 [expert, in, out], or that of one expert [in, out]."""
     table = torch.tensor([*_VALUES, *(-value for value in _VALUES)])
-    packed = weights.read(blocks)
+    packed = weights.read(blocks, index)
     levels = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
-    exponents = weights.read(scales).to(torch.int32) - 127
-    return torch.ldexp(table[levels.long()], exponents[..., None]).flatten(-2).transpose(1, 2).contiguous()
+    exponents = weights.read(scales, index).to(torch.int32) - 127
+    return torch.ldexp(table[levels.long()], exponents[..., None]).flatten(-2).transpose(-1, -2).contiguous()
