@@ -46,7 +46,11 @@ def load(family: str) -> Case:
         return Case(model, config, TorchBackend(config, weights))
 
 
-@pytest.fixture(params=FAMILIES)
+KINDS = ("bloom", "falcon-alibi", "olmo2", "ministral3", "granite_swa", "gpt_oss", "mixtral", "deepseek_v3", "llama4")
+"""One of each kind of mixer and channel part that the first families do not have."""
+
+
+@pytest.fixture(params=[*FAMILIES, *KINDS])
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     return load(request.param)
 

@@ -62,7 +62,7 @@ def granitemoe(fields: Fields) -> ModelConfig:
 def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more: Any) -> ModelConfig:
     config = base_from_gguf(fields, family, experts=True, rope=rope, **more)
     if fields.integer("expert_gating_func", _SIGMOID) != _SIGMOID:
-        raise fields.bad("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
+        raise fields.unsupported("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
     size = fields.integer("expert_feed_forward_length")
     shared = size * fields.integer("expert_shared_count", 1, minimum=0)
     experts = _experts(

@@ -221,7 +221,7 @@ def _hyperclovax(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     config = base_from_hf(fields, "hyperclovax", tied=False, qkv_bias=bias, output_bias=bias)
     if not fields.flag("use_post_norm", False):
-        raise fields.bad("use_post_norm", fields.get("use_post_norm"), "true in this family")
+        raise fields.unsupported("use_post_norm", fields.get("use_post_norm"), "true in this family")
     return replace(
         config,
         mlp_bias=fields.flag("mlp_bias", False),
