@@ -115,6 +115,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
             qkv_bias=config.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
             output_bias=config.output_bias or _has_bias(layout, tensors, "output"),
             mlp_bias=config.mlp_bias or _has_bias(layout, tensors, "gate", "up", "down"),
+            qk_norm=config.qk_norm if _may_norm_heads(layout, tensors) else None,
             name=name,
         ),
         source,
@@ -135,6 +136,12 @@ def _is_read(fields: Fields) -> bool:
     """Whether weights are quantised in a way that is read."""
     described = fields.within("quantization_config")
     return described is None or described.get("quant_method") == "mxfp4"
+
+
+def _may_norm_heads(layout: TensorLayout, tensors: Container[str]) -> bool:
+    """Whether there are norms of heads in the file, or nothing is known of its tensors."""
+    name = layout.layer.get("q_norm", "").format(i=0)
+    return f"{layout.embedding}.weight" not in tensors or f"{name}.weight" in tensors
 
 
 def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> bool:

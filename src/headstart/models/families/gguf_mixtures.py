@@ -81,6 +81,16 @@ def dots1(fields: Fields) -> ModelConfig:
     return _like_deepseek(fields, "dots1", None, qk_norm=HeadNorms())
 
 
+def glm4_moe(fields: Fields) -> ModelConfig:
+    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
+    config = _like_deepseek(fields, "glm4_moe", rope, qk_norm=HeadNorms())
+    # Layers that guess further tokens are counted among the others.
+    kept = config.num_layers - fields.integer("nextn_predict_layers", 0, minimum=0)
+    if kept < 1:
+        raise fields.bad("nextn_predict_layers", fields.get("nextn_predict_layers"), f"less than {config.num_layers}")
+    return replace(config, layers=config.layers[:kept])
+
+
 def gpt_oss(fields: Fields) -> ModelConfig:
     head_dim = fields.integer("attention.key_length", 64)
     rope = rope_from_gguf(fields, head_dim, 150_000.0)

@@ -108,6 +108,8 @@ FAMILIES = (
         ),
     ),
     family_of("solar_open", _solar_open, EXPERTS_LAYOUT),
-    family_of("glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True)),
+    family_of(
+        "glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True), ("glm4moe", gguf.glm4_moe, gguf.NORMED_AFTER)
+    ),
     family_of("dots1", _dots1, EXPERTS_LAYOUT, ("dots1", gguf.dots1, gguf.LAYOUT)),
 )
