@@ -194,4 +194,5 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             | {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
         },
     ),
+    "afmoe": ("Afmoe", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "mup_enabled": True, "route_scale": 1.7}),
 }
