@@ -247,7 +247,6 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("llama", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
         ("llama", {"rope_parameters": [1]}, "rope_parameters is \\[1\\]"),
         ("llama", {"eos_token_id": "end"}, "eos_token_id is 'end'"),
-        ("llama", {"quantization_config": {"bits": 4}}, "quantised"),
         ("qwen2", {"layer_types": ["full_attention"]}, "4 entries"),
         ("gemma2", {"layer_types": ["linear_attention"] * 4}, "full_attention or sliding_attention"),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from headstart.backends.torch.backend import TorchBackend
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
-from headstart.models.mxfp4 import dequantised
 from headstart.models.weight_loading import load_decoder
 from passes import BLOCK_SIZE, Rows, make_pass
 from tiny_models import make_model, reference_logits
@@ -25,17 +24,11 @@ def value(nibble: int, scale: int) -> float:
     return (-1 if nibble & 8 else 1) * E2M1[nibble & 7] * 2.0 ** (scale - 127)
 
 
-def test_every_nibble_is_what_the_specification_says() -> None:
-    blocks = torch.arange(256, dtype=torch.uint8).view(1, 16, 16)
-    scales = torch.arange(120, 136, dtype=torch.uint8)[None]
-    found = dequantised(blocks, scales)
-    expected = [
-        value(nibble, int(scales[0, block]))
-        for block in range(16)
-        for byte in blocks[0, block].tolist()
-        for nibble in (byte & 15, byte >> 4)
-    ]
-    assert found.tolist() == [expected]
+def stood_for(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """[expert, out, block, 16] and [expert, out, block] -> [expert, in, out], byte by byte."""
+    table = torch.tensor([[value(nibble, 127) for nibble in (byte & 15, byte >> 4)] for byte in range(256)])
+    values = table[blocks.long()] * torch.exp2(scales.double() - 127).float()[..., None, None]
+    return values.flatten(-3).transpose(1, 2)
 
 
 def write_folder(directory: Path) -> torch.nn.Module:
@@ -50,7 +43,7 @@ def write_folder(directory: Path) -> torch.nn.Module:
         blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8, generator=generator)
         scales = torch.randint(122, 126, blocks.shape[:3], dtype=torch.uint8, generator=generator)
         tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        state[name].copy_(dequantised(blocks, scales).transpose(1, 2))
+        state[name].copy_(stood_for(blocks, scales))
     save_file(tensors, file, metadata={"format": "pt"})
     config = json.loads((directory / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
@@ -76,5 +69,5 @@ def test_blocks_without_scales_are_refused(tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors["model.layers.0.mlp.experts.down_proj_scales"]
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CheckpointError, match=r"down_proj_blocks.* its scales of shape None"):
-        open_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="down_proj"):
+        load_decoder(open_checkpoint(tmp_path), torch.float32)

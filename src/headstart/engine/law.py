@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
@@ -47,6 +49,17 @@ class TargetLaw:
             return checked_best(self._best[node + 1])
         position = self._root_position + len(self._draft.path_to(node)) + 1
         return self._transforms.sample(self._row(node), self._sequence.noise, position, self._history(node))
+
+    def log_probs(self, node: int) -> NDArray[np.float32]:
+        """float32 [vocab]: log-probabilities of the token after ``node``, and the request's transforms over them, as
+        transformers applies its processors in beam search. They need not sum to 1.
+
+        Raises:
+            RequestError: a logit is not a number.
+        """
+        # One row at a time, so that it never depends on its neighbours.
+        row = self._logits[node + 1].float().cpu().log_softmax(-1)
+        return self._transforms.processed_log_probs(row, self._history(node))
 
     def peak_ratio(self, node: int, token: int) -> float:
         """p(token) / max p after ``node``, before temperature and truncation."""

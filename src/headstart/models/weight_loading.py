@@ -65,7 +65,8 @@ def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
     shapes = checkpoint.shapes()
     if config.encoder is not None:
         names = encoder_decoder_layout(config)
-        head, tables = f"{names.head}.weight", [f"{name}.weight" for name in names.embeddings]
+        head = f"{names.head}.weight"
+        tables = [f"{name}.weight" for each in names.embeddings for name in (each, each.removeprefix("model."))]
     else:
         layout = tensor_layout(config, "hf").found_in(shapes)
         head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
 from headstart.drafting.context import DraftContext
+from headstart.drafting.draft_models.beam_drafts import draft_beams
 from headstart.drafting.draft_models.chains import propose_chains
 from headstart.drafting.draft_models.draft_law import DraftLaws
 from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
 
 
 class DraftModelDrafter:
-    """A chain of draws from the draft model; greedy and coupled requests get a chain of its choices.
+    """A chain of draws from the draft model; greedy and coupled requests get a chain of its choices, beams the paths of
+    its own beam search.
 
     The model has a cache of its own that is filled when a sequence is first drafted for.
     """
@@ -33,8 +35,21 @@ class DraftModelDrafter:
     def begin(self, sequence: SequenceView) -> None:
         pass
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``."""
+        self._model.fork(source.id, sequence.id)
+
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        return propose_chains(self._model, self._laws, self._draft_tokens, sequences, budgets)
+        trees = [DraftTree.empty()] * len(sequences)
+        beams = [i for i, sequence in enumerate(sequences) if beam_of(sequence) is not None]
+        others = [i for i, sequence in enumerate(sequences) if beam_of(sequence) is None]
+        for places, draft in ((beams, draft_beams), (others, propose_chains)):
+            if places:
+                asked, allowed = [sequences[i] for i in places], [budgets[i] for i in places]
+                drafts = draft(self._model, self._laws, self._draft_tokens, asked, allowed)
+                for i, tree in zip(places, drafts, strict=True):
+                    trees[i] = tree
+        return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         for outcome in outcomes:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from headstart.cache.paged import PagedCache
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
+from headstart.drafting.beam_trees import chosen_nodes, kept_mask, wide_budgets
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import ConfidenceOptions, HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import (
@@ -119,6 +120,13 @@ class HeadDrafter(ABC):
         vocabulary = self._vocabulary
         text_tokens = None if vocabulary is None else self._pass.text_tokens(vocabulary, self._most_text_tokens)
         self._readings[sequence.id] = Reading(self._pass.new_cache(), text_tokens)
+
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``."""
+        self.begin(sequence)
+        known = self._readings.get(source.id)
+        if known is not None:
+            self._readings[sequence.id].copy_of(known)
 
     def end(self, sequence_id: int) -> None:
         reading = self._readings.pop(sequence_id, None)
@@ -228,7 +236,7 @@ class HeadDrafter(ABC):
             paths = np.concatenate((np.take_along_axis(paths, beams.parents[:, :, None], axis=1), own), axis=2)
             states, logits = self._pass.step(
                 beams.tokens.ravel().astype(np.int32),
-                states[torch.from_numpy(rows.ravel())],
+                states[torch.from_numpy(rows.ravel()).to(states.device)],
                 [DraftRows(cache, width, paths[i]) for i, cache in enumerate(caches)],
             )
         for cache, count_true in zip(caches, true_rows, strict=True):
@@ -327,13 +335,20 @@ class Eagle2Drafter(HeadDrafter):
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
             return super()._grow(drafted, budgets)
+        sequences, allowed = [sequence for sequence, _ in drafted], budgets
+        budgets = wide_budgets(sequences, budgets)
         roots = self._roots(drafted, budgets)
         ranking = self._noise_ranking(drafted, self._further_ids(drafted))
         bounds = path_bounds(self._options.min_probability_of(budgets, self._kit))
         grown = self._growth.grow(roots, bounds, ranking.of if ranking.sampled else None)
-        return [
+        trees = [
             DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
         ]
+        parents, scores = [tree.parents.tolist() for tree in grown], [tree.scores.tolist() for tree in grown]
+        tokens = [tree.token_list for tree in trees]
+        for place, kept in chosen_nodes(sequences, allowed, tokens, parents, scores).items():
+            trees[place] = trees[place].restricted_to(kept_mask(kept, len(trees[place])))
+        return trees
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``RunsInStretches``."""
@@ -365,7 +380,7 @@ class Eagle2Drafter(HeadDrafter):
             DraftRoot(
                 reading.cache,
                 *reading.unread(sequence),
-                min(options.tree_nodes, budget.nodes),
+                budget.nodes if beam_of(sequence) is not None else min(options.tree_nodes, budget.nodes),
                 min(options.draft_tokens, budget.depth),
                 reading.text_tokens,
             )

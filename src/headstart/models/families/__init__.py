@@ -81,11 +81,6 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     source = f"model {name!r}" if name else "config.json"
     fields = Fields(config, source)
     family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
-    if fields.get("quantization_config") is not None and not _is_read(fields):
-        raise CheckpointError(
-            f"{source} is quantised (quantization_config), which only GGUF files may be, and gpt-oss in mxfp4; use the "
-            "unquantised model."
-        )
     return _checked(replace(family.hf(fields), name=name), source)
 
 
@@ -130,12 +125,6 @@ def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
 def encoder_decoder_layout(config: ModelConfig) -> EncoderDecoderLayout:
     """The same for a model with an encoder."""
     return _ENCODER_DECODERS[config.family].layout(config)
-
-
-def _is_read(fields: Fields) -> bool:
-    """Whether weights are quantised in a way that is read."""
-    described = fields.within("quantization_config")
-    return described is None or described.get("quant_method") == "mxfp4"
 
 
 def _may_norm_heads(layout: TensorLayout, tensors: Container[str]) -> bool:
