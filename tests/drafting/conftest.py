@@ -56,6 +56,7 @@ VARIANTS = [
     Case("medusa", {"shape": ((0,), (0, 0), (1,), (0, 1)), "draft_tokens": 2}),
     Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
+    Case("dflash", {"width": 1, "draft_tokens": 3, "text_vocabulary": 0}),
     Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
 REMEMBERING = {"synthetic", "recycling", "auto", "lookahead", "pass"}
@@ -77,7 +78,7 @@ WITHOUT_MODEL = {
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
 WITH_RATES = {"synthetic"}
 WITH_TEXTS = {"rest"}
-WITH_HEAD = {"eagle3", "eagle2", "eagle", "medusa", "blockwise", "pass"}
+WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"}
 
 
 @cache
