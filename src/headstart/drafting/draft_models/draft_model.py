@@ -9,22 +9,23 @@ from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, Tar
 from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_models.chains import propose_chains
 from headstart.drafting.draft_models.draft_law import DraftLaws
-from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
+from headstart.drafting.draft_models.model_source import TranslatedModelOptions, open_translated_model
 
 
 class DraftModelDrafter:
     """A chain of draws from the draft model; greedy and coupled requests get a chain of its choices.
 
-    The model has a cache of its own that is filled when a sequence is first drafted for.
+    A model with another tokenizer guesses, too (``translation``). The model has a cache of its own that is filled
+    when a sequence is first drafted for.
     """
 
-    Options = DraftModelOptions
+    Options = TranslatedModelOptions
     needs = TargetSignals()
 
-    def __init__(self, context: DraftContext, options: DraftModelOptions) -> None:
+    def __init__(self, context: DraftContext, options: TranslatedModelOptions) -> None:
         self._draft_tokens = options.draft_tokens
         self._laws = DraftLaws(context, options)
-        self._model = open_second_model(context, options)
+        self._model, self._strings = open_translated_model(context, options)
 
     @property
     def nbytes(self) -> int:
@@ -34,6 +35,8 @@ class DraftModelDrafter:
         pass
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if self._strings is not None:
+            return self._strings.propose(sequences, budgets)
         return propose_chains(self._model, self._laws, self._draft_tokens, sequences, budgets)
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
