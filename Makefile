@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -q
 DEMO_PROMPT ?= Write a Python class for a bank account with deposit, withdraw and transfer methods.
 
-.PHONY: demo test test-slow test-emulated test-sanitized test-wheel wheel lint bench docs openapi emulator clean
+.PHONY: demo test test-slow test-emulated test-engines test-sanitized test-wheel wheel lint bench docs openapi emulator clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.run  ## answer a prompt plainly and with speculation, side by side
@@ -19,6 +19,10 @@ test-slow: $(VENV)/.dev  ## the larger storms and trials
 
 test-emulated: $(VENV)/.dev emulator  ## the native pass on 64-bit Arm processors, compiled here and emulated
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope -m emulated
+
+test-engines: $(VENV)/.dev  ## drafters and heads in vLLM, SGLang and SpecForge, each in an environment of its own (several GB, once)
+	$(BIN)/python tests/integrations/engine_environments.py
+	$(BIN)/pytest -m engines
 
 # The sanitizers' runtimes have to be there before Python is; what Python leaves unfreed is no fault of ours.
 test-sanitized: $(VENV)/.dev  ## the native tests under the address and undefined-behaviour sanitizers

@@ -13,6 +13,7 @@ SUBJECTS = (
     "Batches and servers",
     "The native pass",
     "Requests that sample",
+    "Beam search",
 )
 BEGINNING = """# Experiments
 

@@ -45,6 +45,23 @@ QWEN_EYES: dict[str, Any] = {"depth": 1, "hidden_size": 32, "out_hidden_size": 6
     "intermediate_size": 32
 }
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
+MOE = {"num_experts": 8, "num_local_experts": 8, "n_routed_experts": 8, "num_experts_per_tok": 3} | {
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+GROUPED = {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_replace": 1, "norm_topk_prob": True} | {
+    "routed_scaling_factor": 1.7
+}
+LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10} | {
+    "num_key_value_heads": 4
+}
+LLAMA4: dict[str, Any] = {**TINY, **MOE, "intermediate_size_mlp": 80, "attention_chunk_size": 16, "floor_scale": 8} | {
+    "interleave_moe_layer_step": 2,
+    "attn_scale": 0.3,
+    "no_rope_layers": [1, 0, 1],
+    "num_experts_per_tok": 2,
+    "head_dim": 16,
+}
 
 MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2-relu": (
@@ -57,6 +74,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {**TINY, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
     ),
     "olmo": ("Olmo", {**TINY, "clip_qkv": 0.8}),
+    "olmo-unclipped": ("Olmo", TINY),
     "olmo2": ("Olmo2", TINY),
     "olmo3": ("Olmo3", {**TINY, **WINDOWS}),
     "arcee": ("Arcee", {**TINY, **BIASED}),
@@ -137,4 +155,43 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon": ("Falcon", FALCON),
     "falcon-new": ("Falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
     "falcon-alibi": ("Falcon", {**FALCON, "alibi": True, "multi_query": False, "parallel_attn": False, "bias": True}),
+    "mixtral": ("Mixtral", {**TINY, **MOE, "sliding_window": 7}),
+    "qwen2_moe": ("Qwen2Moe", {**TINY, **MOE, "mlp_only_layers": [1]}),
+    "qwen3_moe": ("Qwen3Moe", {**TINY, **MOE, "head_dim": 16, "norm_topk_prob": True}),
+    "olmoe": ("Olmoe", {**TINY, **MOE, "clip_qkv": 0.8}),
+    "flex_olmo": ("FlexOlmo", {**TINY, **MOE}),
+    "granitemoe": ("GraniteMoe", {**TINY, **MOE, **SCALED}),
+    "granitemoeshared": ("GraniteMoeShared", {**TINY, **MOE, **SCALED, "shared_intermediate_size": 40}),
+    "granite4-moe": (
+        "GraniteMoeHybrid",
+        {**TINY, **MOE, **SCALED, "shared_intermediate_size": 40, "layer_types": ["attention"] * 3, "mamba_n_heads": 2}
+        | {"position_embedding_type": "rope"},
+    ),
+    "phimoe": ("Phimoe", {**TINY, **MOE, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True}),
+    "glm4_moe": ("Glm4Moe", {**TINY, **MOE, **GROUPED, "head_dim": 16, "use_qk_norm": True}),
+    "ernie4_5_moe": ("Ernie4_5_Moe", {**TINY, **MOE, "moe_num_experts": 8, "moe_k": 3}),
+    "hunyuan_v1_moe": ("HunYuanMoEV1", {**TINY, **MOE, "head_dim": 16, "moe_topk": 3}),
+    "dots1": ("Dots1", {**TINY, **MOE, **GROUPED, "head_dim": 16}),
+    "exaone_moe": ("ExaoneMoe", {**TINY, **MOE, **WINDOWS, **GROUPED, "head_dim": 16}),
+    "mellum": ("Mellum", {**TINY, **MOE, **WINDOWS, "head_dim": 16}),
+    "solar_open": ("SolarOpen", {**TINY, **MOE, **GROUPED, "head_dim": 16}),
+    "minimax_m2": ("MiniMaxM2", {**TINY, **MOE, "head_dim": 16, "rotary_dim": 8}),
+    "deepseek_v2": ("DeepseekV2", {**TINY, **MOE, **GROUPED, **LATENT, "topk_method": "group_limited_greedy"}),
+    "deepseek_v2-lite": ("DeepseekV2", {**TINY, **MOE, **LATENT, "q_lora_rank": None}),
+    "deepseek_v3": (
+        "DeepseekV3",
+        {**TINY, **MOE, **GROUPED, **LATENT, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}},
+    ),
+    "youtu": ("Youtu", {**TINY, **LATENT}),
+    "minicpm3": ("MiniCPM3", {**TINY, **LATENT, "dim_model_base": 32}),
+    "gpt_oss": ("GptOss", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "swiglu_limit": 0.9}),
+    "llama4": ("Llama4Text", LLAMA4),
+    "llama4-seeing": (
+        "Llama4",
+        {"text_config": LLAMA4}
+        | {
+            "vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28}
+            | {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+        },
+    ),
 }

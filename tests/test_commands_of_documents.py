@@ -17,11 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import headstart
 from headstart.cli.main import app
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.saving import save_head
 from headstart.models.aliases import Alias
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import load_decoder
 from test_documents import COMMANDS, ROOT, unknown
 from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model as make_encoder_decoder
@@ -35,6 +40,7 @@ SHORTER = {
     "drafters": (),
     "derive": (),
     "export": (),
+    "import": (),
     "theory": (),
     "train": ("--tokens 300 --answer-tokens 8 --batch-size 24 --steps 2 --batch 2 --micro-batch 1 --length 256 -q",),
     "bench": ("--per-group 1 --max-tokens 4 --repeats 1 -q",),
@@ -90,6 +96,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def others_head(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An EAGLE-3 head as others publish it."""
+    config, _ = load_decoder(open_checkpoint(model), torch.float32)
+    directory = tmp_path_factory.mktemp("published") / "head"
+    save_head(EagleHead(eagle_config(config, "eagle3", 64)), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
 def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models with an encoder, in directories of the names that the pages have for them."""
     root = tmp_path_factory.mktemp("encoder-decoders")
@@ -99,11 +114,14 @@ def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def folder(model: Path, encoder_decoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(
+    model: Path, others_head: Path, encoder_decoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A user's folder, with the files that the pages speak of."""
     monkeypatch.setattr(Alias, "installed_file", lambda self: model)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-model").symlink_to(model)
+    (tmp_path / "EAGLE3-head").symlink_to(others_head)
     asked = "".join(json.dumps({"id": i, "category": "qa", "turns": [f"Count to {i}."]}) + "\n" for i in range(8))
     for name in ("questions", "prompts", "spec_bench", "my"):
         (tmp_path / f"{name}.jsonl").write_text(asked)

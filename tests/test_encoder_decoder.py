@@ -58,26 +58,29 @@ def test_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) ->
     assert len({tuple(output.token_ids) for output in outputs}) > 1
 
 
-def _options(name: str, draft: Path) -> dict[str, object]:
+def _options(name: str, draft: Path, text: Path) -> dict[str, object]:
     needed: dict[str, dict[str, object]] = {
         "draft-model": {"model": str(draft)},
         "multi-draft": {"layers": 2},
         "hierarchical": {"layers": 1},
-        "synthetic": {"rates": "0.9,0.8"},
+        "rest": {"texts": str(text)},
+        "synthetic": {"rates": "0.8,0.6"},
     }
     return needed.get(name, {})
 
 
 @pytest.mark.parametrize("name", sorted(available_drafters()))
-def test_every_drafter_keeps_plain_tokens(name: str, model: Model, plain: LLM, small_draft: Path) -> None:
+def test_every_drafter_keeps_plain_tokens(
+    name: str, model: Model, plain: LLM, small_draft: Path, tmp_path: Path
+) -> None:
     info = available_drafters()[name]
     if ".head_drafters." in info.target:
         with pytest.raises(ConfigError):
             LLM(model, name)
         return
-    if name == "rest":
-        pytest.skip("guesses from a file")
-    llm = LLM(model, name, drafter_options=_options(name, small_draft))
+    text = tmp_path / "text.txt"
+    text.write_text("Hello world, hello house.\n")
+    llm = LLM(model, name, drafter_options=_options(name, small_draft, text))
     sampled = SamplingParams(temperature=0.8, seed=3, max_tokens=20)
     for params in (GREEDY, sampled):
         expected = plain.generate(PROMPTS, params)
@@ -86,6 +89,39 @@ def test_every_drafter_keeps_plain_tokens(name: str, model: Model, plain: LLM, s
             assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
     llm.engine.check()
     assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
+
+
+def test_a_draft_models_encoder_reads_once_and_only_if_guesses_are_wanted(
+    model: Model, plain: LLM, small_draft: Path
+) -> None:
+    llm = LLM(model, "draft-model", drafter_options={"model": str(small_draft)})
+    runner = llm.engine.drafter._model.runner  # type: ignore[attr-defined]
+    llm.generate(PROMPTS[0], SamplingParams(temperature=0, max_tokens=1))
+    assert runner.encoder_passes == 0
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert runner.encoder_passes == len(set(PROMPTS))
+    assert sum(output.stats.drafted for output in outputs) > 0
+    runner.cache.check()
+    assert runner.cache.allocator.num_free == runner.cache.allocator.num_blocks
+
+
+def test_a_draft_model_without_room_for_its_memories_changes_nothing(
+    model: Model, plain: LLM, small_draft: Path
+) -> None:
+    expected = [output.token_ids for output in plain.generate(PROMPTS, GREEDY)]
+    for room in (32, 96, 160):
+        llm = LLM(model, "draft-model", drafter_options={"model": str(small_draft), "cache_tokens": room})
+        assert [output.token_ids for output in llm.generate(PROMPTS, GREEDY)] == expected
+        llm.engine.drafter._model.runner.cache.check()  # type: ignore[attr-defined]
+
+
+def test_a_draft_model_without_encoder_guesses_from_the_output_alone(
+    model: Model, plain: LLM, tiny_model_dir: Path
+) -> None:
+    llm = LLM(model, "draft-model", drafter_options={"model": str(tiny_model_dir)})
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in plain.generate(PROMPTS, GREEDY)]
+    assert sum(output.stats.drafted for output in outputs) > 0
 
 
 def test_equal_inputs_and_samples_share_a_memory(model: Model, plain: LLM) -> None:
@@ -100,7 +136,7 @@ def test_equal_inputs_and_samples_share_a_memory(model: Model, plain: LLM) -> No
 
 
 def test_a_small_cache_preempts_and_changes_nothing(model: Model, plain: LLM) -> None:
-    prompts = [f"{letter * 40} and so on" for letter in "abcdef"] * 2
+    prompts = [f"{letter * 40} and so on" for letter in "abcd"] * 2
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     expected = [output.token_ids for output in plain.generate(prompts, params)]
     for drafter in ("suffix", "early-exit"):
@@ -203,7 +239,7 @@ def test_equal_features_share_a_memory(whisper: LLM) -> None:
         ({"audio": "x.wav"}, "audio must be an array of 1 dimension"),
         ({"audio": [[0.0]]}, "audio must be an array of 1 dimension"),
         ({"audio": [float("nan")]}, "finite"),
-        ({"audio": ([0.0], 8000)}, "resample it to 16000"),
+        ({"audio": ([0.0], "fast")}, "has .fast. samples a second"),
         ({"audio": np.zeros(7000)}, "0.4 seconds and the encoder reads at most 0.4; cut it"),
         ({"features": np.zeros((5, 4))}, "give 6 mel bins of 1 to 40 frames"),
         ({"features": np.zeros((6, 41))}, "give 6 mel bins of 1 to 40 frames"),
@@ -224,13 +260,19 @@ def test_bad_audio_gets_a_sentence(prompt: Any, message: str, whisper: LLM) -> N
         ({"encoder_prompt": 3.5}, "a prompt is float"),
         ({"encoder_prompt": [999]}, "token 999"),
         ({"encoder_prompt": "x", "decoder_prompt": [999]}, "token 999"),
-        ("y" * 9000, "the encoder reads at most 8192"),
+        ("y" * 2049, "the encoder reads at most 2048; shorten it, or raise max_context"),
     ],
 )
 def test_bad_prompts_get_a_sentence(prompt: Any, message: str, plain: LLM) -> None:
     with pytest.raises(RequestError, match=message):
         plain.generate(prompt, GREEDY)
     assert plain.generate("Hello world", GREEDY)[0].token_ids
+
+
+def test_a_larger_context_is_one_for_what_is_read_too(model: Model) -> None:
+    llm = LLM(model, "none", max_context=2100)
+    assert llm.generate("y" * 2100, SamplingParams(temperature=0, max_tokens=2))[0].token_ids
+    assert LLM(model, "none", max_context=64).engine.limits.max_source == 2048
 
 
 def test_what_does_not_fit_beside_the_output_gets_a_sentence(model: Model) -> None:
@@ -257,3 +299,30 @@ def test_a_decoder_alone_refuses_an_encoder_prompt(tiny_model_dir: Path) -> None
 def test_a_draft_model_with_an_encoder_needs_a_target_with_one(tiny_model_dir: Path, small_draft: Path) -> None:
     with pytest.raises(ConfigError, match="has an encoder"):
         LLM(tiny_model_dir, "draft-model", draft_model=small_draft)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), [("t5", {}), ("bart", {}), ("bart", {"forced_eos_token_id": 258}), ("mt5", {})]
+)
+def test_beams_and_scores_are_those_of_transformers(
+    family: str, changes: dict[str, Any], tmp_path: Path, small_draft: Path
+) -> None:
+    """Beams fork over one encoder memory, which is computed once. A forced end counts as certain."""
+    folder = save_model(reference(family, **changes), tmp_path)
+    doors = [LLM(folder, "none"), LLM(folder, "recycling"), LLM(folder, "draft-model", draft_model=small_draft)]
+    params = SamplingParams(beam_width=4, n=4, max_tokens=10, length_penalty=0.6)
+    for llm in doors:
+        before = llm.engine.runner.encoder_passes
+        for prompt, output in zip(PROMPTS[:3], llm.generate(PROMPTS[:3], params), strict=True):
+            found = reference(family, **changes).generate(
+                torch.tensor([list(prompt.encode())]), num_beams=4, num_return_sequences=4, do_sample=False,
+                max_new_tokens=10, length_penalty=0.6, output_scores=True, return_dict_in_generate=True,
+                use_cache=False,
+            )  # fmt: skip
+            rows = found.sequences[:, 1:].tolist()
+            for beam, row, score in zip(output.outputs, rows, found.sequences_scores.tolist(), strict=True):
+                assert beam.token_ids == row[: len(beam.token_ids)]
+                assert beam.score == pytest.approx(score, rel=1e-5)
+        assert llm.engine.runner.encoder_passes == before + 3
+        llm.engine.check()
+        assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks

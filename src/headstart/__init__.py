@@ -15,6 +15,7 @@ from headstart.processor import keep_pytorch_off_hidden_tiles
 
 if TYPE_CHECKING:
     from headstart.async_llm import AsyncLLM
+    from headstart.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from headstart.draft_tree import DraftTree
     from headstart.drafting.base import Drafter, RoundOutcome, SpeculationParams, TargetSignals
     from headstart.drafting.registry import available_drafters
@@ -33,6 +34,9 @@ keep_pytorch_off_hidden_tiles()
 # Imported when first used, so that `import headstart` and `headstart --help` stay quick.
 _HOMES = {
     "AsyncLLM": "async_llm",
+    "BeamSearchOutput": "beam_search",
+    "BeamSearchParams": "beam_search",
+    "BeamSearchSequence": "beam_search",
     "CheckpointError": "errors",
     "Completion": "engine.outputs",
     "ConfigError": "errors",
@@ -59,6 +63,9 @@ _HOMES = {
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CheckpointError",
     "Completion",
     "ConfigError",

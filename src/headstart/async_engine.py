@@ -298,8 +298,7 @@ class AsyncEngine:
             self._abort(answer, reason)
 
     def _running_answers(self) -> list[Answer]:
-        running = self._engine.running
-        return [answer for answer in self._answers if any(sample.sequence in running for sample in answer.samples)]
+        return [answer for answer in self._answers if any(self._engine.runs(each.sequence) for each in answer.samples)]
 
     def _deliver(self) -> None:
         now = time.perf_counter()

@@ -137,7 +137,15 @@ class AsyncLLM:
             async for piece in answer:
                 completions[piece.sample] = piece.completion or _grown(completions[piece.sample], piece)
                 read = piece.prompt_logprobs if read is None else read
-                yield RequestOutput(prompt.text, prompt.token_ids, list(completions), read, name)
+                yield RequestOutput(
+                    prompt.text,
+                    prompt.token_ids,
+                    list(completions),
+                    read,
+                    name,
+                    prompt.source_text,
+                    prompt.source_token_ids,
+                )
         finally:
             self._engine.cancel(answer)
             del self._requests[name]

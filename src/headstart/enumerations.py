@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
+
+
+class EarlyStopping(StrEnum):
+    """When beam search ends (``SamplingParams.early_stopping``), by the words of the command line."""
+
+    YES = "yes"
+    NO = "no"
+    NEVER = "never"
+
+    @property
+    def value_of_params(self) -> bool | Literal["never"]:
+        """As ``SamplingParams`` has it."""
+        return "never" if self is EarlyStopping.NEVER else self is EarlyStopping.YES
 
 
 class Precision(StrEnum):

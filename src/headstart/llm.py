@@ -11,11 +11,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self, TypeVar
 
+from headstart.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
 from headstart.encoder_prompt import encoded_for
+from headstart.engine.beams import BeamGroup
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -87,6 +89,7 @@ class LLM:
         backend: whose code computes the target: "headstart", "transformers" (slower, and runs any decoder that the
             package transformers knows), or "auto": the first where it can.
         trust_remote_code: run code that comes with a model, where transformers needs it.
+        lora: folder of a LoRA adapter, as peft saves it, that is merged into the target's matrices.
 
     vLLM's ``speculative_config={"method": ..., "model": ..., "num_speculative_tokens": ...}``, ``max_model_len``,
     ``max_num_seqs``, ``max_num_batched_tokens``, ``enable_prefix_caching`` and ``dtype`` are understood, too.
@@ -120,9 +123,10 @@ class LLM:
         generation_config: str | Path = AUTO,
         backend: BackendChoice | str = BackendChoice.AUTO,
         trust_remote_code: bool = False,
+        lora: str | Path | None = None,
     ) -> None:
         named_file(generation_config)
-        reading = Reading(backend, trust_remote_code)
+        reading = Reading(backend, trust_remote_code, lora)
         self._numerics = parse_numerics(numerics)
         self.speculation = speculation or SpeculationParams()
         # Greedy requests lose nothing by some of the lossy rules; others are refused when they come.
@@ -234,6 +238,25 @@ class LLM:
         """
         encoded = [self.encode(prompt) for prompt in listed(prompts)]
         return self._run(encoded, sampling_params, speculation, on_commit, strict, cache_salt)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest outputs of each prompt, by the name and in the form that vLLM has for it.
+
+        ``generate`` with ``SamplingParams(beam_width=...)`` finds the same, and takes further parameters.
+
+        Raises:
+            RequestError: a prompt cannot be served, or a parameter is out of range.
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is {params!s:.40}; give BeamSearchParams.", "params")
+        outputs = self.generate(prompts, params.sampling(), speculation=speculation)
+        return [BeamSearchOutput.of(output) for output in outputs]
 
     def chat(
         self,
@@ -355,6 +378,14 @@ class LLM:
             )
             for index in range(params.n)
         ]
+        if params.beam_width is not None:
+            if speculation.lossy is not None:
+                raise RequestError(
+                    f"{speculation.lossy} is a rule for sampling, and beam search draws nothing; leave it out.",
+                    speculation.lossy,
+                )
+            BeamGroup([sample.sequence for sample in samples])
+            return samples
         for sample in samples[1:]:
             sample.sequence.leader = samples[0].sequence
         return samples

@@ -25,6 +25,7 @@ from headstart.errors import ConfigError, meant
 from headstart.memory import require_room
 from headstart.models.checkpoint import Checkpoint, open_checkpoint
 from headstart.models.config import ModelConfig
+from headstart.models.derived import DerivedTensors
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
 from headstart.models.weight_loading import load_decoder
@@ -85,7 +86,7 @@ def load_model(
         ConfigError: the precision or the device is unknown, or cannot be had for this model on this machine.
     """
     parse_precision(precision), parse_device(str(device))  # refused before anything is opened
-    checkpoint = open_checkpoint(name, revision)
+    checkpoint = open_checkpoint(name, revision, reading.lora)
     tokenizer, template = Tokenizer.from_checkpoint(checkpoint), ChatTemplate.from_checkpoint(checkpoint)
     return load_opened(checkpoint, tokenizer, template, precision, device, reading)
 
@@ -148,15 +149,26 @@ def _foreign_backend(
             "bf16 or fp32."
         )
     dtype = _TORCH_DTYPES[chosen]
-    weights = sum(math.prod(shape) for shape in checkpoint.shapes().values())
-    require_room(weights * dtype.itemsize, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16")
+    derived = isinstance(checkpoint.weights, DerivedTensors)
+    size = sum(math.prod(shape) for shape in checkpoint.shapes().values()) * dtype.itemsize
+    # What is made of a file is handed over as a whole.
+    require_room(
+        2 * size if derived else size, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16"
+    )
+    weights = _own_weights(checkpoint, dtype) if derived else None
     backend = load_transformers(
-        described.foreign, described.config, checkpoint.path, dtype, device, reading.trust_remote_code
+        described.foreign, described.config, checkpoint.path, dtype, device, reading.trust_remote_code, weights
     )
     return backend, (
         f"{name} ({described.config.family}) is run by transformers' own code, {backend.remark}, since "
         f"{described.why}: as correct as Headstart's own, and slower."
     )
+
+
+def _own_weights(checkpoint: Checkpoint, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """By their names, where they are not simply those of the files."""
+    tensors = {name: checkpoint.read(name) for name in checkpoint.shapes()}
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def create_backend(

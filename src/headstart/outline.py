@@ -23,24 +23,31 @@ from headstart.text.tokenizer import Tokenizer
 
 LONGEST_CONTEXT = 8192
 """Tokens of the context of a model that could have more, unless more are asked for."""
+LONGEST_RELATIVE = 2048
+"""The same of a model that tells places by distance alone, and so sets no limit: four times what T5 was trained on."""
 
 
 def context_length(config: ModelConfig, max_context: int | None) -> int:
-    """Most tokens of a sequence; None: what the model was made for, within ``LONGEST_CONTEXT``.
+    """Most tokens of a sequence; None: what the model was made for, within ``LONGEST_CONTEXT`` or ``LONGEST_RELATIVE``.
 
     Raises:
         ConfigError: the model has no such context.
     """
-    context = min(config.max_positions, LONGEST_CONTEXT) if max_context is None else max_context
+    context = min(config.max_positions, _usual(config)) if max_context is None else max_context
     if not 2 <= context <= config.max_positions:
         raise ConfigError(f"max_context is {context}; this model serves 2 to {config.max_positions} tokens.")
     return context
 
 
 def source_length(config: ModelConfig, context: int) -> int:
-    """Most positions that the model's encoder reads: what it was made for, within ``LONGEST_CONTEXT`` or a longer
+    """Most positions that the model's encoder reads: what it was made for, within the usual context or a longer
     ``context``; 0 without an encoder."""
-    return 0 if config.encoder is None else min(config.encoder.max_positions, max(LONGEST_CONTEXT, context))
+    return 0 if config.encoder is None else min(config.encoder.max_positions, max(_usual(config), context))
+
+
+def _usual(config: ModelConfig) -> int:
+    relative = config.encoder is not None and config.encoder.relative is not None
+    return LONGEST_RELATIVE if relative else LONGEST_CONTEXT
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Outline:
         Raises:
             CheckpointError, ConfigError: as loading the model does.
         """
-        checkpoint = open_checkpoint(model, revision)
+        checkpoint = open_checkpoint(model, revision, reading.lora)
         return cls(
             checkpoint,
             describe(checkpoint, reading).config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from headstart.enumerations import BackendChoice
 from headstart.errors import ConfigError, meant
@@ -19,6 +20,8 @@ class Reading:
     backend: BackendChoice | str = BackendChoice.AUTO
     trust_remote_code: bool = False
     """Whether code that comes with a model may be run."""
+    lora: str | Path | None = None
+    """Folder of a LoRA adapter, as peft saves it, that is merged into the model's matrices."""
 
     def __post_init__(self) -> None:
         try:

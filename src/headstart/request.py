@@ -40,6 +40,11 @@ class EncodedPrompt:
     source_text: str | None = None
     """The same as text."""
 
+    @property
+    def source_token_ids(self) -> list[int] | None:
+        """Tokens that the encoder reads, none of audio; None: the model has no encoder."""
+        return None if self.source is None else list(self.source.tokens)
+
     def cut(self, params: SamplingParams, max_context: int, max_source: int = 0) -> EncodedPrompt:
         """What ``truncate_prompt_tokens`` leaves of the token ids; the text stays. Where the model has an encoder, the
         tokens that it reads are cut, of which there may be ``max_source``.
@@ -221,11 +226,11 @@ class Sample:
             logprobs=None if sequence.params.logprobs is None else sequence.logprobs,
             stop_reason=sequence.stop_reason,
             error=sequence.error,
+            score=sequence.score,
         )
 
     def output(self) -> RequestOutput:
         """The output for this sample's prompt, still without samples."""
-        source = self.prompt.source
         return RequestOutput(
             self.prompt.text,
             self.prompt.token_ids,
@@ -233,7 +238,7 @@ class Sample:
             self.prompt_logprobs,
             str(self.sequence.id - self.index),
             self.prompt.source_text,
-            None if source is None else list(source.tokens),
+            self.prompt.source_token_ids,
         )
 
     def _most_tokens(self) -> int:

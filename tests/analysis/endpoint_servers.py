@@ -93,9 +93,9 @@ class Mutant:
 
 
 @contextmanager
-def served(llm: LLM, wrap: Callable[[Any], Any] = lambda app: app) -> Iterator[str]:
+def served(llm: LLM, wrap: Callable[[Any], Any] = lambda app: app, **settings: Any) -> Iterator[str]:
     """The address of a server that is gone afterwards."""
-    app = wrap(create_app(llm, ServerSettings("tiny")))
+    app = wrap(create_app(llm, ServerSettings("tiny", **settings)))
     server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="on", log_level="error", ws="none"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -68,6 +68,31 @@ def test_reserve_takes_all_or_nothing() -> None:
     cache.check()
 
 
+@pytest.mark.parametrize("length", [3, 4, 6])
+def test_forks_take_rows_of_their_own(length: int) -> None:
+    cache = make()
+    cache.add(0)
+    before = list(range(length))
+    extend(cache, 0, before)
+    with cache.reserve({0: 6}):
+        write(cache, 0, [20, 21, 22, 23, 24, 25])
+        free = cache.allocator.num_free
+        for fork, rows in ((1, [0, 2, 4]), (2, [0])):
+            cache.fork(0, fork)
+            cache.take(fork, 0, rows)
+        assert free - cache.allocator.num_free == cache.blocks_of_fork(0, 3) + cache.blocks_of_fork(0, 1)
+        with pytest.raises(CacheError, match="do not continue"):
+            cache.take(1, 0, [1])
+        cache.commit(0, [0, 1, 5])
+    assert [read(cache, id)[length:] for id in (0, 1, 2)] == [[20, 21, 25], [20, 22, 24], [20]]
+    assert all(read(cache, id)[:length] == before for id in (0, 1, 2))
+    cache.check()
+    for id in (0, 1, 2):
+        cache.remove(id)
+    assert cache.allocator.num_free == 8
+    cache.check()
+
+
 def test_truncate_keeps_the_partial_last_block() -> None:
     cache = make()
     cache.add(0)

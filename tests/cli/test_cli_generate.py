@@ -100,6 +100,21 @@ class TestText:
         )
         assert "PROMPT" in refusal(generate(stdin=""))
 
+    def test_beams_come_with_their_scores_and_passes_saved(self, generate: Generate, llm: LLM) -> None:
+        params = SamplingParams(beam_width=4, n=2, max_tokens=9, length_penalty=0.5, early_stopping="never")
+        (output,) = llm.generate(PROMPT, params)
+        options = ("--beams", 4, "-n", 2, "--max-tokens", 9, "--length-penalty", 0.5, "--early-stopping", "never")
+        result = generate(PROMPT, *options)
+        assert result.exit_code == 0, result.stderr
+        for place, beam in enumerate(output.outputs, start=1):
+            assert f"--- sample {place} of 2, score {beam.score:.3f} ---\n{beam.text}\n" in result.stdout
+        (summary,) = result.stderr.splitlines()
+        stats = output.stats
+        assert f"{stats.passes_saved} of {stats.beam_steps} passes saved" in summary
+        (row,) = rows(generate(PROMPT, *options, "--json"))
+        assert [each["score"] for each in row["outputs"]] == [beam.score for beam in output.outputs]
+        assert "raise beam_width" in refusal(generate(PROMPT, "--beams", 2, "-n", 3))
+
     def test_samples_have_headings(self, generate: Generate) -> None:
         result = generate(PROMPT, "-n", 2, "-t", 1, "--seed", 5)
         assert "--- sample 1 of 2 ---" in result.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +14,7 @@ from drafting_toys import CONTRACT_VOCAB
 from head_toys import head_drafter
 from model_toys import contract_context, with_target_cache
 
+from devices import DEVICES
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import available_drafters, create_drafter
@@ -28,9 +29,12 @@ class Case:
     options: dict[str, object] = field(default_factory=dict)
     remembers: bool = False
     """Learns from rejected rows or other sequences on purpose, so its guesses do not follow from the tokens alone."""
+    device: str = "cpu"
+    """Where its head is computed."""
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+        place = [] if self.device == "cpu" else [self.device]
+        return "-".join([self.name, *(f"{key}={value}" for key, value in self.options.items()), *place])
 
 
 VARIANTS = [
@@ -60,7 +64,12 @@ VARIANTS = [
     Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
 REMEMBERING = {"synthetic", "recycling", "auto", "lookahead", "pass"}
-CASES = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
+WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"}
+ON_CPU = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
+CASES = [
+    *ON_CPU,
+    *(replace(case, device=device) for device in DEVICES[1:] for case in ON_CPU if case.name in WITH_HEAD),
+]
 
 WITHOUT_MODEL = {
     "none",
@@ -78,7 +87,6 @@ WITHOUT_MODEL = {
 WITH_MODEL = {"draft-model", "multi-draft", "hierarchical", "early-exit"}
 WITH_RATES = {"synthetic"}
 WITH_TEXTS = {"rest"}
-WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"}
 
 
 @cache
@@ -106,7 +114,7 @@ def new_drafter_of(case: Case) -> Callable[[], Drafter]:
     if case.name in WITH_MODEL:
         return lambda: with_target_cache(case.name, contract_context(CONTRACT_VOCAB), case.options)
     if case.name in WITH_HEAD:
-        return lambda: head_drafter(case.name, CONTRACT_VOCAB, case.options)
+        return lambda: head_drafter(case.name, CONTRACT_VOCAB, case.options, device=case.device)
     pytest.skip(f"drafter {case.name} needs more than a vocabulary: give tests/drafting/conftest.py a context for it")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from headstart.backends.torch.kit import TorchKit
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
@@ -129,8 +130,10 @@ def with_states(outcome: RoundOutcome, taps: Sequence[int]) -> RoundOutcome:
     return replace(outcome, hidden=TapStates.of(hidden))
 
 
-def head_context(vocab_size: int) -> DraftContext:
+def head_context(vocab_size: int, device: str = "cpu") -> DraftContext:
     backend = ToyBackend(vocab_size, hashed_logits(vocab_size))
+    if device != "cpu":
+        backend.kit = TorchKit(device)
     backend.config = head_target(vocab_size)
     return DraftContext(
         vocab_size=vocab_size,
@@ -139,11 +142,13 @@ def head_context(vocab_size: int) -> DraftContext:
     )
 
 
-def head_drafter(name: str, vocab_size: int, options: Mapping[str, object], directory: Path | None = None) -> Drafter:
+def head_drafter(
+    name: str, vocab_size: int, options: Mapping[str, object], directory: Path | None = None, device: str = "cpu"
+) -> Drafter:
     """A drafter for the contract suite: its head is random, its target's states are made up for it."""
     precision = {} if name == "pass" else {"precision": "fp32"}
     given = {"model": str(directory or _directory(name, vocab_size)), **precision, **options}
-    return WithTargetStates(create_drafter(name, head_context(vocab_size), **given))
+    return WithTargetStates(create_drafter(name, head_context(vocab_size, device), **given))
 
 
 class WithTargetStates:

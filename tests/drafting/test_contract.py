@@ -22,6 +22,7 @@ from drafting_toys import (
 )
 
 from headstart.draft_tree import DraftTree
+from headstart.drafting.abilities import fork_or_begin
 from headstart.drafting.base import DraftBudget, Drafter
 from headstart.sampling.noise import SequenceNoise
 
@@ -165,6 +166,21 @@ def test_a_preempted_sequence_goes_on_as_before(new_token_drafter: NewDrafter) -
             begin(drafter, sequence)
         histories.append(history + shapes(play(drafter, [sequence], TARGET, 7, BUDGET, CONTRACT_VOCAB)))
     assert histories[0] == histories[1]
+
+
+def test_a_fork_guesses_like_the_sequence_that_it_was_forked_off(new_token_drafter: NewDrafter) -> None:
+    drafter = new_token_drafter()
+    source = begin(drafter, ToySequence(1, list(PROMPT)))
+    play(drafter, [source], TARGET, 4, BUDGET, CONTRACT_VOCAB)
+    (draft,) = drafter.propose([source], [BUDGET])
+    fork = ToySequence(2, list(source.tokens), source.prompt_length)
+    # The wrapper of drafters that read in the target's cache adds nothing to this.
+    fork_or_begin(getattr(drafter, "drafter", drafter), source, fork)
+    drafter.observe([verify_greedily(each, draft, TARGET, drafter.needs.top_ids) for each in (source, fork)])
+    one, other = drafter.propose([source, fork], [BUDGET] * 2)
+    assert shape(one) == shape(other)
+    drafter.end(1)
+    check_tree(drafter.propose([fork], [BUDGET])[0], BUDGET, CONTRACT_VOCAB)
 
 
 def test_an_id_may_be_used_again(new_token_drafter: NewDrafter) -> None:

@@ -128,3 +128,19 @@ def test_decoding_goes_on_to_the_last_position(
     assert [len(prompt) + len(said) for prompt, said in zip(prompts, expected, strict=True)] == [POSITIONS] * 2
     sampled = SamplingParams(temperature=0.8, seed=1, ignore_eos=True)
     assert {len(output.token_ids) for output in llm.generate(prompts[:1], sampled)} == {POSITIONS - 2}
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: value if isinstance(value, str) else str(value))
+def test_beams_are_those_without_guesses(folder: Path, target: Model, name: str, options: dict[str, object]) -> None:
+    given = in_folder(folder, options) | ({"texts": str(folder / "text.txt")} if name == "rest" else {})
+    prompts = ["he", "hello world, hello ag"]
+    beams = SamplingParams(beam_width=3, n=3, max_tokens=14, stop_token_ids=(111, 32))
+    plain = LLM(target, "none", cache_tokens=4 * POSITIONS).generate(prompts, beams)
+    found = LLM(target, name, drafter_options=given, cache_tokens=4 * POSITIONS).generate(prompts, beams)
+    for output, expected in zip(found, plain, strict=True):
+        assert [beam.token_ids for beam in output.outputs] == [beam.token_ids for beam in expected.outputs]
+        scores, others = [beam.score for beam in output.outputs], [beam.score for beam in expected.outputs]
+        # Where rows do not depend on their pass, not a bit of a score differs.
+        assert scores == others if target.backend.exact_rows else scores == pytest.approx(others, rel=1e-5)
+        assert output.stats.beam_steps == expected.stats.beam_steps == expected.stats.rounds

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
 from environments import PEERS, Environment  # noqa: E402
 
 VLLM = PEERS["vllm"]
-# SGLang's own requirements are CUDA's. These let its code be imported; its kernels are missing.
+# SGLang's own requirements are CUDA's. These let its code, and SpecForge's, be imported; its kernels are missing.
 SGLANG = Environment(
     "sglang",
     (
@@ -32,7 +32,7 @@ SGLANG = Environment(
         "ninja", "scipy", "IPython", "openai", "openai-harmony", "anthropic", "blobfile", "distro", "easydict",
         "watchfiles", "xxhash", "zstandard", "dill",
     ),
-    alone=("sglang==0.5.23",),
+    alone=("sglang==0.5.23", "specforge==0.2.0"),
 )  # fmt: skip
 ENGINES = (VLLM, SGLANG)
 

@@ -140,7 +140,7 @@ def test_exported_heads_guess_as_here(kind: Any, model: Path, prompts: list[list
     ours = LLM(
         model, precision="fp32", drafter="eagle3",
         drafter_options={
-            "draft_tokens": 3, "tree_nodes": 3, "width": 1, "min_probability": 0, "context_tokens": 0,
+            "draft_tokens": 3, "tree_nodes": 3, "width": 1, "min_probability": 0, "text_vocabulary": 0,
             "precision": "fp32", "model": str(found),
         },
     )  # fmt: skip

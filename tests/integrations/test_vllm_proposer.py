@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -290,3 +293,31 @@ def _with_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADSTART_DRAFTER", raising=False)
     info = DrafterInfo("seen", "", "", f"{__name__}:Seen", from_tokens=True)
     monkeypatch.setitem(registry._BUILT_IN, "seen", info)
+
+
+OTHERS = ("gguf", "huggingface_hub", "jinja2", "rich", "safetensors", "tokenizers", "transformers", "typer")
+
+
+def test_it_needs_numpy_and_torch_alone() -> None:
+    """What else Headstart uses may be missing in an engine's environment, or of another version."""
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OTHERS!r}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Missing())
+import torch
+threads = torch.get_num_threads()
+from engine_batches import EngineBatch, looping, vllm_config
+from headstart.integrations.vllm import Proposer
+batch = EngineBatch(Proposer(vllm_config()), looping(5))
+row = batch.add([3, 9, 4, 1, 5, 9, 2, 6])
+for _ in range(20):
+    batch.step()
+assert sum(row.accepted) > 10 and torch.get_num_threads() == threads
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,6 +6,7 @@ Tensor names come from the ``gguf`` package's own map; what the converter does t
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,33 @@ ARCHITECTURES = {
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "gpt2": gguf.MODEL_ARCH.GPT2,
     "gpt_neox": gguf.MODEL_ARCH.GPTNEOX,
+    "gemma": gguf.MODEL_ARCH.GEMMA,
+    "arcee": gguf.MODEL_ARCH.ARCEE,
+    "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
+    "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
+    "hunyuan_v1_dense": gguf.MODEL_ARCH.HUNYUAN_DENSE,
+    "exaone4": gguf.MODEL_ARCH.EXAONE4,
+    "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmo3": gguf.MODEL_ARCH.OLMO2,
+    "glm4": gguf.MODEL_ARCH.GLM4,
+    "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "cohere2": gguf.MODEL_ARCH.COHERE2,
+    "stablelm": gguf.MODEL_ARCH.STABLELM,
+    "starcoder2": gguf.MODEL_ARCH.STARCODER2,
+    "phi": gguf.MODEL_ARCH.PHI2,
+    "nemotron": gguf.MODEL_ARCH.NEMOTRON,
+    "gpt_bigcode": gguf.MODEL_ARCH.STARCODER,
+    "mixtral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "olmoe": gguf.MODEL_ARCH.OLMOE,
+    "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
+    "granitemoeshared": gguf.MODEL_ARCH.GRANITE_MOE,
+    "dots1": gguf.MODEL_ARCH.DOTS1,
+    "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
-_LLAMAS = ("llama", "mistral", "smollm3", "granite", "granitemoehybrid")
+_GRANITES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
+_LLAMAS = ("llama", "mistral", "smollm3", "arcee", "mixtral", *_GRANITES)
 """What the converter treats as it does Llama."""
 
 
@@ -41,13 +67,14 @@ def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None =
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch], split_max_tensors=most_tensors)
     _metadata(writer, config)
     names = gguf.get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, tensor in _split(model.state_dict()).items():
+    tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
+    for name, tensor in _split(tensors).items():
         if name == "lm_head.weight":
             if config.tie_word_embeddings:
                 continue
             target = "output.weight"
         else:
-            target = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            target = _of_experts(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert target is not None, name
         writer.add_tensor(target, _converted(name, tensor, config).contiguous().numpy())
     if "short_factor" in (getattr(config, "rope_parameters", None) or {}):
@@ -64,15 +91,52 @@ def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None =
 
 
 def _split(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """With the names of a dense MLP in place of Granite 4's shared expert."""
+    """With gate and up apart, and the names of a dense MLP in place of Granite 4's shared expert."""
     split = {}
     for name, tensor in tensors.items():
-        if "shared_mlp.input_linear" in name:
+        if "experts.gate_up_proj" in name:
+            # gpt-oss has them in turns, in matrices [in, out].
+            in_turns = "router.bias" in " ".join(tensors)
+            whole = tensor.transpose(1, 2) if in_turns and tensor.dim() == 3 else tensor
+            halves = (whole[:, 0::2], whole[:, 1::2]) if in_turns else whole.chunk(2, dim=1)
+            for part, half in zip(("gate", "up"), halves, strict=True):
+                split[name.replace("gate_up", part)] = half
+        elif "experts.down_proj" in name and "shared" not in name and "router.bias" in " ".join(tensors):
+            split[name] = tensor.transpose(1, 2) if tensor.dim() == 3 else tensor
+        elif "shared_mlp.input_linear" in name and any("experts" in each for each in tensors):
+            for part, half in zip(("gate", "up"), tensor.chunk(2), strict=True):
+                split[name.replace("shared_mlp.input_linear", f"shared_{part}")] = half
+        elif "shared_mlp.input_linear" in name:
             for part, half in zip(("gate", "up"), tensor.chunk(2), strict=True):
                 split[name.replace("shared_mlp.input_linear", f"mlp.{part}_proj")] = half
         else:
-            split[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = tensor
+            down = "shared_down" if any("experts" in each for each in tensors) else "mlp.down_proj"
+            split[name.replace("shared_mlp.output_linear", down)] = tensor
     return split
+
+
+_OF_EXPERTS = {
+    r"experts\.(gate|up|down)_proj(_bias)?": r"ffn_\1_exps",
+    r"shared_experts?\.(gate|up|down)_proj": r"ffn_\1_shexp",
+    r"shared_(gate|up|down)": r"ffn_\1_shexp",
+    r"shared_expert_gate": "ffn_gate_inp_shexp",
+    r"gate|router": "ffn_gate_inp",
+    r"self_attn\.sinks": "attn_sinks",
+    r"gate\.e_score_correction_bias": "exp_probs_b",
+}
+
+
+def _of_experts(name: str) -> str | None:
+    """What the converter calls a tensor of a mixture."""
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(?:mlp\.|block_sparse_moe\.)?(.*?)(\.weight|\.bias)?", name)
+    if layer is None:
+        return None
+    for ours, theirs in _OF_EXPERTS.items():
+        found = re.fullmatch(ours, layer[2])
+        if found is not None:
+            is_bias = layer[3] == ".bias" or name.endswith("_bias")
+            return f"blk.{layer[1]}.{found.expand(theirs)}.{'bias' if is_bias else 'weight'}"
+    return None
 
 
 def tensors_for(model: PreTrainedModel, source: TensorSource) -> dict[str, Tensor]:
@@ -104,7 +168,9 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_feed_forward_length(config.n_inner)
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
         return
-    writer.add_feed_forward_length(getattr(config, "shared_intermediate_size", config.intermediate_size))
+    inner = getattr(config, "shared_intermediate_size" if kind == "granitemoehybrid" else "intermediate_size", None)
+    writer.add_feed_forward_length(inner or 4 * config.hidden_size)
+    _more_metadata(writer, config)
     if kind == "gpt_neox":
         head_dim = config.hidden_size // config.num_attention_heads
         writer.add_rope_dimension_count(int(config.rope_parameters["partial_rotary_factor"] * head_dim))
@@ -114,7 +180,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     if kind == "granitemoehybrid":
         writer.add_head_count_kv([config.num_key_value_heads] * config.num_hidden_layers)
         writer.add_rope_scaling_finetuned(config.position_embedding_type == "rope")
-    else:
+    elif kind != "gpt_bigcode":
         writer.add_head_count_kv(config.num_key_value_heads)
     if kind.startswith("granite"):
         if config.attention_multiplier != 6**-0.5:  # what it is where the file does not say
@@ -122,7 +188,8 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if kind == "gpt_bigcode":
+        return
     rope = config.rope_parameters
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
@@ -150,11 +217,52 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     if head_dim is not None:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    if kind.startswith("gemma"):
+    if kind in ("gemma2", "gemma3_text"):
         writer.add_sliding_window(config.sliding_window)
     if kind == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+_WITH_WINDOWS = ("olmo3", "exaone4", "cohere2", "gpt_oss")
+
+
+def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
+    """What only some kinds have."""
+    kind = config.model_type
+    layer_norms = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon")
+    eps = [getattr(config, name) for name in layer_norms if hasattr(config, name)]
+    if eps:
+        writer.add_layer_norm_eps(eps[0])
+    elif hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    share = (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor")
+    if share is not None and kind not in ("phi3", "gpt_neox"):
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(share * head_dim))
+    if kind in _WITH_WINDOWS and config.sliding_window is not None:
+        writer.add_sliding_window(config.sliding_window)
+    if hasattr(config, "logit_scale"):
+        writer.add_logit_scale(config.logit_scale)
+    if kind == "stablelm":
+        writer.add_parallel_residual(config.use_parallel_residual)
+    count = getattr(config, "num_local_experts", 0) or getattr(config, "num_experts", 0)
+    if not count:
+        return
+    writer.add_expert_count(count)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if kind in ("qwen2_moe", "qwen3_moe", "dots1"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if kind == "qwen2_moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if kind == "granitemoeshared":
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    if kind == "dots1":
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _converted(name: str, tensor: Tensor, config: Any) -> Tensor:
@@ -163,8 +271,10 @@ def _converted(name: str, tensor: Tensor, config: Any) -> Tensor:
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         halves = tensor.reshape(heads, 2, -1, *tensor.shape[1:])
         return torch.stack((halves[:, 0], halves[:, 1]), dim=2).reshape(tensor.shape)
-    if kind.startswith("gemma") and name.endswith("norm.weight"):
+    if kind.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return tensor + 1
+    if "shared_expert_gate" in name:
+        return tensor[0]
     if kind == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
         return tensor.T
     if kind == "gpt_neox" and "query_key_value" in name:

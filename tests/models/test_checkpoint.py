@@ -61,7 +61,7 @@ def test_an_adapter_is_never_passed_over(tmp_path: Path, files: list[str], alone
         write_directory(tmp_path)
     for name in files:
         (tmp_path / name).write_text("{}")
-    with pytest.raises(CheckpointError, match=rf"adapter \(LoRA\).*merge it.*remove {' and '.join(files)}"):
+    with pytest.raises(CheckpointError, match=rf"adapter \(LoRA\).*--lora.*remove {' and '.join(files)}"):
         open_checkpoint(tmp_path)
 
 

@@ -211,9 +211,13 @@ def test_end_tokens_may_be_one_or_several() -> None:
 
 
 def test_an_unknown_architecture_lists_the_known_ones() -> None:
-    with pytest.raises(CheckpointError, match=r"model_type 'mamba'.*gemma2, .*gpt_neox, .*llama, .*smollm3"):
+    with pytest.raises(
+        CheckpointError, match=r"model_type 'mamba'.*dense.*gemma, .*gpt, .*llama, .*smollm, .*experts.*mixtral"
+    ):
         config_from_hf({"model_type": "mamba"})
-    with pytest.raises(CheckpointError, match=r"general.architecture 'mamba'.*gemma2, .*gptneox, .*llama, .*smollm3"):
+    with pytest.raises(
+        CheckpointError, match=r"general.architecture 'mamba'.*gemma, .*gptneox, .*llama, .*smollm, .*experts.*qwen"
+    ):
         config_from_gguf({"general.architecture": "mamba"})
 
 
@@ -243,13 +247,11 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("llama", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
         ("llama", {"rope_parameters": [1]}, "rope_parameters is \\[1\\]"),
         ("llama", {"eos_token_id": "end"}, "eos_token_id is 'end'"),
-        ("llama", {"quantization_config": {"bits": 4}}, "quantised"),
         ("qwen2", {"layer_types": ["full_attention"]}, "4 entries"),
         ("gemma2", {"layer_types": ["linear_attention"] * 4}, "full_attention or sliding_attention"),
         ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
-        ("granite4", {"num_local_experts": 4}, "mixture of experts"),
         ("granite4", {"layer_types": ["attention", "mamba"] * 2}, "layers that are not attention"),
         ("granite4", {"layer_types": None}, "layer_types is None, but must be 4 entries"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),

@@ -25,6 +25,13 @@ from tiny_models import make_model, reference_logits
 
 SMALL_HEADS = {"query_pre_attn_scalar": 8}
 """GGUF files do not say Gemma's attention scale; but for the largest models it is that of the head's size."""
+DENSE = ("gemma", "arcee", "seed_oss", "ernie4_5", "hunyuan_v1_dense", "olmo2", "glm4", "stablelm", "gpt_bigcode")
+MIXED = ("qwen3_moe", "granitemoe", "granitemoeshared")
+FOUR = ["sliding_attention"] * 3 + ["full_attention", "sliding_attention"]
+GPT_OSS_YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 4.0, "beta_fast": 32.0} | {
+    "truncate": False,
+    "original_max_position_embeddings": 64,
+}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
@@ -61,6 +68,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", {}),
     "gpt-neox": ("gpt-neox", {}),
     "gpt-neox-sequential": ("gpt-neox-sequential", {}),
+    **{name: (name, {}) for name in (*DENSE, *MIXED)},
+    "starcoder2": ("starcoder2", {"sliding_window": None}),
+    "mixtral": ("mixtral", {"sliding_window": None}),
+    "nemotron": ("nemotron", {"attention_bias": False, "mlp_bias": False}),
+    "cohere": ("cohere", {"use_qk_norm": False}),
+    "phi": ("phi", {"qk_layernorm": False}),
+    "olmo3": ("olmo3", {"num_hidden_layers": 4, "layer_types": None}),
+    "exaone4": ("exaone4", {"num_hidden_layers": 5, "layer_types": FOUR}),
+    "cohere2": ("cohere2", {"num_hidden_layers": 4, "layer_types": None}),
+    "qwen2_moe": ("qwen2_moe", {"mlp_only_layers": []}),
+    "olmoe": ("olmoe", {"clip_qkv": None}),
+    "dots1": ("dots1", {"n_group": 1, "topk_group": 1}),
+    "gpt_oss": (
+        "gpt_oss",
+        {"layer_types": None, "num_hidden_layers": 3, "swiglu_limit": 7.0, "rope_parameters": GPT_OSS_YARN},
+    ),
 }
 
 

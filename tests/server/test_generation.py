@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra 'server'")
 
-from serving import CHAT, GREEDY, ask, assert_openai_error, post
+from serving import CHAT, GREEDY, ask, assert_openai_error, events, post
 
 from headstart import LLM, RequestError, SamplingParams, StructuredOutputsParams
 from headstart.loading import Model
@@ -191,3 +191,18 @@ def test_nobody_else_waits_for_a_schema_that_is_compiled(llm: LLM, monkeypatch: 
         assert statuses.count(429) == 8
 
     ask(llm, work)
+
+
+def test_beams_are_what_the_library_says(llm: LLM, plain: LLM) -> None:
+    body = {"prompt": "abc abc", "use_beam_search": True, "n": 3, "max_tokens": 8, "length_penalty": 0.5}
+    (expected,) = plain.generate("abc abc", SamplingParams(beam_width=3, n=3, max_tokens=8, length_penalty=0.5))
+    reply = post(llm, "/v1/completions", body).json()
+    assert [choice["text"] for choice in reply["choices"]] == [beam.text for beam in expected.outputs]
+    assert reply["usage"]["speculation"]["beam_steps"] == expected.stats.beam_steps
+    assert reply["usage"]["completion_tokens"] == sum(len(beam.token_ids) for beam in expected.outputs)
+    for width in ({"beam_width": 3}, {"use_beam_search": True, "best_of": 3}):
+        best = post(llm, "/v1/completions", body | {"n": 1, "use_beam_search": None} | width).json()["choices"]
+        assert [choice["text"] for choice in best] == [expected.text]
+    chunks = events(post(llm, "/v1/completions", body | {"stream": True}))
+    texts = ["".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == i) for i in range(3)]
+    assert texts == [beam.text for beam in expected.outputs]

@@ -210,6 +210,25 @@ class PagedCache:
         table.length += len(rows)
         table.reserved = 0
 
+    def take(self, sequence_id: int, source: int, rows: Sequence[int]) -> None:
+        """Copy reserved rows of ``source`` (ascending offsets) as the next tokens of a sequence that was forked off it.
+
+        Before ``source`` commits any itself. Needs ``blocks_of_fork`` free blocks.
+        """
+        table, origin = self._table(sequence_id), self._table(source)
+        if table.length != origin.length or (rows and not 0 <= rows[0] <= rows[-1] < origin.reserved):
+            raise CacheError(f"rows {list(rows)} of sequence {source} do not continue sequence {sequence_id}.")
+        if rows and self._tail_is_shared(table):
+            self._own_tail(table)
+        table.blocks += self.allocator.allocate(self.blocks_needed(sequence_id, len(rows)))
+        self.storage.move(self._slots(origin, rows), self._slots(table, range(len(rows))))
+        table.length += len(rows)
+
+    def blocks_of_fork(self, sequence_id: int, rows: int) -> int:
+        """How many free blocks a fork that takes so many rows would need."""
+        length = self._table(sequence_id).length
+        return -(-(length % self.block_size + rows) // self.block_size)
+
     def truncate(self, sequence_id: int, length: int) -> None:
         """Roll back to ``length`` tokens: blocks that start at or beyond it are freed, the partial last one stays."""
         table = self._table(sequence_id)

@@ -40,11 +40,12 @@ class Running:
     device: options.Device = "cpu"
     backend: options.Backend = enumerations.BackendChoice.AUTO
     trust_remote_code: options.TrustRemoteCode = False
+    lora: options.Lora = None
     max_context: options.MaxContext = None
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.backend, self.trust_remote_code)
+        return Reading(self.backend, self.trust_remote_code, self.lora)
 
 
 @dataclass(frozen=True)

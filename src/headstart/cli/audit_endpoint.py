@@ -15,21 +15,26 @@ SAMPLES = 300
 def audit_endpoint(
     url: str,
     against: str | None,
+    *,
     model: str | None,
     api_key_file: Path | None,
     api: str,
     concurrency: int,
-    offers: frozenset[str],
+    offers: str,
     prompts: Path | None,
     per_group: int | None,
-    extent: tuple[int, int | None, int | None, int],
-    output: tuple[Path | None, bool, bool],
+    max_tokens: int,
+    samples: int | None,
+    budget: int | None,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Judge a server, or one against another, and report.
 
     Args:
-        extent: max_tokens, samples (None: the default), budget, seed.
-        output: where to write to, whether as JSON, whether quietly.
+        samples: None: SAMPLES.
 
     Raises:
         ConfigError: an address, a key or a file of prompts is wrong, or the budget is too small.
@@ -45,8 +50,7 @@ def audit_endpoint(
     from headstart.cli.interruption import Interruption
     from headstart.cli.progress import Activity
 
-    max_tokens, samples, budget, seed = extent
-    out, as_json, quiet = output
+    held_to = frozenset(filter(None, map(str.strip, offers.split(","))))
     key = None if api_key_file is None else options.first_key(api_key_file)
     chosen = choose(read_prompts(prompts), per_group)
     servers = 1 if against is None else 2
@@ -54,7 +58,7 @@ def audit_endpoint(
     settings = settings.fitted(len(chosen), servers)
     where = Origin(computes_here=False)
     ends = [Endpoint(address, model, key, api, concurrency) for address in (url, against) if address is not None]
-    run = EndpointRun(ends[0], ends[1] if against else None, [prompt.turns[0] for prompt in chosen], settings, offers)
+    run = EndpointRun(ends[0], ends[1] if against else None, [prompt.turns[0] for prompt in chosen], settings, held_to)
     planned = settings.planned(len(chosen), servers)
     interruption = Interruption("requests", planned, lambda: run.asked if run.audit.findings else 0)
     with Activity(shown=not quiet, aloud=True) as activity:

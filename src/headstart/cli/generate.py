@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.asking import Asked, Guessing, Running, given, refuse_if_none, token_bias, warn_of_losses
 from headstart.cli.option_groups import with_groups
@@ -77,6 +78,9 @@ def generate(
     bad_word: options.BadWords = None,
     seed: options.Seed = None,
     n: options.Samples = 1,
+    beams: options.Beams = None,
+    length_penalty: options.LengthPenalty = 1.0,
+    early_stopping: options.EarlyStopping = enumerations.EarlyStopping.NO,
     logprobs: options.Logprobs = None,
     prompt_logprobs: options.PromptLogprobs = None,
     max_tokens: options.AskedMaxTokens = None,
@@ -123,6 +127,8 @@ def generate(
 
         cat notes.txt | headstart generate --chat --system "Summarize the notes."
 
+        headstart generate --chat "Translate to French: Good morning." --beams 4
+
         headstart generate --prompts questions.jsonl --json > answers.jsonl
 
         headstart generate --model ./nllb-200 "How are you?" --decoder-prompt "fra_Latn"
@@ -149,6 +155,9 @@ def generate(
         ignore_eos=ignore_eos,
         seed=seed,
         n=n,
+        beam_width=beams,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping.value_of_params,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         truncate_prompt_tokens=truncate_prompt,
@@ -273,7 +282,7 @@ def _live(llm: LLM, conversation: Conversation, params: SamplingParams, show_dra
 
 def _remark(params: SamplingParams, sampling: Mapping[str, Any]) -> None:
     """Say on stderr which of the options given are without effect."""
-    if not params.greedy:
+    if not params.greedy or params.use_beam_search:
         return
     idle = {
         "--top-k": sampling.get("top_k", 0) != 0,

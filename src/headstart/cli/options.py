@@ -63,6 +63,15 @@ TrustRemoteCode = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+Lora = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        help="Folder of a LoRA adapter, as peft saves it, to be merged into the model.",
+        rich_help_panel=MODEL,
+        metavar="DIR",
+    ),
+]
 Numerics = Annotated[
     enumerations.Numerics,
     typer.Option(
@@ -264,7 +273,37 @@ Seed = Annotated[
     typer.Option(help="The same seed gives the same output. Left out: a random one.", rich_help_panel=SAMPLING),
 ]
 Samples = Annotated[
-    int, typer.Option("--n", "-n", help="Number of independent samples of each prompt.", rich_help_panel=SAMPLING)
+    int,
+    typer.Option(
+        "--n",
+        "-n",
+        help="Number of independent samples of each prompt; with --beams, of the best outputs.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+BEAMS = "Beam search"
+Beams = Annotated[
+    int | None,
+    typer.Option(
+        help="Look for the likeliest outputs with so many beams, instead of drawing tokens; at most --batch-size.",
+        rich_help_panel=BEAMS,
+        metavar="N",
+    ),
+]
+LengthPenalty = Annotated[
+    float,
+    typer.Option(
+        help="Divide scores by the output's length to this power: above 0 favours long outputs.",
+        rich_help_panel=BEAMS,
+    ),
+]
+EarlyStopping = Annotated[
+    enumerations.EarlyStopping,
+    typer.Option(
+        help="Stop as soon as N outputs have ended (yes), when the best beam falls behind them (no), or when none can "
+        "overtake them at any length (never).",
+        rich_help_panel=BEAMS,
+    ),
 ]
 Logprobs = Annotated[
     int | None,

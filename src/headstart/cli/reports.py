@@ -34,6 +34,8 @@ class Totals:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    beam_steps: int = 0
+    passes_saved: int = 0
     prefill_seconds: float = 0.0
     stats: list[SequenceStats] = field(default_factory=list)
 
@@ -44,6 +46,8 @@ class Totals:
             self.rounds += sample.stats.rounds
             self.drafted += sample.stats.drafted
             self.accepted += sample.stats.accepted
+            self.beam_steps += sample.stats.beam_steps
+            self.passes_saved += sample.stats.passes_saved
             self.prefill_seconds += sample.stats.prefill_seconds
             self.stats.append(sample.stats)
 
@@ -187,14 +191,17 @@ class TextReport(Report):
     def _print_samples(self, output: RequestOutput) -> None:
         for place, sample in enumerate(output.outputs, start=1):
             if len(output.outputs) > 1:
-                print(_heading(f"sample {place} of {len(output.outputs)}"))
+                score = "" if sample.score is None else f", score {sample.score:.3f}"
+                print(_heading(f"sample {place} of {len(output.outputs)}{score}"))
             print(sample.text)
 
     def _summary(self, seconds: float) -> str:
         """How much, how fast, how well guessed."""
         totals = self._totals
         line = f"{totals.tokens} tokens in {seconds:.2f} s, {totals.speed(seconds):.1f} tokens/s"
-        if totals.drafted:
+        if totals.beam_steps:
+            line += f", {totals.passes_saved} of {totals.beam_steps} passes saved"
+        elif totals.drafted:
             line += f", acceptance rate {totals.acceptance}, mean accepted length {totals.mean_accepted_length:.2f}"
         return line
 

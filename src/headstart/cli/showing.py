@@ -126,6 +126,8 @@ def _sample_row(sample: Completion, tokenizer: Tokenizer) -> dict[str, Any]:
         "finish_reason": sample.finish_reason and sample.finish_reason.value,
         "stats": sample.stats.as_dict(),
     }
+    if sample.score is not None:
+        row["score"] = sample.score
     if sample.logprobs is not None:
         row["logprobs"] = [_logprob_row(entry, tokenizer) for entry in sample.logprobs]
     return row

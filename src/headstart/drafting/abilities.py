@@ -45,6 +45,24 @@ class RunsInStretches(Protocol):
         ...
 
 
+@runtime_checkable
+class Forking(Protocol):
+    """Can hand on what it knows of a sequence."""
+
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """A beam goes on from where another one stands, whose tokens it has. Called in place of ``begin``, after the
+        draft and before the outcome of a round: both then hear an outcome of the same draft."""
+        ...
+
+
+def fork_or_begin(drafter: Drafter, source: SequenceView, sequence: SequenceView) -> None:
+    """A beam that goes on from where ``source`` stands: both hold the same tokens."""
+    if isinstance(drafter, Forking):
+        drafter.fork(source, sequence)
+    else:
+        drafter.begin(sequence)
+
+
 def bytes_of(drafter: Drafter) -> int:
     """Of the weights and caches that a drafter holds."""
     return drafter.nbytes if isinstance(drafter, Sized) else 0

@@ -101,6 +101,26 @@ class SpeculationParams:
 
 
 @dataclass(frozen=True)
+class BeamView:
+    """What a drafter may know of a beam, beyond what it sees of every sequence (its attribute ``beam``)."""
+
+    group: int
+    """Beams of one search have the same, which no other search of the engine has."""
+    width: int
+    """Beams that are searched."""
+    score: float
+    """The beam's log-probability so far, after the request's transforms."""
+    end_tokens: frozenset[int] = frozenset()
+    """Paths end with these: nothing is ever read after them."""
+
+
+def beam_of(sequence: SequenceView) -> BeamView | None:
+    """What is known of a beam; None: the sequence is none."""
+    beam: BeamView | None = getattr(sequence, "beam", None)
+    return beam
+
+
+@dataclass(frozen=True)
 class TargetSignals:
     """What a drafter needs from the target's passes; the engine asks for no more than that."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headstart.drafting.base import SequenceView, SpeculationParams
+from headstart.drafting.base import BeamView, SequenceView, SpeculationParams, beam_of
 from headstart.passes import EncoderInput
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -22,6 +22,11 @@ class InnerSequence:
     speculation: SpeculationParams
     noise: SequenceNoise
     source: EncoderInput | None
+
+    @property
+    def beam(self) -> BeamView | None:
+        """See ``beam_of``."""
+        return beam_of(self.outer)
 
     @classmethod
     def of(

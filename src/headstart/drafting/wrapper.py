@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.abilities import bytes_of, stretch_drafting
+from headstart.drafting.abilities import bytes_of, fork_or_begin, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
     Drafter,
@@ -54,6 +54,10 @@ class DrafterWrapper(ABC):
 
     def begin(self, sequence: SequenceView) -> None:
         self.drafter.begin(sequence)
+
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``."""
+        fork_or_begin(self.drafter, source, sequence)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         start = time.perf_counter()

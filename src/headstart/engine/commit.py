@@ -41,14 +41,14 @@ def commit_tokens(
         if wanted is not None:
             assert law is not None
             sequence.logprobs.append(law.logprobs(path[depth - 1] if depth else ROOT, token, wanted))
-        sequence.origins.append(_origin(accepted, guess is not None, depth))
+        sequence.origins.append(origin_of(accepted, guess is not None, depth))
         sequence.rejected.append(None if accepted else guess)
         sequence.commit(token)
         if guess is not None:
-            _count(drafted, depth)
+            count_at(drafted, depth)
         if accepted:
             stats.accepted += 1
-            _count(kept, depth)
+            count_at(kept, depth)
         if sequence.finished:
             break
     while len(kept) < len(drafted):
@@ -73,7 +73,8 @@ def said_tokens(
     return [*[tokens[node] for node in path], token], [first.get(node) for node in (ROOT, *path)]
 
 
-def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
+def origin_of(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
+    """How a token came to be that a round has said as its ``depth``-th, from 0."""
     if accepted:
         return TokenOrigin.ACCEPTED
     if guessed:
@@ -81,7 +82,8 @@ def _origin(accepted: bool, guessed: bool, depth: int) -> TokenOrigin:
     return TokenOrigin.BONUS if depth else TokenOrigin.PLAIN
 
 
-def _count(counts: list[int], index: int) -> None:
+def count_at(counts: list[int], index: int) -> None:
+    """One more at a place, which is the next one at most."""
     if index == len(counts):
         counts.append(0)
     counts[index] += 1

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 
 from headstart.drafting.base import Drafter
+from headstart.engine.beams import BeamGroup
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.engine.round import decode_round
@@ -59,9 +60,16 @@ class Engine:
                     f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.", "prompt"
                 )
         sequence.params.check_vocabulary(vocab_size)
+        if _slots(sequence) > self.limits.max_sequences:
+            raise RequestError(
+                f"beam_width is {_slots(sequence)}, and this engine decodes {self.limits.max_sequences} sequences "
+                "together; give fewer beams, or raise max_batch_size.",
+                "beam_width",
+            )
         self.drafters.name_for(sequence)
         sequence.stops = replace(sequence.stops, max_tokens=min(sequence.stops.max_tokens, context - prompt))
-        self.waiting.append(sequence)
+        if sequence.group is None or sequence is sequence.group.head:
+            self.waiting.append(sequence)
 
     def step(self, seconds: float = SHOWN_SECONDS) -> list[Sequence]:
         """One pass; or a few rounds of all sequences, where they can be run at once.
@@ -79,20 +87,31 @@ class Engine:
         self._encode(schedule)
         if not self._run_stretch(schedule, seconds):
             decode_round(self.runner, self.drafters, schedule)
+            for group in schedule.groups:
+                self._regroup(group)
         took_part = [sequence for sequence, _ in (*schedule.reading, *schedule.decoding)]
         for sequence in took_part:
-            if sequence.error is None:
+            if sequence.error is None and sequence.id in self.runner.cache:
                 self.runner.cache.publish(sequence.id, sequence.tokens)
         self._leave()
         return took_part
 
     def abort(self, sequence: Sequence) -> None:
-        """End a sequence wherever it stands; what it has committed stays with it."""
+        """End a sequence wherever it stands; what it has committed stays with it. A beam search ends with any of its
+        results."""
+        if sequence.group is not None:
+            sequence.group.abort()
+            sequence = sequence.group.head
         if not sequence.finished:
             sequence.finish_reason = FinishReason.ABORT
         if sequence in self.waiting:
             self.waiting.remove(sequence)
         self._leave()
+
+    def runs(self, sequence: Sequence) -> bool:
+        """Whether a sequence, or the search of which it will hold a result, is being decoded."""
+        group = sequence.group
+        return sequence in self.running or any(group is not None and beam.group is group for beam in self.running)
 
     def abort_all(self) -> None:
         """End every sequence."""
@@ -150,18 +169,33 @@ class Engine:
 
     def _admit(self) -> None:
         cache = self.runner.cache
-        while self.waiting and len(self.running) < self.limits.max_sequences:
-            sequence = self.waiting[0]
+        while self.waiting and self._may_enter(self.waiting[0]):
+            head = self.waiting[0]
+            sequence = head if head.group is None else head.group.first_beam()
             # Its tokens must fit beside those of the others, with one more block for each, lest it push them out.
             needed = sum(1 + self._blocks_ahead(other) for other in self.running) + self._blocks_ahead(sequence)
             if self.running and needed > cache.allocator.num_free:
                 break
             self.waiting.popleft()
-            if sequence.started is None:
-                sequence.started = time.perf_counter()
+            if head.started is None:
+                head.started = sequence.started = time.perf_counter()
             cache.add(sequence.id, sequence.cache_salt, sequence.source)
             self.drafters.begin(sequence)
             self.running.append(sequence)
+
+    def _may_enter(self, sequence: Sequence) -> bool:
+        """Whether it can decode beside those that do; a group takes the room of all its beams from the beginning."""
+        groups = {id(each.group): _slots(each) for each in self.running if each.group is not None}
+        taken = sum(groups.values()) + sum(each.group is None for each in self.running)
+        return taken + _slots(sequence) <= self.limits.max_sequences
+
+    def _regroup(self, group: BeamGroup) -> None:
+        """Let those run that are a group's beams now, in the place of those that were."""
+        if group.finished:
+            return
+        place = next(place for place, sequence in enumerate(self.running) if sequence.group is group)
+        others = [sequence for sequence in self.running if sequence.group is not group]
+        self.running = [*others[:place], *group.beams, *others[place:]]
 
     def _schedule(self) -> PassSchedule | None:
         """The next pass; the youngest sequences give way until there is room for one (recomputed later)."""
@@ -171,6 +205,16 @@ class Engine:
             if schedule is not None:
                 return schedule
             youngest = self.running[-1]
+            group = youngest.group
+            if group is not None:
+                if all(sequence.group is group for sequence in self.running):
+                    group.cut()
+                    return None
+                for beam in [sequence for sequence in self.running if sequence.group is group]:
+                    self._forget(beam)
+                group.suspend()
+                self.waiting.appendleft(group.head)
+                continue
             if len(self.running) == 1:
                 youngest.finish_reason = FinishReason.LENGTH
                 return None
@@ -181,7 +225,7 @@ class Engine:
 
     def _run_stretch(self, schedule: PassSchedule, seconds: float) -> bool:
         """Whether the scheduled sequences, where they are all that run, decoded some rounds at once."""
-        may_enter = self.waiting and len(self.running) < self.limits.max_sequences
+        may_enter = self.waiting and self._may_enter(self.waiting[0])
         if schedule.reading or len(schedule.decoding) < len(self.running) or may_enter:
             return False
         if not all([sequence.num_output for sequence in self.running]):  # a first token is waited for
@@ -194,10 +238,13 @@ class Engine:
         And those that wait for a leader to read their prompt, by the leader's id.
         """
         cache = self.runner.cache
+        self._wake_groups()
         ready = []
         listening: dict[int, list[Sequence]] = {}
         computed = set()
         for sequence in self.running:
+            if sequence.group is not None and not unread(sequence, cache) and not sequence.group.is_read(cache):
+                continue
             leader = self._leader(sequence)
             if leader is not None and leader.num_output == 0 and unread(leader, cache):
                 listening.setdefault(leader.id, []).append(sequence)
@@ -213,6 +260,14 @@ class Engine:
                 computed.add(block)
             ready.append(sequence)
         return ready, listening
+
+    def _wake_groups(self) -> None:
+        """Groups whose first beam has read again, after a preemption, get their other beams back."""
+        for sequence in tuple(self.running):
+            group = sequence.group
+            if group is not None and group.asleep and not unread(sequence, self.runner.cache):
+                group.wake(self.runner.cache, self.drafters)
+                self._regroup(group)
 
     def _leader(self, sequence: Sequence) -> Sequence | None:
         """The sequence that reads, or has read, the prompt for this one; None: it has begun, or must read by itself."""
@@ -254,3 +309,8 @@ class Engine:
         self.running.remove(sequence)
         self.runner.cache.remove(sequence.id)
         self.drafters.end(sequence.id)
+
+
+def _slots(sequence: Sequence) -> int:
+    """How many of the sequences that decode together it may become."""
+    return 1 if sequence.group is None else sequence.group.width

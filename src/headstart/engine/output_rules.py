@@ -42,12 +42,16 @@ class OutputRules:
         """Whether they demand anything."""
         return bool(self._never_first) or self._last is not None
 
+    def forced(self, path: Sequence[int]) -> int | None:
+        """See ``Forcing``."""
+        return self._last if self._said + len(path) == self._length() - 1 else None
+
     def mask(self, path: Sequence[int]) -> NDArray[np.bool_]:
         """See ``TokenConstraint``."""
         place = self._said + len(path)
-        if self._last is not None and place == self._length() - 1:
+        if (last := self.forced(path)) is not None:
             mask = np.zeros(self._vocab_size, dtype=np.bool_)
-            mask[self._last] = True
+            mask[last] = True
             return mask
         mask = np.ones(self._vocab_size, dtype=np.bool_)
         if self._inner is not None:

@@ -47,6 +47,9 @@ class SequenceStats:
     """Nodes guessed (probe nodes are not guesses)."""
     accepted: int = 0
     """Guesses that became output tokens."""
+    beam_steps: int = 0
+    """Of a beam search, told in the best beam's: tokens by which it was searched further, each of which would have been
+    a round without guesses. ``drafted`` and ``accepted`` count over all beams."""
     sampled_rounds: int = 0
     """Rounds whose guesses were drawn at random. Without any, each token was the target's own draw at its position."""
     drafted_per_position: list[int] = field(default_factory=list)
@@ -78,6 +81,11 @@ class SequenceStats:
         return self.tokens / self.rounds if self.rounds else 0.0
 
     @property
+    def passes_saved(self) -> int:
+        """Of a beam search: rounds that it did not need, thanks to guesses."""
+        return max(self.beam_steps - self.rounds, 0)
+
+    @property
     def tokens_per_second(self) -> float:
         """Output tokens over the sequence's wall time, prefill included."""
         return self.tokens / self.seconds if self.seconds else 0.0
@@ -91,6 +99,8 @@ class SequenceStats:
             "target_passes": self.target_passes,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "beam_steps": self.beam_steps,
+            "passes_saved": self.passes_saved,
             "sampled_rounds": self.sampled_rounds,
             "acceptance_rate": self.acceptance_rate,
             "mean_accepted_length": self.mean_accepted_length,
@@ -134,6 +144,9 @@ class Completion:
     stop_reason: int | str | None = None
     """The stop token id or stop string that ended it, None for an end-of-sequence token or the length."""
     error: str | None = None
+    score: float | None = None
+    """Of a beam: its log-probability, after the request's transforms, over its length to the power of the length
+    penalty (transformers: ``sequences_scores``)."""
 
     @property
     def cumulative_logprob(self) -> float | None:

@@ -8,13 +8,14 @@ from itertools import chain
 from typing import TypeVar
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.abilities import bytes_of, stretch_drafting
+from headstart.drafting.abilities import bytes_of, fork_or_begin, stretch_drafting
 from headstart.drafting.base import (
     DraftBudget,
     Drafter,
     RoundOutcome,
     SequenceView,
     TargetSignals,
+    beam_of,
 )
 from headstart.errors import RequestError, closest
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
@@ -76,6 +77,15 @@ class DrafterPool:
             return
         self._names[sequence.id] = name
         self._guarded(name, [sequence.id], lambda: self.drafters[name].begin(sequence), None)
+
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """A beam goes on from where ``source`` stands; both hold the same tokens."""
+        name = self._names.get(source.id)
+        if name is None:
+            return
+        self._names[sequence.id] = name
+        drafter = self.drafters[name]
+        self._guarded(name, [source.id, sequence.id], lambda: fork_or_begin(drafter, source, sequence), None)
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """One tree for each sequence, in order."""
@@ -157,9 +167,14 @@ class DrafterPool:
         trees = self.drafters[name].propose(sequences, budgets)
         if len(trees) != len(sequences):
             raise ValueError(f"drafter {name!r} gave {len(trees)} trees for {len(sequences)} sequences.")
-        for tree, budget in zip(trees, budgets, strict=True):
-            if len(tree) > budget.nodes:
-                raise ValueError(f"drafter {name!r} gave a tree of {len(tree)} nodes; {budget.nodes} were allowed.")
+        groups: dict[int, int] = {}
+        for sequence, tree, budget in zip(sequences, trees, budgets, strict=True):
+            nodes, allowed = len(tree), budget.nodes
+            if (beam := beam_of(sequence)) is not None and budget.group_nodes:
+                groups[beam.group] = nodes = groups.get(beam.group, 0) + nodes
+                allowed = budget.group_nodes
+            if nodes > allowed:
+                raise ValueError(f"drafter {name!r} gave a tree of {nodes} nodes; {allowed} were allowed.")
         return trees
 
     def _grouped(self, sequence_ids: Iterable[int]) -> dict[str, list[int]]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headstart.draft_tree import DraftTree, TreeLaw
 from headstart.drafting.base import RoundOutcome
+from headstart.engine.beams import BeamGroup, Place
 from headstart.engine.best_ids import best_ids
 from headstart.engine.commit import NO_GUESS, commit_tokens, said_tokens
 from headstart.engine.constraint import prune
@@ -64,6 +65,8 @@ class _Round:
         self._read: list[SpanOutput] = []
         """[chunk]."""
         self._decoding: list[_Decoding] = []
+        self._places: dict[BeamGroup, list[Place]] = {}
+        """Of the groups that were searched."""
         self._outcomes: list[RoundOutcome] = []
 
     def propose(self) -> None:
@@ -72,7 +75,9 @@ class _Round:
         budgets = [budget for _, budget in self._schedule.decoding]
         drafts = self._drafters.propose(sequences, budgets) if sequences else []
         for sequence, draft in zip(sequences, drafts, strict=True):
-            kept = draft if sequence.constraint is None else prune(draft, sequence.constraint)
+            # What a constraint knows of a beam begins with its whole output, which is no path of its tree.
+            constraint = sequence.constraint if sequence.group is None else None
+            kept = draft if constraint is None else prune(draft, constraint)
             span = _tree(sequence, kept, wanted_rows(self._runner, self._drafters, sequence))
             self._decoding.append(_Decoding(sequence, kept, span))
         self._clock.drafted()
@@ -97,9 +102,13 @@ class _Round:
         self._clock.signalled()
 
     def verify(self) -> None:
-        """What the target says of every tree. A sequence whose law cannot be had fails alone."""
+        """What the target says of every tree. A sequence, or group of beams, whose law cannot be had fails alone."""
+        for group in self._schedule.groups:
+            self._search(group)
         for each in self._decoding:
             assert each.output is not None
+            if each.sequence.group is not None:
+                continue
             sequence, draft = each.sequence, each.draft
             try:
                 law = TargetLaw(each.output, draft, sequence)
@@ -119,6 +128,17 @@ class _Round:
                 )
             each.law, each.verdict = law, verdict
 
+    def _search(self, group: BeamGroup) -> None:
+        own = self._beams_of(group)
+        try:
+            laws = [TargetLaw(each.output, each.draft, each.sequence) for each in own if each.output is not None]
+            self._places[group] = group.advance([each.draft for each in own], laws)
+        except RequestError as error:
+            group.fail(str(error), refused=not isinstance(error, LogitsError), field=error.field)
+
+    def _beams_of(self, group: BeamGroup) -> list[_Decoding]:
+        return [each for each in self._decoding if each.sequence.group is group]
+
     def commit(self) -> None:
         """Prompt chunks and accepted paths become final, in the sequences and in the cache."""
         rows = sum(map(len, self._spans))
@@ -127,6 +147,34 @@ class _Round:
         for each in self._decoding:
             if each.verdict is not None:
                 self._commit_path(each, each.verdict, rows)
+        for group, places in self._places.items():
+            self._clock.charge_round(group.head.stats)
+            if group.search.done:
+                group.finish()
+            else:
+                self._move(group, places, rows)
+
+    def _move(self, group: BeamGroup, places: list[Place], rows: int) -> None:
+        own, cache = self._beams_of(group), self._runner.cache
+        first = cache.length(own[0].sequence.id)
+        for continued in group.move(places, cache, self._drafters):
+            each, place = own[continued.source], continued.place
+            assert each.output is not None
+            self._outcomes.append(
+                RoundOutcome(
+                    continued.beam,
+                    first,
+                    each.span.tokens,
+                    each.draft,
+                    place.path,
+                    place.tokens,
+                    each.top_ids,
+                    each.output.hidden,
+                    rows,
+                    self._clock.pass_seconds,
+                    self._clock.signal_seconds,
+                )
+            )
 
     def _commit_chunk(self, sequence: Sequence, count: int, span: Span, output: SpanOutput, rows: int) -> None:
         cache = self._runner.cache
@@ -222,6 +270,7 @@ def says_enough(drafters: DrafterPool, sequence: Sequence) -> bool:
     """Whether nothing is read off the target's rows but the tokens that it says."""
     return (
         sequence.constraint is None
+        and sequence.group is None
         and sequence.params.logprobs is None
         and sequence.trace is None
         and sequence.speculation.lenience is None

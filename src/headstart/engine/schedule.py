@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 
 from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
+from headstart.engine.beams import BeamGroup
 from headstart.engine.sequence import Sequence
 from headstart.errors import RequestError
 from headstart.passes import EncoderInput
+
+_NONE = DraftBudget(0, 0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def require_source_fit(source: EncoderInput | None, limits: Limits) -> None:
     if source.positions > limits.max_source:
         raise RequestError(
             f"the encoder's prompt has {source.positions} tokens and the encoder reads at most {limits.max_source}; "
-            "shorten it.",
+            "shorten it, or raise max_context if the model reads more.",
             "prompt",
         )
 
@@ -74,6 +77,12 @@ class PassSchedule:
     """Rounds: a sequence and what may be guessed for it."""
     listening: dict[int, list[Sequence]]
     """id of a sequence that reads a prompt -> those that wait for it; their drafters are shown its chunks, too."""
+
+    @property
+    def groups(self) -> list[BeamGroup]:
+        """Of the beams that decode; they stand together."""
+        found = [sequence.group for sequence, _ in self.decoding if sequence.group is not None]
+        return list(dict.fromkeys(found))
 
 
 def unread(sequence: Sequence, cache: PagedCache) -> int:
@@ -93,20 +102,24 @@ def schedule_pass(
     """
     decoding = [sequence for sequence in sequences if not unread(sequence, cache)]
     readers = [sequence for sequence in sequences if unread(sequence, cache)]
-    free = cache.allocator.num_free - sum(cache.blocks_needed(sequence.id, 1) for sequence in decoding)
+    units = _together(decoding)
+    free = cache.allocator.num_free - sum(_blocks(unit, [_NONE] * len(unit), cache) for unit in units)
     if free < 0:
         return None
-    budgets = []
+    budgets: list[tuple[Sequence, DraftBudget]] = []
     # Guesses never take the row that keeps a reader going.
     guesses = min(limits.draft_rows, max(limits.max_rows - len(decoding) - bool(readers), 0))
     share = max(guesses // max(len(decoding), 1), 1) if guesses else 0
-    for sequence in decoding:
-        budget = _budget(sequence, share, limits.max_context)
-        extra = cache.blocks_needed(sequence.id, 1 + budget.nodes) - cache.blocks_needed(sequence.id, 1)
+    for unit in units:
+        own = [_budget(sequence, share, limits.max_context) for sequence in unit]
+        if unit[0].group is not None:
+            nodes = sum(budget.nodes for budget in own)
+            own = [replace(budget, group_nodes=nodes) for budget in own]
+        extra = _blocks(unit, own, cache) - _blocks(unit, [_NONE] * len(unit), cache)
         if extra > free:
-            budget, extra = DraftBudget(0, 0), 0
+            own, extra = [_NONE] * len(unit), 0
         free -= extra
-        budgets.append((sequence, budget))
+        budgets += zip(unit, own, strict=True)
     rows = limits.max_rows - sum(1 + budget.nodes for _, budget in budgets)
     rows = max(rows, bool(readers))
     reading = []
@@ -129,6 +142,27 @@ def schedule_pass(
     return PassSchedule(reading, budgets, listening) if reading or budgets else None
 
 
+def _together(decoding: Seq[Sequence]) -> list[list[Sequence]]:
+    """Each sequence by itself, but the beams of a group together."""
+    units: dict[int, list[Sequence]] = {}
+    for sequence in decoding:
+        units.setdefault(id(sequence if sequence.group is None else sequence.group), []).append(sequence)
+    return list(units.values())
+
+
+def _blocks(unit: Seq[Sequence], budgets: Seq[DraftBudget], cache: PagedCache) -> int:
+    """Blocks that a round may take: for all rows, and for beams that are forked off others."""
+    rows = sum(
+        cache.blocks_needed(sequence.id, 1 + max(budget.nodes, budget.group_nodes))
+        for sequence, budget in zip(unit, budgets, strict=True)
+    )
+    group = unit[0].group
+    if group is None:
+        return rows
+    kept = 1 + max(budget.depth for budget in budgets)
+    return rows + (group.width - 1) * cache.blocks_of_fork(unit[0].id, kept)
+
+
 def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:
     """A chunk that does not end the prompt ends with a block, where it is long enough to: whole ones can be shared."""
     if count == unread(sequence, cache):
@@ -141,12 +175,12 @@ def _budget(sequence: Sequence, share: int, max_context: int) -> DraftBudget:
     """Near the end of the context or of the output the tree shrinks, then decoding is plain."""
     wishes = sequence.speculation
     if not wishes.enabled:
-        return DraftBudget(0, 0)
+        return _NONE
     room = max_context - len(sequence.tokens)
     depth = min(room, sequence.stops.max_tokens - sequence.num_output) - 1
     if wishes.draft_tokens is not None:
         depth = min(depth, wishes.draft_tokens)
     nodes = min(share, room - 1) if wishes.tree_nodes is None else min(share, room - 1, wishes.tree_nodes)
     if depth <= 0 or nodes <= 0:
-        return DraftBudget(0, 0)
+        return _NONE
     return DraftBudget(nodes, min(depth, nodes))

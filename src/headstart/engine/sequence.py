@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from headstart.drafting.base import SpeculationParams
+from headstart.drafting.base import BeamView, SpeculationParams
 from headstart.engine.constraint import TokenConstraint
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
@@ -17,6 +17,9 @@ from headstart.sampling.kernels import RowKernels
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
+
+if TYPE_CHECKING:
+    from headstart.engine.beams import BeamGroup
 
 NO_LIMIT = 1 << 62
 """More tokens than a sequence ever has."""
@@ -69,6 +72,10 @@ class Sequence:
     """Only sequences of the same salt share cached prefixes."""
     leader: Sequence | None = None
     """Another sample of the same request, which reads the prompt for this one too."""
+    group: BeamGroup | None = None
+    """The beam search whose result it will hold, or of which it is a beam."""
+    beam: BeamView | None = None
+    """Of a beam: what drafters may know of its group."""
     text: GrowingText | None = None
     constraint: TokenConstraint | None = None
     """What the output may be; None: anything."""
@@ -87,6 +94,8 @@ class Sequence:
     """Output tokens up to which its rounds are not run at once."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    score: float | None = None
+    """Of a beam search's result: its log-probability over its length to the power of the length penalty."""
     error: str | None = None
     error_field: str | None = None
     """As ``RequestError.field``."""
@@ -156,6 +165,26 @@ class Sequence:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def forked(self, id: int) -> Self:
+        """A beam that stands where this sequence stands. It counts into the same statistics: they are the group's."""
+        return replace(
+            self,
+            id=id,
+            tokens=self.tokens.copy(),
+            leader=None,
+            text=None,
+            origins=[],
+            rejected=[],
+            logprobs=[],
+        )
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Grow by tokens that a search has chosen, none of which ends the sequence."""
+        for token in tokens:
+            self.tokens.append(token)
+            if self.transforms.needs_history:
+                self.history.append(token)
 
     def commit(self, token: int) -> None:
         """Make one token final and see whether it ends the sequence."""

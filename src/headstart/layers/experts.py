@@ -61,7 +61,8 @@ def choose_experts(config: ExpertsConfig, logits: Tensor, correction: Tensor | N
     """The router's float32 logits [row, expert] -> the experts of each row and their weights, both [row, rank]."""
     if config.score == "sparsemixer":
         return _sparsemixer(config, logits)
-    scores = logits.sigmoid() if config.score == "sigmoid" else logits.softmax(-1)
+    # PyTorch's sigmoid has other last bits at the end of a tensor; from float64 they are the same.
+    scores = logits.double().sigmoid().float() if config.score == "sigmoid" else logits.softmax(-1)
     ranked = scores if correction is None else scores + correction
     if config.groups > 1:
         ranked = ranked.masked_fill(~_in_good_groups(config, ranked), -torch.inf)

@@ -241,6 +241,8 @@ class Assembly:
             self._part(
                 f"{names[role]}.weight", (outputs, inputs), self.layout.transposed, self.layout.convert.get(role)
             )
+            if role not in self.layout.flat
+            else self._row(f"{names[role]}.weight", inputs)
             for role, outputs in parts.items()
         ]
         bias = None
@@ -285,6 +287,16 @@ class Assembly:
         order = None if convert is None else self._order_of_rows(convert, outputs)
         return MatrixPart(name, outputs, read, None if transposed else stored, order)
 
+    def _row(self, name: str, inputs: int) -> MatrixPart:
+        """A matrix of one row, stored as a vector."""
+
+        def read() -> Tensor:
+            return self.fetch(name, (inputs,)).to(self.dtype)[None]
+
+        if self.source is None:
+            read()
+        return MatrixPart(name, 1, read)
+
     def _order_of_rows(self, convert: Convert, rows: int) -> NDArray[np.int32]:
         """[rows] where a conversion takes each row from: conversions of matrices move rows, and do nothing else."""
         if (convert, rows) not in self.orders:
@@ -317,6 +329,7 @@ class Assembly:
         """float32 [size], or [count, size], of a role that is no matrix."""
         name = self._name(index, role)
         shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
+        shape = (1, size) if role in self.layout.as_rows else shape
         return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
     def _name(self, index: int, role: str, expert: int = 0) -> str:

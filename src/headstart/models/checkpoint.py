@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import Tensor
 
 from headstart.errors import CheckpointError, ConfigError, closest
 from headstart.models.aliases import ALIASES
-from headstart.models.files import FileStamp, WeightsIdentity, exists, local_path, read_json
+from headstart.models.derived import OpenWeights
+from headstart.models.files import WeightsIdentity, exists, local_path, read_json
 from headstart.models.gguf_file import GgufFile
 from headstart.models.gguf_split import SplitGguf
+from headstart.models.lora import with_adapter
 from headstart.models.pickled_files import PickledFiles, has_pickled_files
+from headstart.models.quantised.opening import dequantised
 from headstart.models.safetensors_files import SafetensorsFiles, has_safetensors
 from headstart.models.stored import StoredTensor
-from headstart.models.weights import TensorSource
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = [
@@ -36,6 +38,8 @@ _HUB_FILES = [
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
     "tokenizer.model",
+    "source.spm",
+    "vocab.json",
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
@@ -54,13 +58,6 @@ _PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 
 
-class _Weights(TensorSource, Protocol):
-    @property
-    def stamps(self) -> tuple[FileStamp, ...]: ...
-
-    def digest(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """An open model; a ``TensorSource``, plus what else its files say."""
@@ -73,7 +70,7 @@ class Checkpoint:
     metadata: Mapping[str, Any]
     """"hf": ``config.json``, some of its entries (``eos_token_id`` ...) overridden by ``generation_config.json`` where
     that has them (as transformers' generate does). "gguf": the file's key-value pairs as plain Python values."""
-    weights: _Weights
+    weights: OpenWeights
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """Every tensor's shape, in torch order."""
@@ -113,12 +110,13 @@ class Checkpoint:
         return WeightsIdentity(self.digest(), self.weights.stamps)
 
 
-def open_checkpoint(model: str | Path, revision: str | None = None) -> Checkpoint:
+def open_checkpoint(model: str | Path, revision: str | None = None, lora: str | Path | None = None) -> Checkpoint:
     """Open the model that ``model`` names.
 
     ``model``: an alias (``headstart.models.aliases``), a Hugging Face directory, a ``.gguf`` file, or a hub id
     ("org/name"), tried in this order; write "./name" for a directory that is called like an alias.
     ``revision``: branch, tag or commit on the hub; for an alias, it asks for the hub's copy.
+    ``lora``: folder of an adapter that is merged into the model's matrices.
 
     Raises:
         CheckpointError: there is no such model, it cannot be fetched, or a file of it is damaged.
@@ -127,7 +125,12 @@ def open_checkpoint(model: str | Path, revision: str | None = None) -> Checkpoin
     name = str(model)
     path = _locate(name, revision)
     if path.is_dir():
-        return _open_directory(name, path)
+        checkpoint = _open_directory(name, path, lora)
+        if lora is None:
+            return checkpoint
+        return replace(checkpoint, weights=with_adapter(checkpoint.weights, local_path(lora)))
+    if lora is not None:
+        raise CheckpointError(f"lora is {str(lora)!r:.80}, but adapters are merged into Hugging Face folders alone.")
     if path.suffix == ".gguf":
         return _open_gguf(name, path)
     raise CheckpointError(f"{path} is neither a .gguf file nor a directory; name the model's directory instead.")
@@ -186,9 +189,9 @@ def fetch(hub_id: str, revision: str | None, mend: str, files: Sequence[str] = _
         raise CheckpointError(f"model {hub_id!r} cannot be fetched from the hub ({first_line}); {mend}.") from error
 
 
-def _open_directory(name: str, directory: Path) -> Checkpoint:
+def _open_directory(name: str, directory: Path, lora: str | Path | None) -> Checkpoint:
     adapters = [file for file in _ADAPTER_FILES if (directory / file).exists()]
-    if adapters:
+    if adapters and lora is None:
         raise _adapter(directory, f"remove {' and '.join(adapters)} to run the model without it")
     if not (directory / "config.json").exists():
         files = sorted(file.name for file in directory.glob("*.gguf"))
@@ -201,14 +204,14 @@ def _open_directory(name: str, directory: Path) -> Checkpoint:
         generation = read_json(generation_file)
         config |= {key: generation[key] for key in _OVERRIDDEN if generation.get(key) is not None}
     pickled = has_pickled_files(directory) and not has_safetensors(directory)
-    weights: _Weights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
-    return Checkpoint("hf", name, directory, config, weights)
+    weights: OpenWeights = PickledFiles(directory) if pickled else SafetensorsFiles(directory)
+    return Checkpoint("hf", name, directory, config, dequantised(weights, config, str(directory)))
 
 
 def _adapter(path: Path, mend: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} holds an adapter (LoRA), which Headstart does not apply; merge it into its model first "
-        f"(merge_and_unload of the package peft, then save_pretrained), or {mend}."
+        f"{path} holds an adapter (LoRA); name its model as the model and the adapter's folder with --lora (lora=), or "
+        f"{mend}."
     )
 
 

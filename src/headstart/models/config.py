@@ -38,6 +38,11 @@ class RopeConfig:
     factors: tuple[float, ...] = ()
 
 
+Sight = tuple[int | None, int | None]
+"""How far back the rows of a layer see: its window and its chunk."""
+EVERYTHING: Sight = (None, None)
+
+
 @dataclass(frozen=True)
 class LayerConfig:
     """What may differ from layer to layer.
@@ -50,6 +55,12 @@ class LayerConfig:
     rope: int | None = 0
     mixer: Mixer = "attention"
     channel: Channel = "mlp"
+    chunk: int | None = None
+    """Rows see those before them in their own chunk of so many tokens alone (Llama 4)."""
+
+    @property
+    def sight(self) -> Sight:
+        return self.window, self.chunk
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,8 @@ class HeadNorms:
     """False: no weights at all."""
     rotated: bool = False
     """After the rotation, not before it (Hunyuan)."""
+    everywhere: bool = True
+    """False: in layers with a rotation alone (Llama 4)."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +96,12 @@ class Alibi:
 @dataclass(frozen=True)
 class QueryGrowth:
     """Queries grow with their position beyond ``trained`` tokens: times
-    1 + ``weight`` * log(1 + floor(position / trained)) (Llama 4's temperature; Ministral 3)."""
+    1 + ``weight`` * log(1 + floor(position / trained)) (Ministral 3; Llama 4's temperature)."""
 
     weight: float
     trained: int
+    everywhere: bool = True
+    """False: in layers without a rotation alone, and positions count from 1 (Llama 4)."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +189,7 @@ class ModelConfig:
     head_bias: bool = False
     """Bias of the output head."""
     qkv_clip: float | None = None
-    """What queries, keys and values are cut off at."""
+    """What queries, keys and values are cut off at, before they are rotated."""
     qk_norm: HeadNorms | None = None
     parallel_residual: bool = False
     """x + attention(norm1(x)) + mlp(norm2(x)) (GPT-NeoX)."""

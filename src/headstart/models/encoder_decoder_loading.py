@@ -38,18 +38,35 @@ def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Mo
     config = config_of(checkpoint)
     layout = encoder_decoder_layout(config)
     shapes = checkpoint.shapes()
-    tables = [name for name in layout.embeddings if f"{name}.weight" in shapes]
+    prefix = _absent_prefix(layout, shapes)
+    tables = [name for name in layout.embeddings if f"{name.removeprefix(prefix)}.weight" in shapes]
     head = f"{layout.head}.weight"
     # What is tied may be stored under either name.
     table = tables[0] if tables else layout.head if head in shapes else layout.embeddings[0]
-    learnt = _Assembly(config, layout, dtype, table, layout.head_bias in shapes, None)
+
+    def assembly(source: TensorSource | None) -> _Assembly:
+        return _Assembly(config, layout, dtype, table, layout.head_bias in shapes, prefix, source)
+
+    learnt = assembly(None)
     learnt.weights()
-    known = {*learnt.expected, head, *(f"{name}.weight" for name in layout.embeddings)}
-    carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
+    known = {*learnt.expected, head, *(f"{name.removeprefix(prefix)}.weight" for name in layout.embeddings)}
+    carries_nothing = re.compile("|".join((*layout.ignored, *_OLD_BUFFERS)))
     surplus = [name for name in shapes if name not in known and not carries_nothing.fullmatch(name)]
     check_names(config, shapes, learnt.expected, surplus)
-    weights = _Assembly(config, layout, dtype, table, layout.head_bias in shapes, checkpoint).weights()
-    return config, replace(weights, identity=checkpoint.identity())
+    return config, replace(assembly(checkpoint).weights(), identity=checkpoint.identity())
+
+
+_OLD_BUFFERS = (r"(model\.)?(encoder|decoder)\.version",)
+
+
+def _absent_prefix(layout: EncoderDecoderLayout, shapes: Mapping[str, Shape]) -> str:
+    """What the file leaves out in front of its names, as files of the bare model do; empty: nothing."""
+    stored = [name for name in layout.embeddings if f"{name}.weight" in shapes]
+    bare = [name for name in layout.embeddings if f"{name.removeprefix(_PREFIX)}.weight" in shapes]
+    return _PREFIX if bare and not stored else ""
+
+
+_PREFIX = "model."
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,8 @@ class _Assembly:
     table: str
     """Name of the embedding in the file."""
     has_head_bias: bool
+    prefix: str
+    """Left out in front of names."""
     source: TensorSource | None
     """None: what is needed is to be learnt."""
     expected: dict[str, Shape] = field(default_factory=dict)
@@ -174,7 +193,7 @@ class _Assembly:
         return self._fetch(f"{name}.bias", (outputs,)).float()
 
     def _part(self, name: str, shape: Shape) -> MatrixPart:
-        name = f"{name}.weight"
+        name = f"{name.removeprefix(self.prefix)}.weight"
         if self.source is None:
             self._fetch(name, shape)
             return MatrixPart(name, shape[0], lambda: torch.empty(shape, device="meta"))
@@ -194,6 +213,7 @@ class _Assembly:
         return NormWeights(weight, self._fetch(f"{name}.bias", size).float() if self.config.norm == "layer" else None)
 
     def _fetch(self, name: str, shape: Shape) -> Tensor:
+        name = name.removeprefix(self.prefix)
         if self.source is None:
             self.expected[name] = shape
             return torch.empty(shape, device="meta")

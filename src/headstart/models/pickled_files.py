@@ -17,26 +17,10 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.models.files import FileStamp, read_json, require_file
-from headstart.models.stored import StoredTensor, digest_of
+from headstart.models.stored import StoredTensor, digest_of, stored_tensor
 
 SINGLE_FILE = "pytorch_model.bin"
 INDEX_FILE = "pytorch_model.bin.index.json"
-
-_TYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""By the names that safetensors has."""
 
 
 def has_pickled_files(directory: Path) -> bool:
@@ -61,7 +45,7 @@ class PickledFiles:
         for path in (directory / name for name in names):
             require_file(path)
             self.stamps = (*self.stamps, FileStamp.of(path))
-            for name, tensor in _load(path).items():
+            for name, tensor in read_pickled(path).items():
                 if name in self._tensors:
                     raise CheckpointError(f"{path}: tensor {name!r:.60} is in another file, too; remove one of them.")
                 self._tensors[name] = tensor
@@ -92,13 +76,7 @@ class PickledFiles:
         Raises:
             CheckpointError: there is no such tensor.
         """
-        tensor = self.read(name)
-        data = (
-            tensor.reshape(-1).view(torch.uint8).numpy()
-            if tensor.numel()
-            else torch.zeros(0, dtype=torch.uint8).numpy()
-        )
-        return StoredTensor(_TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), data)
+        return stored_tensor(self.read(name))
 
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes at least: nothing smaller is taken for one."""
@@ -109,7 +87,12 @@ class PickledFiles:
         return digest_of({name: self.stored(name) for name in self._tensors})
 
 
-def _load(path: Path) -> dict[str, Tensor]:
+def read_pickled(path: Path) -> dict[str, Tensor]:
+    """A pickled table of tensors.
+
+    Raises:
+        CheckpointError: it is damaged, or holds anything else.
+    """
     try:
         # Files older than PyTorch 1.6 are no archives and cannot be mapped.
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))

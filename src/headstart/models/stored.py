@@ -18,6 +18,21 @@ from torch import Tensor
 from headstart.models.files import WeightsDigest
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""By the names that safetensors has."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,13 @@ class StoredTensor:
         if self.mapping is not None:
             start = self.offset // mmap.PAGESIZE * mmap.PAGESIZE
             self.mapping.madvise(advice, start, self.offset + len(self.data) - start)
+
+
+def stored_tensor(tensor: Tensor) -> StoredTensor:
+    """A tensor in memory, as a safetensors file would hold it."""
+    tensor = tensor.contiguous()
+    data = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.zeros(0, dtype=torch.uint8)
+    return StoredTensor(_TYPES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape), data.numpy())
 
 
 def digest_of(tensors: Mapping[str, StoredTensor]) -> str:

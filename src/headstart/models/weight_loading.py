@@ -65,7 +65,8 @@ def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
     shapes = checkpoint.shapes()
     if config.encoder is not None:
         names = encoder_decoder_layout(config)
-        head, tables = f"{names.head}.weight", [f"{name}.weight" for name in names.embeddings]
+        head = f"{names.head}.weight"
+        tables = [f"{name}.weight" for each in names.embeddings for name in (each, each.removeprefix("model."))]
     else:
         layout = tensor_layout(config, "hf").found_in(shapes)
         head, tables = f"{layout.head}.weight", [f"{before}{layout.embedding}.weight" for before in (layout.prefix, "")]
@@ -121,10 +122,17 @@ def _checked(
 
     def is_surplus(name: str) -> bool:
         known = name in expected or name == f"{layout.head}.weight"  # files may hold a copy of a tied head
-        return not (known or carries_nothing.fullmatch(name.removeprefix(prefix)))
+        bare = name.removeprefix(prefix)
+        return not (known or carries_nothing.fullmatch(bare) or (layout.beyond and _is_beyond(bare, config)))
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
     return Assembly(config, layout, prefix, embedding, dtype, read, source), has_factors
+
+
+def _is_beyond(name: str, config: ModelConfig) -> bool:
+    """Whether a tensor is of a layer after the decoder's last."""
+    layer = re.match(r"(?:layers|blk)\.(\d{1,9})\.", name)
+    return layer is not None and int(layer[1]) >= config.num_layers
 
 
 def check_names(

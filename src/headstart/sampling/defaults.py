@@ -48,7 +48,10 @@ class SamplingDefaults:
         if "max_tokens" not in given and isinstance(most, int) and isinstance(least, int):
             # A default never makes a request contradict itself.
             values["max_tokens"] = max(most, least)
-        if not any(name in values for name in SHAPING):
+        if given.get("use_beam_search") or given.get("beam_width") is not None:
+            # Nothing is drawn, so that no default says how.
+            values = {name: value for name, value in values.items() if name not in SHAPING or name in given}
+        elif not any(name in values for name in SHAPING):
             values |= self.fallback
         return SamplingParams(**values)
 

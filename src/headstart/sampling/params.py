@@ -7,18 +7,29 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from headstart.errors import RequestError, require_utf8
 from headstart.sampling.structured import StructuredOutputsParams
 
 _INTEGER_FIELDS = ("top_k", "min_tokens", "n")
-_OPTIONAL_INTEGER_FIELDS = ("max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
-_REAL_FIELDS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-_SWITCHES = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+_OPTIONAL_INTEGER_FIELDS = ("beam_width", "max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_REAL_FIELDS = (
+    "length_penalty",
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_SWITCHES = ("use_beam_search", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
 _TOKEN_LISTS = ("allowed_token_ids", "banned_token_ids", "stop_token_ids")
 _TEXT_LISTS = ("stop", "bad_words")
 
+_MAX_BEAMS = 256
+_MAX_LENGTH_PENALTY = 5.0
+"""Powers of a length beyond this leave nothing of a score in float32."""
 _MAX_SAMPLES = 1 << 14
 """Per prompt: all samples are set up before the first one decodes."""
 
@@ -122,7 +133,17 @@ class SamplingParams:
     seed: int | None = None
     """None draws a fresh 64-bit seed for the request."""
     n: int = 1
-    """Independent samples of the same prompt."""
+    """Independent samples of the same prompt; in beam search, how many of the best outputs are returned."""
+    use_beam_search: bool = False
+    """Look for the likeliest outputs, as transformers' ``generate(num_beams=...)`` does, instead of drawing tokens.
+    Penalties, bans and biases act on log-probabilities. Always at temperature 1: ``temperature`` may say 0 or 1."""
+    beam_width: int | None = None
+    """Beams that are searched, at least ``n``; asks for beam search by itself. None: ``n``, if beams are searched."""
+    length_penalty: float = 1.0
+    """In beam search, scores are divided by the output's length to this power: above 0 favours long outputs."""
+    early_stopping: bool | Literal["never"] = False
+    """When beam search ends: True, as soon as as many outputs as there are beams have ended; False, when the best beam,
+    at its present length, falls behind all of them; "never", when no beam can overtake them at any length."""
     logprobs: int | None = None
     """Number of best tokens whose log-probabilities are returned beside the chosen token's, before any transform; -1:
     all of the vocabulary, as in vLLM; None: no log-probabilities."""
@@ -161,6 +182,7 @@ class SamplingParams:
                 f"is {self.min_tokens}, above max_tokens {self.max_tokens}; lower it.",
             )
         _check(1 <= self.n <= _MAX_SAMPLES, "n", f"is {self.n}; it must lie in [1, {_MAX_SAMPLES}].")
+        self._check_beams()
         if self.seed is not None:
             _check(0 <= self.seed < 2**64, "seed", f"is {self.seed}; it must lie in [0, 2**64).")
         for name in ("logprobs", "prompt_logprobs"):
@@ -185,6 +207,42 @@ class SamplingParams:
                 "ignore_eos",
                 "is given; structured_outputs end by themselves. Leave one out.",
             )
+
+    def _check_beams(self) -> None:
+        _check(
+            abs(self.length_penalty) <= _MAX_LENGTH_PENALTY,
+            "length_penalty",
+            f"is {self.length_penalty}; it must lie in [-{_MAX_LENGTH_PENALTY:g}, {_MAX_LENGTH_PENALTY:g}].",
+        )
+        _check(
+            isinstance(self.early_stopping, bool) or self.early_stopping == "never",
+            "early_stopping",
+            f"is {self.early_stopping!r}; it must be True, False or 'never'.",
+        )
+        if self.beam_width is None and not self.use_beam_search:
+            for name, usual in (("length_penalty", 1.0), ("early_stopping", False)):
+                value = getattr(self, name)
+                _check(value == usual, name, f"is {value!r}, which beam search alone reads; give a beam_width, too.")
+            return
+        width = self.n if self.beam_width is None else self.beam_width
+        _check(1 <= width <= _MAX_BEAMS, "beam_width", f"is {width}; it must lie in [1, {_MAX_BEAMS}].")
+        _check(self.n <= width, "n", f"is {self.n}, more than the {width} beams that are searched; raise beam_width.")
+        _check(
+            self.temperature in (0, 1),
+            "temperature",
+            f"is {self.temperature}, but beam search draws nothing; leave it out, or give 0.",
+        )
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+            value = getattr(self, name)
+            _check(value == off, name, f"is {value}, but beam search draws nothing; leave it out.")
+        _check(not self.stop, "stop", "is given, but beam search ends at tokens alone; give stop_token_ids.")
+        _check(
+            self.structured_outputs is None,
+            "structured_outputs",
+            "are given, but beam search follows no grammar; leave one of the two out.",
+        )
+        for name, value in (("use_beam_search", True), ("beam_width", width), ("temperature", 0.0)):
+            object.__setattr__(self, name, value)
 
     def _convert(self) -> None:
         """Convert every field to its declared type, or refuse it."""

@@ -93,6 +93,22 @@ class Transforms:
         """
         return torch.from_numpy(self._processed(logits, history))
 
+    def processed_log_probs(self, log_probs: Tensor, history: PathHistory | None = None) -> Row:
+        """Log-probabilities [vocab] with bans, bias and penalties over them, float32 on the host.
+
+        Raises:
+            LogitsError: one is not a number.
+        """
+        if math.isnan(float(log_probs[0])):  # one that is not a number makes all of them so
+            raise LogitsError(_NOT_A_NUMBER)
+        return self._processed(log_probs, history)
+
+    @property
+    def may_raise(self) -> bool:
+        """Whether a processed logit may be higher than it was, by a bias or a penalty below 0."""
+        params = self.params
+        return min(params.frequency_penalty, params.presence_penalty) < 0 or bool((self._bias > 0).any())
+
     def law(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
         """The law of the next token, float64 [vocab], summing to 1; one-hot if greedy.
 

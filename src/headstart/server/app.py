@@ -34,6 +34,7 @@ from headstart.server.openapi import describe
 from headstart.server.replies import Reply
 from headstart.server.routes import Served, router
 from headstart.server.settings import ServerSettings
+from headstart.server.transcriptions import Transcriber
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def create_app(
 
     # FastAPI's documentation pages load scripts from other servers; there is one of our own.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.served = Served(llm, engine, Generator(engine, settings), settings)
+    app.state.served = Served(llm, engine, Generator(engine, settings), settings, Transcriber(engine))
     app.router.route_class = JsonRoute
     app.include_router(router)
     # Built on the first request, then kept.

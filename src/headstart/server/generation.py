@@ -72,7 +72,7 @@ class Generator:
                 async for _ in answer:
                     pass
             if sample.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(body, sample, answer))
+                return Reply(*failure(body, sample, answer))
             return Reply(whole_response(head, generation.choice(sample, 0), usage(generation.samples, answer.drafter)))
 
     def check_model(self, name: str | None) -> None:
@@ -93,7 +93,10 @@ class Generator:
             raise RequestError(
                 "suffix is given; this server continues texts and cannot fill in. Leave it out.", "suffix"
             )
-        if body.best_of not in (None, body.n or 1):
+        searches = body.use_beam_search or body.beam_width is not None
+        if searches and body.best_of is not None and body.beam_width is None:
+            body.beam_width = body.best_of
+        elif body.best_of not in (None, body.n or 1):
             raise RequestError("best_of is given; ask for n samples and choose among them.", "best_of")
         logprobs, echo = body.logprobs, bool(body.echo)
         prompt_alone = echo and body.max_tokens == 0
@@ -165,7 +168,7 @@ class Generator:
                 pass
         for sample in generation.samples:
             if sample.sequence.finish_reason is FinishReason.ERROR:
-                return Reply(*_failure(generation.body, sample, answer))
+                return Reply(*failure(generation.body, sample, answer))
         choices = [generation.choice(sample, place) for place, sample in enumerate(generation.samples)]
         reply = self._head(generation, _new_id(generation), chunk=False)
         told = {"choices": choices, "usage": _usage(generation, answer)} | self._metrics(generation)
@@ -189,7 +192,7 @@ class Generator:
             async for piece in answer:
                 place = places[piece.prompt_index, piece.sample]
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield event(_failure(generation.body, generation.samples[place], answer)[0])
+                    yield event(failure(generation.body, generation.samples[place], answer)[0])
                     continue
                 if not generation.chat and not begun[place] and (generation.echo or generation.body.return_token_ids):
                     yield event(
@@ -223,7 +226,7 @@ class Generator:
                 yield shown
             async for piece in answer:
                 if piece.finish_reason is FinishReason.ERROR:
-                    yield stream.fail(_failure(body, sample, answer)[0])
+                    yield stream.fail(failure(body, sample, answer)[0])
                     return
                 part = generation.part(sample, piece, calls)
                 for shown in stream.say(part):
@@ -248,7 +251,7 @@ class UnknownModelError(RequestError):
     """The request names a model that is not served here."""
 
 
-def _failure(body: Generation, sample: Sample, answer: Answer) -> tuple[dict[str, Any], int]:
+def failure(body: Generation, sample: Sample, answer: Answer) -> tuple[dict[str, Any], int]:
     """The error body for a sample that failed, and the status if the reply has not begun."""
     message = str(sample.sequence.error)
     if answer.cut_off:
@@ -296,8 +299,12 @@ def _prompts(prompt: str | list[Any]) -> list[str | list[int]]:
 
 
 def _salt(body: Generation, request: Request) -> str:
-    """A salt that keeps requests of different keys apart: they share nothing."""
-    return f"{request.scope.get(TENANT, '')}/{body.cache_salt or ''}"
+    return tenant_salt(request, body.cache_salt or "")
+
+
+def tenant_salt(request: Request, own: str = "") -> str:
+    """A salt that keeps requests of different keys apart: they share nothing; ``own``: the request's."""
+    return f"{request.scope.get(TENANT, '')}/{own}"
 
 
 def _new_id(generation: GenerationRequest) -> str:

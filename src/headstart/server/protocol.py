@@ -19,6 +19,7 @@ from headstart.server.settings import ServerSettings
 
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("use_beam_search", "beam_width", "length_penalty", "early_stopping"),
     *("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words"),
     *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
 )
@@ -160,6 +161,15 @@ class Generation(Body):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     n: int | None = None
+    use_beam_search: bool | None = None
+    """true: look for the ``n`` likeliest outputs instead of drawing tokens."""
+    beam_width: int | None = None
+    """Beams that are searched, at least ``n``; left out: ``n``. Means ``use_beam_search``."""
+    length_penalty: float | None = None
+    """In beam search, scores are divided by the output's length to this power."""
+    early_stopping: Annotated[bool | Literal["never"] | None, one_of('true, false or "never"')] = None
+    """In beam search: true, stop as soon as as many outputs as there are beams have ended; "never", when no better one
+    can come."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculation: Speculation | None = None

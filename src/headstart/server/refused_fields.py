@@ -14,7 +14,6 @@ _INSTEAD = {
     "chat_template": "the model's own template is used",
     "function_call": "ask with tool_choice",
     "functions": "offer them as tools",
-    "use_beam_search": "ask for n samples",
     "prompt_embeds": "give the prompt as text or token ids",
     "web_search_options": "search yourself, and write what you find into a message",
     **dict.fromkeys(("audio", "mm_processor_kwargs"), "texts are all that is read and said here"),

@@ -62,6 +62,7 @@ def speculation(each: Sequence[SequenceStats], drafter: str | None) -> dict[str,
         "drafted": sum(stats.drafted for stats in each),
         "accepted": sum(stats.accepted for stats in each),
         "mean_accepted_length": tokens / rounds if rounds else 0.0,
+        "beam_steps": sum(stats.beam_steps for stats in each),
         "drafted_per_position": _added([stats.drafted_per_position for stats in each]),
         "accepted_per_position": _added([stats.accepted_per_position for stats in each]),
     }

@@ -21,6 +21,7 @@ from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, 
 from headstart.server.replies import Reply
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
+from headstart.server.transcriptions import FORM, Transcriber
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Served:
     engine: EngineThread
     generator: Generator
     settings: ServerSettings
+    transcriber: Transcriber
     started: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -118,6 +120,18 @@ async def chat_completions(body: ChatBody, request: Request, here: Here) -> Resp
 async def responses(body: ResponsesBody, request: Request, here: Here) -> Response:
     """Answer a conversation given as items; nothing is kept for a later request."""
     return await here.generator.respond(body, request)
+
+
+@router.post(
+    "/v1/audio/transcriptions",
+    response_model=None,
+    tags=["generation"],
+    responses=_answers(schemas.TranscriptionReply, "What the recording says.", *_GENERATION),
+    openapi_extra=FORM,
+)
+async def transcriptions(request: Request, here: Here) -> Response:
+    """Write down what a recording says, with a model whose encoder reads audio."""
+    return await here.transcriber.transcribe(request, here.generator.check_model)
 
 
 @router.post(

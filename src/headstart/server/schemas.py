@@ -28,6 +28,8 @@ class SpeculationCounts(BaseModel):
     drafted: int
     accepted: int
     mean_accepted_length: float
+    beam_steps: int
+    """Of beam searches: rounds that they would have had without guesses."""
     drafted_per_position: list[int]
     accepted_per_position: list[int]
 
@@ -277,3 +279,12 @@ class StatsReply(BaseModel):
     max_sequences: int
     now: dict[str, float] = Field(description="Current gauges, by Prometheus name.")
     totals: dict[str, Any] = Field(description="Counters since the start, by Prometheus name and labels.")
+
+
+class TranscriptionReply(BaseModel):
+    """Of ``response_format`` json; ``verbose_json`` adds the others, ``text`` is the text alone."""
+
+    text: str
+    task: str | None = None
+    language: str | None = None
+    duration: float | None = None

@@ -1,7 +1,7 @@
 """Tokenizers of Hugging Face directories that are older than ``tokenizer.json``.
 
 They are sentencepiece's ``tokenizer.model``, or ``vocab.json`` with ``merges.txt``. transformers knows how each class
-of them reads text, and converts them.
+of them reads text, and converts them; but for Marian's (``marian_tokenizer``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from headstart.errors import CheckpointError
+from headstart.text.marian_tokenizer import is_marian, marian_tokenizer
 
 _FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
 _EXTRA = "install headstart with its extra: headstart[transformers]"
@@ -22,6 +23,8 @@ def converted_tokenizer(directory: Path) -> str:
     Raises:
         CheckpointError: it has no tokenizer, a damaged one, or one that nothing here can convert.
     """
+    if is_marian(directory):
+        return marian_tokenizer(directory)
     found = next((name for name in _FILES if (directory / name).exists()), None)
     if found is None:
         raise CheckpointError(

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from headstart import LLM, SamplingParams
+from devices import PLACES, on
+from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.backends.torch.device import available_devices, parse_device
 from headstart.backends.torch.kit import TorchKit
 from headstart.errors import ConfigError
+from headstart.sampling.structured import StructuredOutputsParams
 
 PROMPTS = ["Once upon a time", "abc abc abc abc"]
+RUN_A_MODEL = {"draft-model", "multi-draft", "hierarchical"}
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
 
@@ -44,14 +47,43 @@ def test_of_several_one_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
         parse_device("cuda:2")
 
 
-@pytest.mark.parametrize("device", available_devices())
-@pytest.mark.parametrize("drafter", ["suffix", "early-exit", "recycling", "auto"])
-def test_a_device_that_is_there_keeps_plain_texts(device: str, drafter: str, tiny_model_dir: Path) -> None:
-    plain = LLM(tiny_model_dir, "none", precision="fp32", device=device)
-    drafted = LLM(plain.model, drafter)
-    assert plain.model.device == torch.device(device)
-    texts = [[out.token_ids for out in llm.generate(PROMPTS, GREEDY)] for llm in (plain, drafted)]
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "drafter",
+    ["suffix", "early-exit", "recycling", "auto", "lookahead", "draft-model", "multi-draft", "hierarchical"],
+)
+def test_a_device_that_is_there_keeps_plain_texts(place: str, drafter: str, tiny_model_dir: Path) -> None:
+    """Also a simulated one, where nothing may be left on the processor."""
+    options = {"draft_model": tiny_model_dir} if drafter in RUN_A_MODEL else {}
+    with on(place) as device:
+        plain = LLM(tiny_model_dir, "none", precision="fp32", device=device)
+        drafted = LLM(plain.model, drafter, **options)  # type: ignore[arg-type]
+        assert plain.model.device == torch.device(device)
+        texts = [[out.token_ids for out in llm.generate(PROMPTS, GREEDY)] for llm in (plain, drafted)]
     assert texts[0] == texts[1]
+
+
+def test_requests_of_every_kind_run_where_nothing_is_left_on_the_processor(tiny_model_dir: Path) -> None:
+    params = [
+        SamplingParams(temperature=0, max_tokens=12, logprobs=3, prompt_logprobs=2),
+        SamplingParams(temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, max_tokens=20, seed=1),
+        SamplingParams(temperature=1, repetition_penalty=1.2, frequency_penalty=0.3, max_tokens=20, seed=2),
+        SamplingParams(temperature=1, logit_bias={70: 2.0}, min_tokens=5, max_tokens=20, seed=3, n=2),
+        SamplingParams(temperature=0, structured_outputs=StructuredOutputsParams(choice=["yes", "no"])),
+    ]
+    wishes = [SpeculationParams(), SpeculationParams(verify="coupled"), SpeculationParams(typical=0.1)]
+    said = []
+    for place in ("cpu", "simulated"):
+        with on(place) as device:
+            llm = LLM(tiny_model_dir, "draft-model", draft_model=tiny_model_dir, precision="fp32", device=device)
+            prompts = [PROMPTS[0]] * len(params)
+            said.append(
+                [
+                    [each.token_ids for out in llm.generate(prompts, params, speculation=wish) for each in out.outputs]
+                    for wish in wishes
+                ]
+            )
+    assert said[0] == said[1]
 
 
 def test_precisions_of_the_processor_are_refused_elsewhere() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from devices import DEVICES, on
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
@@ -37,16 +38,17 @@ class Case:
 
 
 @cache
-def load(family: str) -> Case:
+def load(family: str, device: str = "cpu") -> Case:
     model = make_model(family)
     with TemporaryDirectory() as directory:
         checkpoint = open_checkpoint(save_model(model, Path(directory)))
-        return Case(model, EncoderDecoderBackend(*load_encoder_decoder(checkpoint, torch.float32)))
+        return Case(model, EncoderDecoderBackend(*load_encoder_decoder(checkpoint, torch.float32), device=device))
 
 
-@pytest.fixture(params=FAMILIES)
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    return load(request.param)
+@pytest.fixture(params=[(family, device) for device in DEVICES for family in FAMILIES], ids=lambda it: "-".join(it))
+def case(request: pytest.FixtureRequest) -> Case:
+    """Every family on every device that is there."""
+    return load(*request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,7 @@ def as_input(source: Sequence[int] | np.ndarray) -> EncoderInput:
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape
-    assert (actual - expected).abs().max().item() <= TOLERANCE
+    assert (actual.cpu() - expected.cpu()).abs().max().item() <= TOLERANCE
 
 
 class Bench:
@@ -152,3 +154,22 @@ def test_long_inputs_are_read_in_parts_of_rows(monkeypatch: pytest.MonkeyPatch) 
         source, tokens = random_tokens(45, seed=5), random_tokens(4, seed=6)
         logits = bench.run([Rows(tokens, 0, bench.take(4))], [bench.encode(source)])
         assert_close(logits, reference_logits(case.model, source, tokens))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_left_on_the_processor(family: str) -> None:
+    """An input, a prompt and a tree on a simulated accelerator, where tensors of two devices cannot meet."""
+    said = []
+    for place in ("cpu", "simulated"):
+        with on(place) as device:
+            case = load(family, device)
+            bench = Bench(case.backend)
+            memories = [bench.encode(case.source(1, 30)), bench.encode(case.source(2, 11))]
+            tables = [bench.take(40), bench.take(40)]
+            prompt = [Rows(random_tokens(9, 3), 0, tables[0]), Rows(random_tokens(4, 4), 0, tables[1])]
+            tree = [Rows(random_tokens(len(TREE), 5), 9, tables[0], TREE), Rows([7], 4, tables[1])]
+            logits = [bench.run(parts, memories) for parts in (prompt, tree)]
+            assert {each.device for each in logits} == {torch.device(device)}
+            said.append([each.cpu() for each in logits])
+    for here, there in zip(*said, strict=True):
+        assert_close(there, here)

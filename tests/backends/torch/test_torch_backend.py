@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from devices import DEVICES, on
 from headstart.backends.torch.backend import TorchBackend, TorchStorage
 from headstart.backends.torch.linear import Linear
 from headstart.models.checkpoint import open_checkpoint
@@ -38,17 +38,18 @@ class Case:
 
 
 @cache
-def load(family: str) -> Case:
+def load(family: str, device: str = "cpu") -> Case:
     model = make_model(family)
     with TemporaryDirectory() as directory:
         checkpoint = open_checkpoint(save_model(model, Path(directory)))
         config, weights = load_decoder(checkpoint, torch.float32)
-        return Case(model, config, TorchBackend(config, weights))
+        return Case(model, config, TorchBackend(config, weights, device=device))
 
 
-@pytest.fixture(params=FAMILIES)
-def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    return load(request.param)
+@pytest.fixture(params=[(family, device) for device in DEVICES for family in FAMILIES], ids=lambda it: "-".join(it))
+def case(request: pytest.FixtureRequest) -> Case:
+    """Every family on every device that is there."""
+    return load(*request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +71,7 @@ def scattered(num_tables: int, blocks: int, seed: int = 0) -> list[list[int]]:
 def assert_close(actual: Tensor, expected: Tensor) -> None:
     assert actual.dtype == torch.float32
     assert actual.shape == expected.shape
-    assert (actual - expected).abs().max().item() <= TOLERANCE
+    assert (actual.cpu() - expected.cpu()).abs().max().item() <= TOLERANCE
 
 
 def fill(case: Case, storage: KVStorage, tokens: list[int], table: list[int]) -> None:
@@ -200,7 +201,7 @@ def test_taps_are_the_layers_inputs(case: Case) -> None:
     assert_close(torch.from_numpy(output.hidden[2]), hidden[2][0])
     assert_close(torch.from_numpy(output.hidden[FINAL_TAP]), final)
     assert output.hidden[layers].shape == (10, case.config.hidden_size)
-    stream = torch.from_numpy(output.hidden[layers]) / case.config.tap_scale
+    stream = torch.from_numpy(output.hidden[layers]).to(case.backend.device) / case.config.tap_scale
     assert_close(case.backend.decoder.final_norm(stream), final)
     assert_close(output.logits, reference_logits(case.model, tokens)[9:])
 
@@ -361,3 +362,34 @@ def test_blocks_are_copied_whole() -> None:
     blocks, old = storage.data.unflatten(1, (8, BLOCK_SIZE)), before.unflatten(1, (8, BLOCK_SIZE))
     assert torch.equal(blocks[:, [4, 0]], old[:, [1, 6]])
     assert torch.equal(blocks[:, [1, 2, 3, 5, 6, 7]], old[:, [1, 2, 3, 5, 6, 7]])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_is_left_on_the_processor(family: str) -> None:
+    """A prompt, a chunk, a tree and a move on a simulated accelerator, where tensors of two devices cannot meet."""
+    tokens, tree = random_tokens(30, seed=20), random_tokens(len(TREE), seed=21)
+    said = []
+    for place in ("cpu", "simulated"):
+        with on(place) as device:
+            case, table = load(family, device), scattered(1, 12, seed=20)[0]
+            storage = case.backend.allocate_cache(12, BLOCK_SIZE)
+            taps = (0, case.config.num_layers, FINAL_TAP)
+            passes = [
+                make_pass([Rows(tokens[:21], 0, table)], taps=taps),
+                make_pass([Rows(tokens[21:], 21, table)]),
+                make_pass([Rows(tree, 30, table, TREE)]),
+                make_pass([Rows([5], 33, table)]),
+            ]
+            outputs = []
+            for number, batch in enumerate(passes):
+                if number == 3:
+                    path = path_to(TREE, 3)
+                    storage.move(
+                        [slot(table, 30 + row) for row in path], [slot(table, 30 + i) for i in range(len(path))]
+                    )
+                output = case.backend.forward(batch, storage)
+                assert output.logits.device == torch.device(device)
+                outputs += [output.logits.cpu(), *(torch.from_numpy(output.hidden[tap]) for tap in batch.taps)]
+            said.append(outputs)
+    for here, there in zip(*said, strict=True):
+        assert_close(there, here)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from headstart.backends.torch.trainable import TrainableDecoder, attend_masked
+from headstart.errors import ConfigError
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.weight_loading import load_decoder
@@ -37,7 +38,22 @@ def states(decoder: TrainableDecoder, tokens: Tensor) -> Tensor:
     return found[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+MORE = (
+    "olmo2",
+    "cohere",
+    "nanochat",
+    "apertus",
+    "stablelm-parallel",
+    "persimmon",
+    "hunyuan_v1_dense",
+    "opt",
+    "olmoe",
+    "qwen2_moe",
+    "glm4_moe",
+)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *MORE])
 def test_it_is_the_decoder_of_every_family(family: str, tmp_path: Path) -> None:
     """Final states through transformers' own head are transformers' logits."""
     model = make_model(family)
@@ -77,3 +93,13 @@ def test_what_is_learnt_can_be_taken_out_and_does_not_touch_the_original(tmp_pat
             parameter += 1
     assert torch.equal(weights.layers[1].mixer.qkv.weight, before)
     assert torch.equal(decoder.layer_weights()[0][1].mixer.qkv.weight, before + 1)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("bloom", "ALiBi"), ("gpt_oss", "attention sinks"), ("youtu", "latent attention"), ("ministral3", "queries that")],
+)
+def test_what_nothing_is_trained_through_is_refused(family: str, kind: str, tmp_path: Path) -> None:
+    config, weights = load(family, tmp_path)
+    with pytest.raises(ConfigError, match=f"has {kind}"):
+        TrainableDecoder(config, weights)

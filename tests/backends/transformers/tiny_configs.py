@@ -157,8 +157,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }
 
 SHOWN = (
-    *("cohere2", "gemma3n_text", "gpt_oss", "deepseek_v3", "opt"),  # all sequences in one call
-    *("bloom", "falcon", "granitemoehybrid", "qwen3_next", "deepseek_v4", "rwkv"),  # path by path
+    *("cohere2", "gemma3n_text", "gpt_oss", "deepseek_v3"),  # all sequences in one call
+    *("bloom", "granitemoehybrid", "qwen3_next", "deepseek_v4", "rwkv"),  # path by path
     *("mamba", "recurrent_gemma"),  # token by token, and each text anew
 )
 """One of each kind of layer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from head_toys import shake
 
+from devices import PLACES, on
 from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter
 from headstart.engine.outputs import Completion
@@ -19,9 +22,12 @@ from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.saving import save_head
+from headstart.heads.text_vocabulary import TextTokens
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
+from headstart.models.weight_loading import load_tables
 from headstart.sampling.params import SamplingParams
+from mapped_heads import map_rows
 from tiny_checkpoint import write_tiny_model
 
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
@@ -33,9 +39,11 @@ PARAMS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return load_model(write_tiny_model(tmp_path_factory.mktemp("model")), "fp32")
+@pytest.fixture(scope="module", params=PLACES)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    """On every device that is there, and on one that is simulated: heads are computed where their target is."""
+    with on(request.param) as device:
+        yield load_model(write_tiny_model(tmp_path_factory.mktemp("model")), "fp32", device=device)
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +66,28 @@ def write_random_head(target: Model, name: str, directory: Path) -> Path:
     shake(head, 4)
     if not isinstance(head, LookaheadEmbeddings) and head.config.reduced:
         head.d2t.copy_(said - torch.arange(len(said)))
+    if isinstance(head, EagleHead) and name == "eagle3":
+        # It may say tokens of the text beyond its vocabulary, too.
+        map_rows(head, read_matrix(load_tables(target.checkpoint, torch.float32)[1], torch.float32))
     save_head(head, directory)
     return directory
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"])
-def test_the_text_is_the_targets_own(target: Model, plain: list[list[int]], name: str, tmp_path: Path) -> None:
+def test_the_text_is_the_targets_own(
+    target: Model, plain: list[list[int]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[TextTokens] = []
+    logits = TextTokens.logits
+    monkeypatch.setattr(TextTokens, "logits", lambda own, *args: [read.append(own), logits(own, *args)][1])
     directory = write_random_head(target, name, tmp_path)
     options = {} if name == "pass" else {"precision": "fp32"}
     llm = LLM(target, name, draft_model=directory, drafter_options=options, max_batch_size=3)
     outputs = llm.generate(PROMPTS, PARAMS)
     assert [output.outputs[0].token_ids for output in outputs] == plain
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
+    if name == "eagle3":
+        assert any(len(each) for each in read), "no tokens of the text"
 
 
 @pytest.mark.parametrize(

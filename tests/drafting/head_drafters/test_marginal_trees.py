@@ -65,11 +65,13 @@ def test_what_cannot_be_is_never_guessed() -> None:
     tree = likeliest_paths(log_probs, TOKENS, 1000, -math.inf)
     allowed = {int(TOKENS[slot, rank]) for slot in range(2) for rank in range(2)}
     assert set(tree.tokens.tolist()) == allowed
-    assert len(likeliest_paths(np.full((2, 3), -np.inf, np.float32), TOKENS[:2, :3], 5, -math.inf)) == 0
+    nothing = np.full((2, 3), -np.inf, np.float32)
+    assert not len(likeliest_paths(nothing, TOKENS[:2, :3], 5, -math.inf).tokens)
 
 
-def test_grades_know_the_first_level_from_the_others() -> None:
+def test_scores_are_log_probabilities_of_paths() -> None:
     tree = likeliest_paths(LOG_PROBS, TOKENS, 31, -math.inf)
-    assert tree.grades is not None
-    first = tree.parents == ROOT
-    assert tree.grades[first].max() < tree.grades[~first].min()
+    every = every_path()
+    paths = paths_of(tree.tokens.tolist(), tree.parents.tolist())
+    assert np.exp(tree.scores) == pytest.approx([every[path] for path in paths], rel=1e-5)
+    assert (np.diff(tree.scores) <= 0).all()

@@ -9,6 +9,7 @@ from headstart.drafting.base import DraftBudget
 from headstart.drafting.context import DraftContext
 from headstart.drafting.model_free.copying import CopyDrafter, CopyOptions, InputCopy
 from headstart.errors import ConfigError
+from headstart.passes import EncoderInput
 
 
 def unique_place(prompt: list[int], output: list[int], min_match: int) -> int | None:
@@ -92,3 +93,28 @@ def test_a_repetitive_input_is_given_up_on() -> None:
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         CopyOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("begun", "said", "drafted"),
+    [
+        ([9], [], [1, 2, 3, 4, 5]),  # T5: the start token stands for nothing
+        ([9, 1], [], [2, 3, 4, 5]),  # BART: a forced first token is the input's first
+        ([9], [1, 2, 7], []),
+        ([9], [1, 2, 7, 4], [5]),
+        ([9, 8], [], []),  # a language of the output, which the input does not hold
+    ],
+)
+def test_the_input_is_what_the_encoder_reads(begun: list[int], said: list[int], drafted: list[int]) -> None:
+    drafter = CopyDrafter(DraftContext(10), CopyOptions())
+    sequence = ToySequence(3, begun, source=EncoderInput((1, 2, 3, 4, 5)))
+    drafter.begin(sequence)
+    for token in (None, *said):
+        if token is not None:
+            sequence.tokens.append(token)
+        (tree,) = drafter.propose([sequence], [DraftBudget(15, 15)])
+    assert tree.tokens.tolist() == drafted
+    # Begun anew after a preemption, it stands where it stood.
+    drafter.end(3)
+    drafter.begin(sequence)
+    assert drafter.propose([sequence], [DraftBudget(15, 15)])[0].tokens.tolist() == drafted

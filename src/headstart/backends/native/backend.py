@@ -52,6 +52,7 @@ def _lacking(config: ModelConfig) -> str | None:
         "mixtures of experts": any(layer.channel != "mlp" for layer in config.layers),
         "latent attention": any(layer.mixer != "attention" for layer in config.layers),
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
+        "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,
         "queries that grow with their position": config.query_growth is not None,

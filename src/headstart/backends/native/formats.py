@@ -58,6 +58,8 @@ _HELD_BY = {
     "Q5_1": {FINE},
     "Q5_K": {FINE},
     "Q6_K": {FINE},
+    "INT4": {FOUR},
+    "INT8": {EIGHT},
 }
 """Blocks that hold a type's weights better than bf16 does, most of them to the bit; fine ones hold whatever the library
 reads of a file itself. Types that are not named are in bf16."""

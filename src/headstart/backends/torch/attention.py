@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.models.config import Alibi
+from headstart.models.config import Alibi, Sight
 from headstart.passes import IntArray, PassBatch
 
 Indices = NDArray[np.int64]
 
 FOLDED_ROWS = 64
 """Up to this many rows, the query heads that share a key-value head become rows of one product."""
-MEMORY = -1
+MEMORY: Sight = (-1, None)
 """Stands for a window: the sequence's encoder memory, all of which every row sees."""
 _SHORT_CONTEXT = 256
 """Contexts up to this length may share a group; above, lengths within a factor of 4 do."""
@@ -53,14 +53,14 @@ class RowGroup:
     rows: Tensor | None
     """[sequence * row] rows of the pass; None where they are all of the pass's rows in order."""
     folded: bool
-    views: dict[int | None, KeyView]
-    """window, or ``MEMORY`` -> its keys."""
+    views: dict[Sight, KeyView]
+    """How far layers see, or ``MEMORY`` -> the keys of those that see so far."""
 
 
 class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
-    ``windows``: the sliding windows that occur in the model's layers (None: full attention).
+    ``sights``: how far the model's layers see.
     ``heads_per_kv``: query heads that share a key-value head. ``alibi``: what distance takes off the scores.
     ``with_distances``: views of windows tell how far apart rows and keys stand.
     """
@@ -69,7 +69,7 @@ class AttentionLayout:
         self,
         batch: PassBatch,
         block_size: int,
-        windows: Iterable[int | None],
+        sights: Iterable[Sight],
         heads_per_kv: int,
         dtype: torch.dtype,
         device: torch.device,
@@ -92,12 +92,12 @@ class AttentionLayout:
         self.new_slots = self._index(self._physical(sequence, logical))
         """[row] physical slots the rows' keys and values go to."""
 
-        windows = tuple(windows)
+        sights = tuple(sights)
         self.groups: list[RowGroup] = []
         place = np.empty(batch.num_rows, dtype=np.int64)
         offset = 0
         for members in self._grouped():
-            group, rows, real = self._group(members, windows)
+            group, rows, real = self._group(members, sights)
             self.groups.append(group)
             place[rows[real]] = offset + np.flatnonzero(real)
             offset += rows.size
@@ -113,7 +113,7 @@ class AttentionLayout:
         group = row_class * 64 + context_class
         return [np.flatnonzero(group == each) for each in np.unique(group)]
 
-    def _group(self, members: Indices, windows: tuple[int | None, ...]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
+    def _group(self, members: Indices, sights: tuple[Sight, ...]) -> tuple[RowGroup, Indices, NDArray[np.bool_]]:
         """The group of the sequences ``members``, its rows [sequence * row], and which of them are no padding."""
         counts = self._counts[members][:, None]
         num_rows = int(counts.max())
@@ -124,7 +124,7 @@ class AttentionLayout:
         is_chain = bool((parents == np.where(local == 0, -1, rows - 1))[real].all())
         ancestors = None if is_chain else _ancestors(np.where(parents < 0, -1, parents - rows[:, :1]), num_rows)
         folded = num_rows <= FOLDED_ROWS
-        views = {window: self._view(members, rows, ancestors, window, folded) for window in windows}
+        views = {sight: self._view(members, rows, ancestors, sight, folded) for sight in sights}
         if self._batch.memory_lengths is not None:
             views[MEMORY] = self._memory_view(members, num_rows, folded)
         in_order = rows.size == self._batch.num_rows and bool((rows.ravel() == np.arange(rows.size)).all())
@@ -136,12 +136,15 @@ class AttentionLayout:
         members: Indices,
         rows: Indices,
         ancestors: NDArray[np.bool_] | None,
-        window: int | None,
+        sight: Sight,
         folded: bool,
     ) -> KeyView:
+        window, chunk = sight
         cached = self._cached[members][:, None]
         totals = cached + self._counts[members][:, None]
         first = np.zeros_like(cached) if window is None else np.maximum(cached - window + 1, 0)
+        if chunk is not None:
+            first = np.maximum(first, cached // chunk * chunk)
         num_keys = int((totals - first).max())
         # Padding reads the sequence's own last key: always written, so never the NaN of a foreign or freed slot.
         keys = first + np.arange(num_keys)
@@ -156,7 +159,7 @@ class AttentionLayout:
             visible = np.take_along_axis(of_row, new_key[:, None, :], axis=2) & (keys < totals)[:, None, :]
             visible |= (keys < cached)[:, None, :]
         bias = distances = None
-        if window is not None or self._alibi is not None or self._with_distances:
+        if window is not None or chunk is not None or self._alibi is not None or self._with_distances:
             new_row = np.clip(keys - cached, 0, None) + rows[:, :1]
             new_position = self._batch.positions[np.minimum(new_row, self._batch.num_rows - 1)]
             key_position = np.where(keys < cached, keys, new_position)
@@ -164,6 +167,8 @@ class AttentionLayout:
             distances = row_position[:, :, None] - key_position[:, None, :]
             if window is not None:
                 visible &= distances < window
+            if chunk is not None:
+                visible &= row_position[:, :, None] // chunk == key_position[:, None, :] // chunk
             if self._alibi is not None:
                 bias = _alibi_bias(self._alibi, row_position, key_position)
         told = self._index(distances.astype(np.int64)) if distances is not None and self._with_distances else None
@@ -243,7 +248,7 @@ def attend(
     queries: Tensor,
     cache: Tensor,
     layout: AttentionLayout,
-    window: int | None,
+    sight: Sight,
     scale: float,
     softcap: float | None = None,
     masks: Sequence[Tensor] | None = None,
@@ -258,9 +263,9 @@ def attend(
     in place of the views', with biases [sequence, head, row, key]; every query head has a key-value head of its own
     then. ``sinks``: float32 [head] a score of every head that no key has.
     """
-    given = [group.views[window].mask for group in layout.groups] if masks is None else masks
+    given = [group.views[sight].mask for group in layout.groups] if masks is None else masks
     outputs = [
-        _attend_group(queries, cache, group, window, scale, softcap, mask, sinks, value_dim)
+        _attend_group(queries, cache, group, sight, scale, softcap, mask, sinks, value_dim)
         for group, mask in zip(layout.groups, given, strict=True)
     ]
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -271,7 +276,7 @@ def _attend_group(
     queries: Tensor,
     cache: Tensor,
     group: RowGroup,
-    window: int | None,
+    sight: Sight,
     scale: float,
     softcap: float | None,
     mask: Tensor | None,
@@ -279,7 +284,7 @@ def _attend_group(
     value_dim: int | None,
 ) -> Tensor:
     """[sequence * row, head * value_dim]."""
-    view = group.views[window]
+    view = group.views[sight]
     heads, head_dim = queries.shape[1:]
     planes, kv_heads = cache.shape[1:3]
     if group.rows is not None:

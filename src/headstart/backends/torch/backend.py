@@ -107,12 +107,12 @@ class TorchBackend:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
 
         layers = decoder.layers[:depth]
-        windows = {layer.window for layer in layers}
+        sights = {layer.sight for layer in layers}
         _, kv_heads, _ = cache_row(config)
         layout = AttentionLayout(
             batch,
             storage.block_size,
-            windows,
+            sights,
             config.num_heads // kv_heads,
             self.dtype,
             self.device,

@@ -20,7 +20,8 @@ from headstart.heads.modules import side_by_side
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.layer import Operation, run_head_layers
-from headstart.layers.rotary import RotaryTable
+from headstart.layers.rotary import Rotation
+from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import LinearWeights
 from headstart.passes import IntArray
 
@@ -35,8 +36,8 @@ class _LayerPass:
     down: LinearLayer
     input_norm: Operation
     mlp_norm: Operation
-    q_norm: Operation
-    k_norm: Operation
+    head_norms: Tensor
+    """float32 [head + kv_head, head_dim] the weights of the norms of queries and keys."""
 
     @property
     def nbytes(self) -> int:
@@ -67,7 +68,7 @@ class BlockPass:
         self._head = kit.linear(LinearWeights(head.mapped_rows(tables.head)))
         embedding = tables.embedding if head.embedding is None else head.embedding
         self._embedding = embedding.detach().to(kit.device, torch.bfloat16)
-        self._rotary = RotaryTable(config.rope, torch.float32, kit.device)
+        self._frequencies, self._scale = inverse_frequencies(config.rope).to(kit.device), amplitude(config.rope)
         self._causal = None
         if config.causal:
             self._causal = torch.ones(config.block_size, config.block_size, dtype=torch.bool, device=kit.device).tril()
@@ -93,12 +94,11 @@ class BlockPass:
     def read(self, features: Tensor, groups: Sequence[DraftRows]) -> None:
         """See ``BlockHeadPass``."""
         config, kit = self.config, self._kit
-        positions = torch.tensor([position for group in groups for position in group.positions], device=kit.device)
-        reach = max(group.positions[-1] for group in groups) + 1
+        rotation = self._rotation([position for group in groups for position in group.positions])
         context = self._context_norm(self._fuse(features.to(kit.device, kit.dtype)))
         heads = self._context_heads(context).view(-1, config.num_layers, 2, config.num_kv_heads, config.head_dim)
         for index, layer in enumerate(self._layers):
-            keys = self._rotated(layer.k_norm(heads[:, index, 0]), positions, reach)
+            keys = self._normed_heads(heads[:, index, 0], layer.head_norms[config.num_heads :], rotation)
             first = 0
             for group in groups:
                 assert isinstance(group.cache, TorchDraftCache)
@@ -115,15 +115,12 @@ class BlockPass:
         tokens = torch.full((len(caches), size), config.mask_token_id)
         tokens[:, 0] = torch.from_numpy(roots)
         embeddings = F.embedding(tokens.flatten().to(kit.device), self._embedding).to(kit.dtype)
-        firsts = torch.tensor([cache.rows for cache in caches])
-        positions = (firsts[:, None] + torch.arange(size)).flatten().to(kit.device)
-        reach = max(cache.rows for cache in caches) + size
+        rotation = self._rotation([cache.rows + row for cache in caches for row in range(size)])
         turning = config.num_heads + config.num_kv_heads
 
         def attend_heads(index: int, heads: Tensor) -> Tensor:
-            layer = self._layers[index]
-            queries = self._rotated(layer.q_norm(heads[:, : config.num_heads]), positions, reach)
-            keys = self._rotated(layer.k_norm(heads[:, config.num_heads : turning]), positions, reach)
+            turned = self._normed_heads(heads[:, :turning], self._layers[index].head_norms, rotation)
+            queries, keys = turned[:, : config.num_heads], turned[:, config.num_heads :]
             return self._attend(index, queries, keys, heads[:, turning:], caches)
 
         x = self._layers[0].input_norm(embeddings)
@@ -142,14 +139,24 @@ class BlockPass:
         return TextTokens(vocabulary, most)
 
     def _packed(self, layer: BlockLayer) -> _LayerPass:
-        matrices = map(self._kit.linear, layer.fused())
-        attention = layer.self_attn
-        norms = (layer.input_layernorm, layer.post_attention_layernorm, attention.q_norm, attention.k_norm)
-        eps, device = self.config.norm_eps, self._kit.device
-        return _LayerPass(*matrices, *(partial(_norm, norm.weight.detach().to(device), eps) for norm in norms))
+        config, device = self.config, self._kit.device
+        before, between = (
+            partial(_norm, norm.weight.detach().to(device), config.norm_eps)
+            for norm in (layer.input_layernorm, layer.post_attention_layernorm)
+        )
+        counts = ((layer.self_attn.q_norm, config.num_heads), (layer.self_attn.k_norm, config.num_kv_heads))
+        of_heads = torch.cat([norm.weight.detach().expand(count, -1) for norm, count in counts]).to(device)
+        qkv, output, up, down = map(self._kit.linear, layer.fused())
+        return _LayerPass(qkv, output, up, down, before, between, of_heads)
 
-    def _rotated(self, heads: Tensor, positions: Tensor, reach: int) -> Tensor:
-        return self._rotary.rotate(heads.float(), positions, reach).to(self._kit.dtype)
+    def _rotation(self, positions: Sequence[int]) -> Rotation:
+        return Rotation(torch.tensor(positions, device=self._kit.device), self._frequencies, torch.float32, self._scale)
+
+    def _normed_heads(self, heads: Tensor, weights: Tensor, rotation: Rotation) -> Tensor:
+        """Queries or keys [row, head, head_dim], each by its own norm, at their positions."""
+        normed = _normalised(heads.float(), self.config.norm_eps).mul_(weights)
+        rotation.apply_(normed)
+        return normed.to(self._kit.dtype)
 
     def _attend(
         self, layer: int, queries: Tensor, keys: Tensor, values: Tensor, caches: Sequence[DraftCache]
@@ -167,4 +174,9 @@ class BlockPass:
 
 
 def _norm(weight: Tensor, eps: float, x: Tensor) -> Tensor:
-    return F.rms_norm(x.float(), weight.shape, weight, eps).to(x.dtype)
+    return _normalised(x.float(), eps).mul_(weight).to(x.dtype)
+
+
+def _normalised(x: Tensor, eps: float) -> Tensor:
+    """Over the last axis; in fewer operations than ``F.rms_norm``, which for a few rows is what counts."""
+    return x * x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()

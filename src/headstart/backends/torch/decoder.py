@@ -32,7 +32,7 @@ class DecoderLayer:
         device: torch.device,
     ) -> None:
         self.config = config
-        self.window = layer.window
+        self.sight = layer.sight
         self.mixer = mixer_of(config, layer, weights.mixer, dtype, device)
         self.channel = channel_of(config, weights.channel, dtype, device)
         self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm = (
@@ -102,7 +102,8 @@ class Decoder:
         ]
         grown, growth = self.config.query_growth, None
         if grown is not None:
-            growth = 1 + grown.weight * torch.log1p(positions.div(grown.trained, rounding_mode="floor"))
+            counted = positions if grown.everywhere else positions + 1
+            growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
         return MixerPass(layout, rotations, growth)
 

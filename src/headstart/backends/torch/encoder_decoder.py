@@ -22,7 +22,7 @@ from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
 from headstart.layers.cross_attention import StackLayer
 from headstart.layers.positions import distance_buckets
-from headstart.models.config import ModelConfig
+from headstart.models.config import EVERYTHING, ModelConfig
 from headstart.models.encoder_decoder_weights import CrossWeights, EncoderDecoderWeights
 from headstart.passes import FINAL_TAP, EncoderInput, IntArray, KVStorage, PassBatch, PassOutput, TapStates
 
@@ -115,7 +115,9 @@ class EncoderDecoderBackend:
         if not 0 < depth <= config.num_layers or beyond:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
         relative = bool(self._relative)
-        layout = AttentionLayout(batch, storage.block_size, [None], 1, self.dtype, self.device, with_distances=relative)
+        layout = AttentionLayout(
+            batch, storage.block_size, [EVERYTHING], 1, self.dtype, self.device, with_distances=relative
+        )
         masks = self._masks(layout)
         inputs = None
         if batch.inputs is not None:
@@ -132,7 +134,7 @@ class EncoderDecoderBackend:
             hidden = self._layer.cross_attention(
                 cross,
                 hidden,
-                partial(attend, cache=cache, layout=layout, window=MEMORY, scale=config.scale, softcap=None),
+                partial(attend, cache=cache, layout=layout, sight=MEMORY, scale=config.scale, softcap=None),
             )
             hidden = self._layer.channel(parts, hidden)
         if depth in batch.taps:
@@ -146,7 +148,7 @@ class EncoderDecoderBackend:
         config = self.config
         keys_values = heads[:, config.num_heads :].reshape(len(heads), 2, -1, config.head_dim)
         cache.index_copy_(0, layout.new_slots, keys_values)
-        return attend(heads[:, : config.num_heads], cache, layout, None, config.scale, None, masks)
+        return attend(heads[:, : config.num_heads], cache, layout, EVERYTHING, config.scale, None, masks)
 
     def _masks(self, layout: AttentionLayout) -> Masks:
         if not self._relative:
@@ -171,7 +173,7 @@ class EncoderDecoderBackend:
         assert encoder.relative is not None
         masks = []
         for group in layout.groups:
-            view = group.views[None]
+            view = group.views[EVERYTHING]
             assert view.distances is not None
             bias = table[:, distance_buckets(view.distances, encoder.relative, both_sides=False)].transpose(0, 1)
             masks.append(bias if view.mask is None else bias + view.mask)

@@ -77,7 +77,8 @@ class SelfAttention:
         self.config, self.layer = config, layer
         self.qkv, self.output = Linear(weights.qkv, dtype, device), Linear(weights.output, dtype, device)
         self.head_norm: HeadNorm | None = None
-        if config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
+        normed = config.qk_norm is not None and (config.qk_norm.everywhere or layer.rope is not None)
+        if normed and config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
             self.head_norm = HeadNorm(config, config.qk_norm, weights.q_norm, weights.k_norm, device)
         self.sinks = None if weights.sinks is None else weights.sinks.to(device)
 
@@ -90,22 +91,23 @@ class SelfAttention:
 
     def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
         config, layout = self.config, shared.layout
-        if config.qkv_clip is not None:
-            heads = heads.clamp(-config.qkv_clip, config.qkv_clip)
         turned = heads[:, : config.num_heads + config.num_kv_heads]
         norm = self.head_norm
         if norm is not None and not norm.norms.rotated:
             norm.apply_(turned)
+        if config.qkv_clip is not None:
+            heads.clamp_(-config.qkv_clip, config.qkv_clip)
         if self.layer.rope is not None:
             shared.rotations[self.layer.rope].apply_(turned)
         if norm is not None and norm.norms.rotated:
             norm.apply_(turned)
         cache.index_copy_(0, layout.new_slots, heads[:, config.num_heads :].view(len(heads), 2, -1, config.head_dim))
         queries = heads[:, : config.num_heads]
-        if shared.growth is not None:
+        grown = config.query_growth
+        if shared.growth is not None and grown is not None and (grown.everywhere or self.layer.rope is None):
             queries = queries * shared.growth
         return attend(
-            queries, cache, layout, self.layer.window, config.scale, config.attention_softcap, sinks=self.sinks
+            queries, cache, layout, self.layer.sight, config.scale, config.attention_softcap, sinks=self.sinks
         )
 
 
@@ -148,5 +150,5 @@ class LatentAttention:
         cache.index_copy_(0, shared.layout.new_slots, states[:, None, None])
         if shared.growth is not None:
             queries = queries * shared.growth
-        seen = attend(queries, cache, shared.layout, self.layer.window, self.config.scale, value_dim=rank)
+        seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.scale, value_dim=rank)
         return seen.view(len(queries), -1, rank)

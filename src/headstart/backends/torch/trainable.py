@@ -192,11 +192,11 @@ class TrainableLayer(nn.Module):
         config, mixer, norms = self.config, self.mixer, self.config.qk_norm
 
         def attend_heads(heads: Tensor) -> Tensor:
-            if config.qkv_clip is not None:
-                heads = heads.clamp(-config.qkv_clip, config.qkv_clip)
             q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
             if norms is not None and not norms.rotated:
                 q, k = normed(q, k)
+            if (limit := config.qkv_clip) is not None:
+                q, k, v = (part.clamp(-limit, limit) for part in (q, k, v))
             if self.rope is not None:
                 q, k = rotate(self.rope, q), rotate(self.rope, k)
             if norms is not None and norms.rotated:
@@ -292,6 +292,7 @@ def _require_trainable(config: ModelConfig) -> None:
     lacking = {
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,
+        "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "latent attention": config.latent is not None,
         "queries that grow with their position": config.query_growth is not None,
     }

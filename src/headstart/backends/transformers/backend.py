@@ -109,18 +109,15 @@ def load_transformers(
             way of decoding with it.
     """
     made = model_class(config, trust_remote_code)
-    given = {} if weights is None else {"state_dict": dict(weights)}
+    settings: dict[str, Any] = {"config": config, "dtype": dtype, "local_files_only": True, "output_loading_info": True}
     try:
         with _quiet():
-            model, found = made.from_pretrained(
-                None if weights is not None else path,
-                config=config,
-                dtype=dtype,
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
-                output_loading_info=True,
-                **given,
-            )
+            if weights is None:
+                model, found = made.from_pretrained(path, trust_remote_code=trust_remote_code, **settings)
+            else:
+                with torch.device("meta"):
+                    kind = type(made.from_config(config, trust_remote_code=trust_remote_code))
+                model, found = kind.from_pretrained(None, state_dict=dict(weights), **settings)
     # Whatever a model's own code, or a damaged file, makes of it.
     except Exception as error:
         if is_lack_of_memory(error):

@@ -51,14 +51,16 @@ def read_config(metadata: Mapping[str, Any], path: Path, name: str, trust_remote
     kind = metadata.get("model_type")
     if metadata.get("is_encoder_decoder"):
         raise _no_decoder(name, kind)
-    known = AutoConfig.for_model(kind).__class__ if isinstance(kind, str) and _is_known(kind) else None
+    known = isinstance(kind, str) and _is_known(kind)
+    if known and metadata.get("is_encoder_decoder", getattr(_usual(kind), "is_encoder_decoder", False)):
+        raise _no_decoder(name, kind)
     try:
-        if known is None and remote and not trust_remote_code:
+        if not known and remote and not trust_remote_code:
             raise CheckpointError(
                 f"model {name!r} brings code of its own, which is not run unless you say so; read it, then give "
                 "--trust-remote-code (trust_remote_code=True)."
             )
-        if known is None and not remote:
+        if not known and not remote:
             raise CheckpointError(
                 f"model {name!r} has model_type {kind!r:.60}, which neither Headstart nor the installed transformers "
                 "knows; install a newer transformers, or use another model."
@@ -91,10 +93,17 @@ def _is_known(kind: str) -> bool:
     return kind in CONFIG_MAPPING
 
 
+def _usual(kind: Any) -> Any:
+    """The class of such configurations."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[kind]
+
+
 def _no_decoder(name: str, kind: object) -> CheckpointError:
     return CheckpointError(
-        f"model {name!r} has model_type {kind!r:.60}, an encoder with a decoder, which is not served; use a decoder "
-        "alone."
+        f"model {name!r} has model_type {kind!r:.60}, an encoder with a decoder, which transformers' code does not run "
+        "here; use a decoder alone, or an encoder with a decoder of a kind that Headstart has a description of."
     )
 
 

@@ -81,6 +81,10 @@ class HierarchicalDrafter:
     def begin(self, sequence: SequenceView) -> None:
         pass
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``. The inner drafter begins with the sequence when it is first needed."""
+        self._model.fork(source.id, sequence.id)
+
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         drafts = [
             ChainDraft(sequence, self._laws.of(sequence), min(self._options.draft_tokens, budget.nodes, budget.depth))

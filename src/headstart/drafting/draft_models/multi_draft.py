@@ -102,6 +102,11 @@ class MultiDraftDrafter:
     def begin(self, sequence: SequenceView) -> None:
         pass
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``."""
+        for model in self._models:
+            model.fork(source.id, sequence.id)
+
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._options.models:
             return self._chains(sequences, budgets)

@@ -124,6 +124,14 @@ class SecondModel:
             self._cache.truncate(sequence.id, length)
             del cached[length:]
 
+    def fork(self, source_id: int, sequence_id: int) -> None:
+        """A sequence begins with what the cache holds of another one. Unknown sources are ignored."""
+        cached = self._tokens.get(source_id)
+        if cached is not None:
+            self.forget(sequence_id)
+            self._cache.fork(source_id, sequence_id)
+            self._tokens[sequence_id] = cached.copy()
+
     def forget(self, sequence_id: int) -> None:
         """Release a sequence's blocks. Unknown ids are ignored."""
         if self._tokens.pop(sequence_id, None) is not None:

@@ -47,6 +47,10 @@ class TranslatedModel:
         if view is not None:
             self.model.roll_back(view)
 
+    def fork(self, source_id: int, sequence_id: int) -> None:
+        """See ``SecondModel``."""
+        self.model.fork(source_id, sequence_id)
+
     def forget(self, sequence_id: int) -> None:
         """See ``SecondModel``."""
         self._views.pop(sequence_id, None)

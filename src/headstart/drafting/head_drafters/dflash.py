@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.base import DraftBudget, SequenceView, beam_of
+from headstart.drafting.beam_trees import wide_budgets
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import open_head
-from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, path_bounds
+from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, path_bounds, pruned_trees
 from headstart.drafting.head_drafters.marginal_trees import likeliest_paths
 from headstart.drafting.head_drafters.read_along import ReadingDrafter, SpeakingOptions
 from headstart.drafting.head_drafters.reading import Features, Reading
@@ -59,8 +60,10 @@ class DFlashDrafter(ReadingDrafter):
             [reading.unread(sequence) for sequence, reading in drafted],
             [DraftRows(reading.cache, reading.num_unread) for _, reading in drafted],
         )
+        sequences, allowed = [sequence for sequence, _ in drafted], budgets
+        budgets = wide_budgets(sequences, budgets)
         slots = min(self._options.draft_tokens, self._pass.slots, max(budget.depth for budget in budgets))
-        roots = np.array([sequence.tokens[-1] for sequence, _ in drafted], dtype=np.int32)
+        roots = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int32)
         states, logits = self._pass.block(roots, [reading.cache for _, reading in drafted], slots)
         further = self._further_ids(drafted)
         logits = self._with_text_tokens(states.flatten(0, 1), logits.flatten(0, 1), drafted, further.shape[1])
@@ -69,12 +72,13 @@ class DFlashDrafter(ReadingDrafter):
             logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
         log_probs, tokens = self._best(logits, further)
         bounds = path_bounds(self._options.min_probability_of(budgets, self._kit))
-        return [
+        grown = [
             likeliest_paths(
                 log_probs[place, : budget.depth],
                 tokens[place, : budget.depth],
-                min(self._options.tree_nodes, budget.nodes),
+                budget.nodes if beam_of(sequence) is not None else min(self._options.tree_nodes, budget.nodes),
                 bounds.min_log_prob,
             )
-            for place, budget in enumerate(budgets)
+            for place, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
         ]
+        return pruned_trees(grown, sequences, allowed)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.base import DraftBudget, SequenceView, beam_of
+from headstart.drafting.beam_trees import wide_budgets
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import HeadOptions, open_head
 from headstart.drafting.head_drafters.head_trees import (
@@ -25,8 +26,8 @@ from headstart.drafting.head_drafters.head_trees import (
     LOG_CONFIDENCE,
     HeadTrees,
     TemplateTrees,
-    confidence_grades,
     path_bounds,
+    pruned_trees,
 )
 from headstart.drafting.head_drafters.read_along import EAGER_ROWS, ReadingDrafter, SpeakingOptions
 from headstart.drafting.head_drafters.reading import Features, Reading
@@ -102,7 +103,7 @@ class HeadDrafter(ReadingDrafter):
             paths = np.concatenate((np.take_along_axis(paths, beams.parents[:, :, None], axis=1), own), axis=2)
             states, logits = self._pass.step(
                 beams.tokens.ravel().astype(np.int32),
-                states[torch.from_numpy(rows.ravel())],
+                states[torch.from_numpy(rows.ravel()).to(states.device)],
                 [DraftRows(cache, width, paths[i]) for i, cache in enumerate(caches)],
             )
         for cache, count_true in zip(caches, true_rows, strict=True):
@@ -148,13 +149,13 @@ class Eagle2Drafter(HeadDrafter):
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         if self._growth is None:
             return super()._grow(drafted, budgets)
+        sequences, allowed = [sequence for sequence, _ in drafted], budgets
+        budgets = wide_budgets(sequences, budgets)
         roots = self._roots(drafted, budgets)
         ranking = self._noise_ranking(drafted, self._further_ids(drafted))
         bounds = path_bounds(self._options.min_probability_of(budgets, self._kit))
         grown = self._growth.grow(roots, bounds, ranking.of if ranking.sampled else None)
-        return [
-            DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
-        ]
+        return pruned_trees(grown, sequences, allowed)
 
     def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
         """See ``RunsInStretches``."""
@@ -186,7 +187,7 @@ class Eagle2Drafter(HeadDrafter):
             DraftRoot(
                 reading.cache,
                 *reading.unread(sequence),
-                min(options.tree_nodes, budget.nodes),
+                budget.nodes if beam_of(sequence) is not None else min(options.tree_nodes, budget.nodes),
                 min(options.draft_tokens, budget.depth),
                 reading.text_tokens,
             )

@@ -6,11 +6,12 @@ import heapq
 
 import numpy as np
 
-from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.head_drafters.head_trees import Ids, Scores, confidence_grades
+from headstart.draft_tree import ROOT
+from headstart.drafting.head_drafters.head_trees import Ids, Scores
+from headstart.heads.head_pass import GrownTree
 
 
-def likeliest_paths(log_probs: Scores, tokens: Ids, nodes: int, min_log_prob: float) -> DraftTree:
+def likeliest_paths(log_probs: Scores, tokens: Ids, nodes: int, min_log_prob: float) -> GrownTree:
     """The best ``nodes`` paths by the product of their tokens' probabilities, as one tree.
 
     A path's product falls with every token and every rank, so the best path that is not in the tree yet is the next
@@ -21,9 +22,6 @@ def likeliest_paths(log_probs: Scores, tokens: Ids, nodes: int, min_log_prob: fl
         tokens: [slot, rank] their ids.
         nodes: of the tree at most.
         min_log_prob: of a path that is taken.
-
-    Returns:
-        Point masses with grades (``confidence_grades``); parents come before their children.
     """
     # Rounding must not lift a token above certainty, nor something that is not a number break the order.
     steps = np.where(log_probs > -np.inf, np.minimum(log_probs, 0.0), -np.inf).tolist()
@@ -49,6 +47,6 @@ def likeliest_paths(log_probs: Scores, tokens: Ids, nodes: int, min_log_prob: fl
         scores.append(-negative)
         offer(0.0 if parent == ROOT else scores[parent], slot, parent, rank + 1)
         offer(-negative, slot + 1, node, 0)
-    above = np.array(parents, dtype=np.int32)
-    grades = confidence_grades(above, np.array(scores, dtype=np.float32))
-    return DraftTree(np.array(chosen, dtype=np.int32), above, grades=grades)
+    return GrownTree(
+        np.array(chosen, dtype=np.int32), np.array(parents, dtype=np.int32), np.array(scores, dtype=np.float32)
+    )

@@ -124,6 +124,13 @@ class ReadingDrafter(ABC):
         text_tokens = None if vocabulary is None else self._running.text_tokens(vocabulary, self._most_text_tokens)
         self._readings[sequence.id] = Reading(self._running.new_cache(), text_tokens)
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``."""
+        self.begin(sequence)
+        known = self._readings.get(source.id)
+        if known is not None:
+            self._readings[sequence.id].copy_of(known)
+
     def end(self, sequence_id: int) -> None:
         reading = self._readings.pop(sequence_id, None)
         if reading is not None:

@@ -86,6 +86,13 @@ class Reading:
         self.first, self.known = 0, self.cache.rows + 1
         self._features, self._held = features[None].copy(), 1
 
+    def copy_of(self, other: Reading) -> None:
+        """Have read what another one has, of a text that is the same so far."""
+        self.cache.truncate(0)
+        self.cache.extend(other.cache, 0, other.cache.rows)
+        self.first, self.known = other.first, other.known
+        self._features, self._held = other.features.copy(), other._held
+
     def unread(self, sequence: SequenceView, count: int | None = None) -> tuple[IntArray, Features]:
         """The next rows for the head, all by default: the token after each position, and its features."""
         first = self.first + self.cache.rows

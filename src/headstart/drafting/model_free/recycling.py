@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
+from headstart.drafting.beam_trees import chosen_nodes, kept_mask, path_scores, wide_budgets
 from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.grades import grade_of_place
 from headstart.drafting.options import require
@@ -66,24 +68,35 @@ class RecyclingDrafter:
         self._template = rank_tree(LEVEL_SIZES, RANK_PROBABILITIES)
         places = zip(self._template.depths.tolist(), self._template.ranks.tolist(), strict=True)
         self._grades = np.array([grade_of_place(depth, rank) for depth, rank in places], dtype=np.int32)
+        self._scores = path_scores(self._template.parents, np.log(RANK_PROBABILITIES)[self._template.ranks])
+        """[node of the template] log-probability of its path, for beams."""
         self._levels = [np.flatnonzero(self._template.depths == depth) for depth in range(1, len(LEVEL_SIZES) + 1)]
 
     def begin(self, sequence: SequenceView) -> None:
         pass
 
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        return [self._draft(sequence, budget) for sequence, budget in zip(sequences, budgets, strict=True)]
+        wide = wide_budgets(sequences, budgets)
+        drafts = [self._draft(sequence, budget) for sequence, budget in zip(sequences, wide, strict=True)]
+        scores = [self._scores[nodes].tolist() for _, nodes in drafts]
+        trees = [tree for tree, _ in drafts]
+        tokens, parents = [tree.token_list for tree in trees], [tree.parents.tolist() for tree in trees]
+        for place, kept in chosen_nodes(sequences, budgets, tokens, parents, scores).items():
+            trees[place] = trees[place].restricted_to(kept_mask(kept, len(trees[place])))
+        return trees
 
-    def _draft(self, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
+    def _draft(self, sequence: SequenceView, budget: DraftBudget) -> tuple[DraftTree, NDArray[np.int64]]:
+        """The tree, and the template's nodes that it consists of."""
         matrix, template = self._matrices[self._scope_of(sequence)], self._template
         tokens = np.full(len(template) + 1, -1, dtype=np.int32)
         tokens[ROOT] = sequence.tokens[-1]
         for level in self._levels[: budget.depth]:
             tokens[level] = matrix[tokens[template.parents[level]], template.ranks[level]]
-        kept = np.flatnonzero(tokens[:ROOT] >= 0)[: min(self._options.tree_nodes, budget.nodes)]
+        most = budget.nodes if beam_of(sequence) is not None else min(self._options.tree_nodes, budget.nodes)
+        kept = np.flatnonzero(tokens[:ROOT] >= 0)[:most]
         nodes = np.full(len(tokens), ROOT, dtype=np.int32)
         nodes[kept] = np.arange(len(kept))
-        return DraftTree(tokens[kept], nodes[template.parents[kept]], grades=self._grades[kept])
+        return DraftTree(tokens[kept], nodes[template.parents[kept]], grades=self._grades[kept]), kept
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         for outcome in outcomes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView
@@ -26,24 +27,27 @@ class SyntheticOptions:
     synthetic_acceptance_rates. They must be given."""
     recorded_tokens: int = 1 << 20
     """Tokens of answers that are remembered, in each scope: about 8 bytes each."""
-    chances: tuple[float, ...] = field(init=False, default=())
-    """[depth] that a guess is right where those before it are."""
 
     def __post_init__(self) -> None:
         require(self.recorded_tokens >= 1, f"recorded_tokens is {self.recorded_tokens}; it must be 1 or more.")
-        given = self.rates.split(",") if isinstance(self.rates, str) else self.rates
-        try:
-            rates = [float(rate) for rate in (given if isinstance(given, list) else ["" if given is None else given])]
-        except (TypeError, ValueError):
-            rates = []
-        fall = [1.0, *rates]
-        valid = bool(rates) and all(0 <= after <= before for before, after in zip(fall, rates, strict=False))
+        fall = [1.0, *self._numbers()]
+        valid = len(fall) > 1 and all(0 <= after <= before for before, after in pairwise(fall))
         require(
             valid or self.rates is None,
             f"rates is {self.rates!r:.60}; give numbers from 1 down to 0, none above the one before it.",
         )
-        chances = (after / before if before else 0.0 for before, after in zip(fall, rates, strict=False))
-        object.__setattr__(self, "chances", tuple(chances))
+
+    @property
+    def chances(self) -> tuple[float, ...]:
+        """[depth] that a guess is right where those before it are."""
+        return tuple(after / before if before else 0.0 for before, after in pairwise([1.0, *self._numbers()]))
+
+    def _numbers(self) -> list[float]:
+        given = self.rates.split(",") if isinstance(self.rates, str) else self.rates
+        try:
+            return [float(rate) for rate in (given if isinstance(given, list) else [given])]  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            return []
 
 
 class RecordedText:
@@ -76,7 +80,7 @@ class SyntheticDrafter(HistoryDrafter[RecordedText]):
         super().__init__()
         require(bool(options.chances), "this drafter guesses right at rates that you choose; give rates=0.8,0.6, say.")
         self._vocab_size = context.vocab_size
-        self._options = options
+        self._chances = options.chances
         self._scope_of = context.scope_of
         self._records = ScopedMemory(lambda: Records(options.recorded_tokens))
 
@@ -87,7 +91,7 @@ class SyntheticDrafter(HistoryDrafter[RecordedText]):
         return RecordedText(sequence.prompt_length, told if known is None else known)
 
     def draft(self, state: RecordedText, sequence: SequenceView, budget: DraftBudget) -> DraftTree:
-        chances = self._options.chances
+        chances = self._chances
         right = state.rest(min(len(chances), budget.nodes, budget.depth))
         guesses, misled = [], False
         for depth, token in enumerate(right):

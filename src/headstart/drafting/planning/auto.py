@@ -13,18 +13,21 @@ masses (drafters that draw are asked to share the target's noise), so the target
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.abilities import bytes_of
-from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
+from headstart.drafting.abilities import bytes_of, fork_or_begin
+from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals, beam_of
+from headstart.drafting.beam_trees import chosen_nodes, groups_of
 from headstart.drafting.context import DraftContext
 from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
+from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge, relate
 from headstart.drafting.planning.pass_trials import try_context, try_passes
@@ -42,6 +45,7 @@ _STRANGERS = 2
 _FEW = 4
 """Most sequences with which drafters that read the target's states are used: reading along costs time for every
 sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/0023)."""
+_IMPOSSIBLE = 1e-9
 _FREE = "suffix"
 _HEADS = ("eagle3", "dflash")
 """Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
@@ -174,6 +178,7 @@ class AutoDrafter:
                 for rows, seconds in try_passes(context.runner):
                     self.costs.passes.add(rows, seconds)
                 self.costs.passes.begin_per_key(try_context(context.runner))
+        self._beams = BeamPlans(self.costs)
         self._merits = credits_of(self._members)
         self._round = _Round()
         self._proposed_at = 0.0
@@ -184,7 +189,7 @@ class AutoDrafter:
 
     def begin(self, sequence: SequenceView) -> None:
         # It is asked to share the target's noise, so that it guesses point masses.
-        view = InnerSequence.of(sequence, speculation=replace(sequence.speculation, verify=VerifyRule.COUPLED))
+        view = _coupled(sequence)
         scope = self._scope_of(sequence)
         self._followed[sequence.id] = _Followed(
             view,
@@ -195,6 +200,19 @@ class AutoDrafter:
         for member in self._members:
             member.drafter.begin(view)
 
+    def fork(self, source: SequenceView, sequence: SequenceView) -> None:
+        """See ``Forking``. Beams of one search share what was learnt of them."""
+        known = self._followed.get(source.id)
+        if known is None:
+            self.begin(sequence)
+            return
+        view = _coupled(sequence)
+        self._followed[sequence.id] = _Followed(
+            view, known.rates, known.standings, known.is_read.copy(), known.guesses.copy()
+        )
+        for member in self._members:
+            fork_or_begin(member.drafter, known.view, view)
+
     def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         start = time.perf_counter()
         followed = [self._followed[sequence.id] for sequence in sequences]
@@ -203,7 +221,7 @@ class AutoDrafter:
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
-        budgets = [self.costs.budget(each) for each in budgets]
+        budgets = self._beams.budgets(sequences, [self.costs.budget(each) for each in budgets])
         if not beside_prompts or self.costs.may_pay_beside_prompts(len(self._followed)):
             for place, member in enumerate(self._members):
                 if self._keeps(member) and self._ask(place, member, followed, budgets):
@@ -212,6 +230,11 @@ class AutoDrafter:
         trees = self._cut(followed, budgets) if self._round.asked else [DraftTree.empty()] * len(followed)
         self._proposed_at = time.perf_counter()
         self._round.own_seconds += self._proposed_at - start
+        depths = {
+            beam.group: max(int(trees[place].depths.max(initial=0)) for place in places)
+            for beam, places in groups_of(sequences)
+        }
+        self._beams.drafted(self._proposed_at - start, depths)
         return trees
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
@@ -220,6 +243,7 @@ class AutoDrafter:
             heard = [outcome for outcome in outcomes if self._reads(place, outcome.sequence.id)]
             if heard:
                 member.drafter.observe(heard)
+        self._beams.learn(outcomes)
         if self._round.asked:
             shown = time.perf_counter()
             for outcome in outcomes:
@@ -331,7 +355,8 @@ class AutoDrafter:
             each.merged = merged = merge(
                 [(self._members[place].bit, guesses, each.rates[place]) for place, guesses in each.guesses]
             )
-            ranked += [(-merged.reach[node], i, node) for node in merged.ranked(budgets[i].nodes)]
+            if beam_of(each.view) is None:
+                ranked += [(-merged.reach[node], i, node) for node in merged.ranked(budgets[i].nodes)]
         if len(followed) > 1:
             # The sort is stable and reach falls along every path, so a parent stays before its child.
             ranked.sort(key=itemgetter(0))
@@ -344,6 +369,15 @@ class AutoDrafter:
             self._round.size = size = self.costs.size(len(followed), reach, context)
             count = size.nodes
         chosen: list[list[int]] = [[] for _ in followed]
+        beams = chosen_nodes(
+            [each.view for each in followed],
+            budgets,
+            [each.merged.tokens for each in followed],
+            [each.merged.parents for each in followed],
+            [[math.log(max(reach, _IMPOSSIBLE)) for reach in each.merged.reach] for each in followed],
+        )
+        for i, nodes in beams.items():
+            chosen[i] = nodes
         for _, i, node in ranked[:count]:
             chosen[i].append(node)
         if self._round.size is not None and self._round.size.seconds:
@@ -354,6 +388,8 @@ class AutoDrafter:
         """Credit every verified guess to the cheapest drafter that made it."""
         merits, members = self._merits, self._members
         for each, nodes in zip(followed, chosen, strict=True):
+            if beam_of(each.view) is not None:
+                continue
             gains, rows = [0.0] * len(members), [0] * len(members)
             for node in nodes:
                 place = merits[each.merged.owners[node]]
@@ -394,3 +430,9 @@ def _found(context: DraftContext, options: AutoOptions) -> list[str]:
     find = context.find_head
     found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
     return [_FREE] if found is None else [_FREE, found]
+
+
+def _coupled(sequence: SequenceView) -> InnerSequence:
+    """As the planner shows it to its drafters: it asks them to share the target's noise, so that they guess point
+    masses."""
+    return InnerSequence.of(sequence, speculation=replace(sequence.speculation, verify=VerifyRule.COUPLED))

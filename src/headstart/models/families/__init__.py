@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,17 +13,22 @@ from headstart.models.families import (
     alibi,
     bart,
     cohere,
+    deepseek,
     gemma,
     glm,
     gpt,
     gpt_kin,
+    gpt_oss,
     granite,
     kin,
     layer_normed,
     llama,
+    llama4,
+    mixtures,
     olmo,
     phi,
     seeing,
+    sigmoid_mixtures,
     t5,
     whisper,
 )
@@ -45,6 +51,11 @@ FAMILIES: tuple[Family, ...] = (
     *gpt_kin.FAMILIES,
     *alibi.FAMILIES,
     *seeing.FAMILIES,
+    *mixtures.FAMILIES,
+    *sigmoid_mixtures.FAMILIES,
+    *deepseek.FAMILIES,
+    *gpt_oss.FAMILIES,
+    *llama4.FAMILIES,
 )
 
 ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)
@@ -57,6 +68,8 @@ _BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
     **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
 }
 _BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES) if family.architecture}
+_MIXTURES = {family.architecture: family for family in reversed(FAMILIES) if family.kind == "experts"}
+"""GGUF has one name for Llama and Mixtral."""
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -68,10 +81,6 @@ def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
     source = f"model {name!r}" if name else "config.json"
     fields = Fields(config, source)
     family = _known(_BY_MODEL_TYPE, fields.text("model_type", ""), "model_type", source)
-    if fields.get("quantization_config") is not None:
-        raise CheckpointError(
-            f"{source} is quantised (quantization_config), which only GGUF files may be; use the unquantised model."
-        )
     return _checked(replace(family.hf(fields), name=name), source)
 
 
@@ -88,6 +97,8 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     architecture = Fields(metadata, source).text("general.architecture", "")
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
     fields = Fields(metadata, source, f"{architecture}.")
+    if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
+        family = _MIXTURES[architecture]
     fields.refuse("attention.causal", False, because="an encoder's attention")
     assert family.gguf is not None
     config = family.gguf(fields)
@@ -124,14 +135,18 @@ def _known(families: Mapping[str, Kind], name: str, key: str, source: str) -> Ki
     if name in families:
         return families[name]
     kinds = {"dense": "dense decoders", "experts": "mixtures of experts", "encoder": "encoder-decoders"}
-    listed = {
-        words: sorted(each for each, family in families.items() if _kind(family) == kind)
-        for kind, words in kinds.items()
-    }
+    listed = {words: _names(families, kind) for kind, words in kinds.items()}
     known = (f"{words} ({', '.join(names)})" for words, names in listed.items() if names)
     raise UnsupportedModelError(
-        f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(known)}."
+        f"{source} has {key} {name!r:.60}, which is not supported; supported are {', '.join(known)}, each in the forms "
+        "that docs/models.md lists."
     )
+
+
+def _names(families: Mapping[str, object], kind: str) -> list[str]:
+    """Those of one kind, without what tells their generations apart."""
+    words = (re.match(r"[a-z]+", name) for name, family in families.items() if _kind(family) == kind)
+    return sorted({word[0] for word in words if word is not None})
 
 
 def _kind(family: object) -> str:

@@ -47,6 +47,12 @@ class TensorLayout:
     """Experts that are stacked in one tensor are [in, out]."""
     whole: frozenset[str] = frozenset()
     """Roles whose names are whole, without an ending."""
+    beyond: bool = False
+    """Files may hold layers beyond the decoder's, which guess further tokens."""
+    as_rows: frozenset[str] = frozenset()
+    """Roles whose vectors are stored as matrices of one row."""
+    flat: frozenset[str] = frozenset()
+    """Roles whose matrices of one row are stored as vectors."""
     scalars: frozenset[str] = frozenset()
     """Roles whose tensors have no axis."""
     without_bias: frozenset[str] = frozenset()

@@ -85,11 +85,16 @@ def _cohere2_gguf(fields: Fields) -> ModelConfig:
     return _with_windows(config, [window if (i + 1) % 4 else None for i in range(config.num_layers)])
 
 
+def _norms_in_halves(weight: Tensor, config: ModelConfig) -> Tensor:
+    """[head, head_dim]"""
+    return halves(weight.flatten(), config).view(weight.shape)
+
+
 def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
     return weight / config.logit_divisor
 
 
-_CONVERT = {"q": halves, "k": halves, "q_norm": halves, "k_norm": halves, "final_norm": _divided}
+_CONVERT = {"q": halves, "k": halves, "q_norm": _norms_in_halves, "k_norm": _norms_in_halves, "final_norm": _divided}
 _LAYOUT = replace(
     HF_LAYOUT, layer={role: name for role, name in HF_LAYER.items() if role != "mlp_norm"}, convert=_CONVERT
 )

@@ -1,4 +1,4 @@
-"""Granite 2 to 4, where every layer is attention and a dense MLP: Llama's layers with four factors.
+"""Granite 2 to 4, where every layer has attention: Llama's layers with four factors.
 
 Sources: the configuration and modelling files of transformers (models/granite, granite_swa, granitemoehybrid); for GGUF
 llama.cpp's converter, which calls both "granite" and interleaves the rotary halves of q and k.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from headstart.errors import UnsupportedModelError
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
@@ -24,7 +24,6 @@ from headstart.models.families.llama import (
     HF_LAYOUT,
     base_from_gguf,
     base_from_hf,
-    refuse_experts,
     windows_from_hf,
 )
 
@@ -42,7 +41,8 @@ def _scaled(
     )
 
 
-def _scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
+def scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
+    """Llama's layers with the four factors."""
     bias = fields.flag("attention_bias", False)
     return replace(
         _scaled(
@@ -58,11 +58,11 @@ def _scaled_from_hf(fields: Fields, family: str) -> ModelConfig:
 
 
 def _granite(fields: Fields) -> ModelConfig:
-    return replace(_scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
+    return replace(scaled_from_hf(fields, "granite"), mlp_bias=fields.flag("mlp_bias", False))
 
 
 def _granite_swa(fields: Fields) -> ModelConfig:
-    config = _scaled_from_hf(fields, "granite_swa")
+    config = scaled_from_hf(fields, "granite_swa")
     sliding = [i % 4 != 0 for i in range(config.num_layers)]
     windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     thetas = fields.get("layer_rope_theta")
@@ -85,8 +85,7 @@ def _is_theta(value: object) -> bool:
 
 
 def _granite4(fields: Fields) -> ModelConfig:
-    refuse_experts(fields, "num_local_experts", 8)
-    config = _scaled_from_hf(fields, "granite4")
+    config = scaled_from_hf(fields, "granite4")
     kinds = fields.get("layer_types")
     # Released files say "attention", transformers writes "full_attention"; absent means Mamba.
     if not isinstance(kinds, list) or len(kinds) != config.num_layers:
@@ -96,21 +95,31 @@ def _granite4(fields: Fields) -> ModelConfig:
             f"{fields.source} has layers that are not attention (Mamba), which is not supported; use a Granite 4 model "
             "without 'h' in its name."
         )
-    rotates = fields.text("position_embedding_type", "nope") == "rope"
+    rope = 0 if fields.text("position_embedding_type", "nope") == "rope" else None
+    dense, count = fields.integer("shared_intermediate_size", 1024), fields.integer("num_local_experts", 8, minimum=0)
+    if count == 0:
+        return replace(config, mlp_size=dense, layers=(LayerConfig(rope=rope),) * config.num_layers)
+    used = fields.integer("num_experts_per_tok", min(8, count), maximum=count)
     return replace(
         config,
-        mlp_size=fields.integer("shared_intermediate_size", 1024),
-        layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers,
+        family="granite4_moe",
+        layers=(LayerConfig(rope=rope, channel="experts"),) * config.num_layers,
+        experts=ExpertsConfig(count, used, config.mlp_size, shared_size=dense, normalised=True),
     )
 
 
 def _granite_gguf(fields: Fields) -> ModelConfig:
+    return scaled_from_gguf(fields, "granite")
+
+
+def scaled_from_gguf(fields: Fields, family: str, experts: bool = False) -> ModelConfig:
+    """Llama's layers with the four factors; ``experts``: there may be some."""
     key_value_heads = fields.get("attention.head_count_kv")
     if isinstance(key_value_heads, list) and len(set(key_value_heads)) == 1:
         # Granite 4's files say it layer by layer.
         one_for_all = {fields.prefix + "attention.head_count_kv": key_value_heads[0]}
         fields = Fields({**fields.entries, **one_for_all}, fields.source, fields.prefix)
-    config = base_from_gguf(fields, "granite")
+    config = base_from_gguf(fields, family, experts=experts)
     rotates = fields.flag("rope.scaling.finetuned", True)
     return _scaled(
         replace(config, layers=(LayerConfig(rope=0 if rotates else None),) * config.num_layers),
@@ -121,12 +130,20 @@ def _granite_gguf(fields: Fields) -> ModelConfig:
     )
 
 
-def _divided(weight: Tensor, config: ModelConfig) -> Tensor:
+def divided(weight: Tensor, config: ModelConfig) -> Tensor:
+    """The final norm's weight, so that no decoder divides logits."""
     return weight / config.logit_divisor
 
 
-_HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": _divided})
-_GGUF_LAYOUT = replace(GGUF_INTERLEAVED, convert={**GGUF_INTERLEAVED.convert, "final_norm": _divided})
+_HF_LAYOUT = replace(HF_LAYOUT, convert={"final_norm": divided})
+_GGUF_LAYOUT = replace(GGUF_INTERLEAVED, convert={**GGUF_INTERLEAVED.convert, "final_norm": divided})
+GRANITE_EXPERTS = {
+    "router": "layers.{i}.block_sparse_moe.router.layer",
+    "expert_up": "layers.{i}.block_sparse_moe.input_linear",
+    "expert_down": "layers.{i}.block_sparse_moe.output_linear",
+    "shared_up": "layers.{i}.shared_mlp.input_linear",
+    "shared_down": "layers.{i}.shared_mlp.output_linear",
+}
 _FUSED_MLP = {
     **{role: name for role, name in HF_LAYER.items() if role != "gate"},
     "up": "layers.{i}.shared_mlp.input_linear",
@@ -156,5 +173,15 @@ FAMILIES = (
         _granite_gguf,
         replace(_HF_LAYOUT, layer=_FUSED_MLP),
         _GGUF_LAYOUT,
+    ),
+    Family(
+        "granite4_moe",
+        "",
+        "",
+        _granite4,
+        None,
+        replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS),
+        None,
+        "experts",
     ),
 )

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, QueryGrowth
+from headstart.models.config import HeadNorms, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.llama import (
@@ -26,6 +26,7 @@ from headstart.models.families.llama import (
     halves,
     windows_from_hf,
 )
+from headstart.models.families.rope import rope_from_hf
 
 _LLAMA3: dict[str, object] = {
     "rope_type": "llama3",
@@ -96,12 +97,24 @@ def _ernie(fields: Fields) -> ModelConfig:
     )
 
 
+def hunyuan_rope(fields: Fields) -> RopeConfig:
+    """Called "dynamic" where ``alpha`` stretches its base, once and for all."""
+    head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
+    rope = rope_from_hf(fields, head_dim)
+    scaling = fields.within("rope_scaling") or fields.within("rope_parameters")
+    alpha = None if scaling is None else scaling.optional_number("alpha")
+    if alpha is None or scaling is None or scaling.text("rope_type", scaling.text("type", "default")) != "dynamic":
+        return rope
+    return replace(rope, theta=rope.theta * alpha ** (head_dim / (head_dim - 2)))
+
+
 def _hunyuan(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     return base_from_hf(
         fields,
         "hunyuan_v1_dense",
         tied=False,
+        rope=hunyuan_rope(fields),
         default_eps=1e-5,
         qk_norm=HeadNorms(rotated=True),
         qkv_bias=bias,
@@ -261,6 +274,7 @@ _GGUF_ONLY_POST = {
 } | GGUF_POST_NORMS
 ONLY_POST_NORMED = replace(HF_LAYOUT, layer=_ONLY_POST)
 GGUF_ONLY_POST_NORMED = replace(GGUF_LAYOUT, layer=_GGUF_ONLY_POST)
+_SEED_OSS = replace(GGUF_LAYOUT, layer=GGUF_LAYER | {"mlp_norm": "blk.{i}.post_attention_norm"})
 _APERTUS = replace(
     HF_LAYOUT,
     layer={
@@ -301,7 +315,7 @@ FAMILIES = (
         replace(GGUF_INTERLEAVED, layer=_GGUF_UNGATED),
     ),
     Family("helium", "helium", "", _helium, None, HF_INTERLEAVED, None),
-    Family("seed_oss", "seed_oss", "seed_oss", _seed_oss, _seed_oss_gguf, HF_LAYOUT, GGUF_LAYOUT),
+    Family("seed_oss", "seed_oss", "seed_oss", _seed_oss, _seed_oss_gguf, HF_LAYOUT, _SEED_OSS),
     Family("ernie4_5", "ernie4_5", "ernie4_5", _ernie, _ernie_gguf, HF_INTERLEAVED, GGUF_INTERLEAVED),
     Family(
         "hunyuan_v1_dense",

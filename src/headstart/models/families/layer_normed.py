@@ -239,7 +239,6 @@ def without(layer: dict[str, str], *roles: str) -> dict[str, str]:
 
 _HF_UNGATED = without(HF_LAYER, "gate")
 _GGUF_UNGATED = without(GGUF_LAYER, "gate")
-_GGUF_FUSED = without(_GGUF_UNGATED, "q", "k", "v") | {"qkv": "blk.{i}.attn_qkv"}
 _STABLELM = HF_LAYER | {
     "q_norm": "layers.{i}.self_attn.q_layernorm.norms.{h}",
     "k_norm": "layers.{i}.self_attn.k_layernorm.norms.{h}",
@@ -305,7 +304,9 @@ FAMILIES = (
         replace(HF_LAYOUT, layer=_HF_UNGATED | {"up": "layers.{i}.mlp.c_fc", "down": "layers.{i}.mlp.c_proj"}),
         replace(GGUF_LAYOUT, layer=_GGUF_UNGATED),
     ),
-    Family("phi", "phi", "phi2", _phi, _phi_gguf, replace(_FINAL, layer=_PHI), replace(GGUF_LAYOUT, layer=_GGUF_FUSED)),
+    Family(
+        "phi", "phi", "phi2", _phi, _phi_gguf, replace(_FINAL, layer=_PHI), replace(GGUF_LAYOUT, layer=_GGUF_UNGATED)
+    ),
     Family(
         "persimmon",
         "persimmon",

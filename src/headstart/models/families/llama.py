@@ -131,7 +131,8 @@ def _mistral(fields: Fields) -> ModelConfig:
     return replace(config, layers=(LayerConfig(window),) * config.num_layers)
 
 
-def _qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+def qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
+    """The model with Qwen's windows, from one layer on."""
     window = fields.integer("sliding_window", 4096) if fields.flag("use_sliding_window", False) else None
     first = fields.integer("max_window_layers", 28, minimum=0)
     sliding = [window is not None and i >= first for i in range(config.num_layers)]
@@ -140,14 +141,14 @@ def _qwen_windows(fields: Fields, config: ModelConfig) -> ModelConfig:
 
 
 def _qwen2(fields: Fields) -> ModelConfig:
-    return replace(_qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False)), qkv_bias=True)
+    return replace(qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False)), qkv_bias=True)
 
 
 def _qwen3(fields: Fields) -> ModelConfig:
     config = base_from_hf(fields, "qwen3", tied=False, default_head_dim=128)
     attention_bias = fields.flag("attention_bias", False)
     return replace(
-        _qwen_windows(fields, config), qk_norm=HeadNorms(), qkv_bias=attention_bias, output_bias=attention_bias
+        qwen_windows(fields, config), qk_norm=HeadNorms(), qkv_bias=attention_bias, output_bias=attention_bias
     )
 
 
@@ -179,11 +180,13 @@ def base_from_gguf(
     rope: RopeConfig | None = None,
     *,
     eps: str = "attention.layer_norm_rms_epsilon",
+    experts: bool = False,
     **changes: Any,
 ) -> ModelConfig:
     """What the GGUF files of RMS-normed, gated decoders share, with full attention in every layer; arguments as
-    ``base_from_hf``'s."""
-    refuse_experts(fields, "expert_count", 0)
+    ``base_from_hf``'s; ``experts``: there may be some."""
+    if not experts:
+        refuse_experts(fields, "expert_count", 0)
     hidden = fields.integer("embedding_length")
     heads = fields.integer("attention.head_count")
     head_dim = fields.integer("attention.key_length", hidden // heads)
@@ -262,8 +265,8 @@ def halves(tensor: Tensor, config: ModelConfig) -> Tensor:
 
 def in_halves(tensor: Tensor, size: int, dim: int) -> Tensor:
     """The same for heads of ``size``, the first ``dim`` of which are rotated."""
-    heads = tensor.reshape(-1, size, tensor.shape[-1] if tensor.dim() > 1 and tensor.shape[-1] != size else 1)
-    rotated = heads[:, :dim].reshape(len(heads), dim // 2, 2, -1).transpose(1, 2).reshape(len(heads), dim, -1)
+    heads = tensor.reshape(len(tensor) // size, size, -1)
+    rotated = heads[:, :dim].reshape(len(heads), dim // 2, 2, -1).transpose(1, 2).flatten(1, 2)
     return torch.cat((rotated, heads[:, dim:]), dim=1).reshape(tensor.shape)
 
 

@@ -17,13 +17,14 @@ from headstart.models.families.rope import longrope, longrope_from_hf, rope_from
 
 def _phi3(fields: Fields) -> ModelConfig:
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
-    return _with_window(base_from_hf(fields, "phi3", tied=False, rope=_rope(fields)), window)
+    return _with_window(base_from_hf(fields, "phi3", tied=False, rope=longrope_of(fields)), window)
 
 
-def _rope(fields: Fields) -> RopeConfig:
+def longrope_of(fields: Fields, default_theta: float = 10_000.0) -> RopeConfig:
+    """A rotation that may be LongRoPE's."""
     head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
     dim = int(head_dim * rotated_share(fields, 1.0))
-    return longrope_from_hf(fields, dim) or rope_from_hf(fields, dim, whole_heads=False)
+    return longrope_from_hf(fields, dim) or rope_from_hf(fields, dim, default_theta, whole_heads=False)
 
 
 def _phi3_gguf(fields: Fields) -> ModelConfig:

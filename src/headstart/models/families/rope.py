@@ -94,9 +94,9 @@ def _yarn(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | in
     trained = fields.optional_integer("max_position_embeddings", maximum=MAX_POSITIONS)
     factor = scaling.number("factor")
     scale, of_all = scaling.optional_number("mscale"), scaling.optional_number("mscale_all_dim")
-    grown = _growth(factor)
+    grown = growth(factor)
     if scale is not None and of_all is not None:
-        grown = _growth(factor, scale) / _growth(factor, of_all)
+        grown = growth(factor, scale) / growth(factor, of_all)
     return {
         "rope_type": "yarn",
         "factor": factor,
@@ -109,7 +109,7 @@ def _yarn(scaling: Fields, fields: Fields, theta: float) -> dict[str, float | in
     }
 
 
-def _growth(factor: float, weight: float = 1.0) -> float:
+def growth(factor: float, weight: float = 1.0) -> float:
     """What queries and keys together grow by (YaRN, section 3.4), for each of them."""
     return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
@@ -192,7 +192,7 @@ def rope_from_gguf(fields: Fields, dim: int, default_theta: float = 10_000.0) ->
             "original_max_position_embeddings": fields.integer(
                 "rope.scaling.original_context_length", maximum=MAX_POSITIONS
             ),
-            "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * _growth(factor),
+            "attention_factor": fields.number("rope.scaling.attn_factor", 1.0) * growth(factor),
             **_betas(fields, "rope.scaling.yarn_", theta),
             "truncate": True,
         }

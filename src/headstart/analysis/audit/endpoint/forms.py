@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from headstart.analysis.audit.endpoint.client import CHAT, Answer, Choice, Refused
 from headstart.analysis.audit.endpoint.findings import Finding, failed, not_offered, passed, unclear
-from headstart.analysis.audit.endpoint.texts import Greedy, hidden, same, together
+from headstart.analysis.audit.endpoint.texts import TIE, WITNESS_TOP, Greedy, hidden, same, together
 
 COLOURS = ("red", "green", "blue")
 SCHEMA: dict[str, Any] = {
@@ -60,7 +61,9 @@ async def check_tools(greedy: Greedy) -> list[Finding]:
     return await _check_form(greedy, "tool calls", {"tools": [TOOL], "tool_choice": "required"}, right)
 
 
-async def _check_form(greedy: Greedy, check: str, fields: Mapping[str, Any], right: Any) -> list[Finding]:
+async def _check_form(
+    greedy: Greedy, check: str, fields: Mapping[str, Any], right: Callable[[Choice], bool]
+) -> list[Finding]:
     def ask(place: int, temperature: float, stream: bool = False) -> Any:
         return greedy.endpoint.ask(
             greedy.prompts[place],
@@ -77,9 +80,9 @@ async def _check_form(greedy: Greedy, check: str, fields: Mapping[str, Any], rig
     except Refused as error:
         return [not_offered(check, str(error))]
     work = [
-        *(lambda p=place: ask(p, 0.0) for place in places),
-        *(lambda p=place: ask(p, 1.0) for place in places),
-        *(lambda p=place: ask(p, 0.0, True) for place in places),
+        *(partial(ask, place, 0.0) for place in places),
+        *(partial(ask, place, 1.0) for place in places),
+        *(partial(ask, place, 0.0, True) for place in places),
     ]
     crowd: list[Answer] = await together(work, greedy.endpoint.concurrency)
     answers = [*alone, *crowd]
@@ -122,7 +125,7 @@ async def check_logprobs(greedy: Greedy, others: Greedy | None) -> list[Finding]
         (place, greedy.answers[place].text, answer.text) for place, answer in enumerate(alone) if answer is not None
     ]
     findings.append(await greedy.compare("greedy texts with log-probabilities", changed))
-    work = [lambda p=place: greedy.ask(p, top=5) for place in places]
+    work = [partial(greedy.ask, place, top=WITNESS_TOP) for place in places]
     crowd = await together(work, greedy.endpoint.concurrency)
     findings.append(_nearness("log-probabilities among others", alone, crowd))
     if others is not None:
@@ -140,7 +143,7 @@ def faults_of(answer: Answer) -> list[str]:
             faults.append(f"a log-probability is {position.chosen.logprob:.3g}, above 0")
         if sum(math.exp(each.logprob) for each in position.top) > 1 + 1e-3:
             faults.append("the probabilities of a position add up to more than 1")
-        if position.top and position.chosen.logprob < position.top[0].logprob - 0.25:
+        if position.top and position.chosen.logprob < position.top[0].logprob - TIE:
             faults.append(
                 f"the greedy token has {position.chosen.logprob:.3g} where another has {position.top[0].logprob:.3g}"
             )

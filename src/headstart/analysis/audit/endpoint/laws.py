@@ -7,7 +7,7 @@ the best tokens of a position follows the law after a transform; what is not lis
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -199,26 +199,26 @@ def joint_law(transform: Transform, witnesses: Sequence[Answer], asked: int, len
             last = positions[-1].chosen
             if last.text and not answer.text.endswith(last.text.rstrip()):
                 endings.add(last.key)
-    law: Counter[str] = Counter({OTHER: 0})
+    law: defaultdict[str, float] = defaultdict(float, {OTHER: 0.0})
     laws = {path: transform.cut(listed, OTHER_ROW) for path, listed in rows.items() if listed}
     texts = {path: {each.key: each.text for each in listed} for path, listed in rows.items()}
 
     def grow(path: tuple[str, ...], text: str, chance: float) -> None:
         following = laws.get(path)
         if len(path) == length:
-            law[text.strip()] += chance  # type: ignore[assignment]
+            law[text.strip()] += chance
             return
         if following is None:
-            law[OTHER] += chance  # type: ignore[assignment]
+            law[OTHER] += chance
             return
         for key, probability in following.items():
             piece = texts[path].get(key, "")
             if not probability:
                 continue
             if key == OTHER or "\ufffd" in piece:
-                law[OTHER] += chance * probability  # type: ignore[assignment]
+                law[OTHER] += chance * probability
             elif key in endings or hidden(piece):
-                law[text.strip()] += chance * probability  # type: ignore[assignment]
+                law[text.strip()] += chance * probability
             else:
                 grow((*path, key), text + piece, chance * probability)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from headstart.analysis.audit.endpoint.client import Answer, Endpoint, Position, Refused
@@ -16,7 +17,8 @@ from headstart.analysis.audit.endpoint.findings import Finding, Result, failed, 
 
 TIE = 0.25
 """Nats between two tokens that rounding may swap: two steps of bf16 for logits up to 32."""
-_WITNESS_TOP = 5
+WITNESS_TOP = 5
+"""Best tokens that are asked for beside each token of a greedy text."""
 _SHOWN = 40
 """Characters of a text that a report shows on either side."""
 
@@ -66,7 +68,7 @@ class Greedy:
         """The same answer with log-probabilities; None: the server gives none."""
         if place not in self._witnesses:
             try:
-                answer = await self.ask(place, top=_WITNESS_TOP)
+                answer = await self.ask(place, top=WITNESS_TOP)
             except Refused:
                 self._witnesses[place] = None
             else:
@@ -132,7 +134,7 @@ async def check_greedy(greedy: Greedy) -> list[Finding]:
         work: list[Callable[[], Awaitable[tuple[int, str, str] | None]]] = []
         for place in places:
             # Between them, texts of other lengths, and draws.
-            work += [lambda p=place: again(p), lambda p=place: noise(p), lambda p=place: shorter(p)]  # type: ignore[misc]
+            work += [partial(again, place), partial(noise, place), partial(shorter, place)]
         heard = [pair for pair in await together(work, level) if pair is not None]
         findings.append(await greedy.compare(f"greedy texts, {level} at a time", heard))
     findings.append(await greedy.compare("greedy texts, streamed", [await streamed(place) for place in places]))
@@ -252,7 +254,7 @@ async def check_seeds(greedy: Greedy, others: Greedy | None) -> list[Finding]:
         second = [(await ask(place)).text for place in places]
     except Refused as error:
         return [not_offered("seeds asked again", str(error))]
-    work: list[Callable[[], Awaitable[Answer]]] = [lambda p=place: ask(p) for place in places for _ in range(2)]  # type: ignore[misc]
+    work = [partial(ask, place) for place in places for _ in range(2)]
     crowd = [answer.text for answer in await together(work, greedy.endpoint.concurrency)]
     differing = sum(not same(*pair) for pair in zip(first, second, strict=True))
     among = sum(not same(first[i // 2], text) for i, text in enumerate(crowd))

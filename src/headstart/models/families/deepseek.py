@@ -1,0 +1,140 @@
+"""Latent attention: DeepSeek-V2 and V3 with their experts, Youtu and MiniCPM3 without.
+
+Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, youtu, minicpm3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig
+from headstart.models.families.base import Family
+from headstart.models.families.experts import EXPERTS_LAYOUT, count_of, first_dense, sigmoid_experts, with_experts
+from headstart.models.families.fields import Fields
+from headstart.models.families.granite import divided
+from headstart.models.families.layer_normed import without
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, in_halves
+from headstart.models.families.rope import growth, rope_from_hf
+
+
+def _base(
+    fields: Fields, family: str, tied: bool, q_rank: int | None, kv_rank: int, sizes: tuple[int, int, int]
+) -> ModelConfig:
+    """``q_rank``, ``kv_rank`` and ``sizes`` (of a head's unrotated part, its rotated one, its value): the defaults."""
+    if fields.has("q_lora_rank"):
+        q_rank = fields.optional_integer("q_lora_rank")
+    keys = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    plain, turning, value = (fields.integer(key, size) for key, size in zip(keys, sizes, strict=True))
+    rope = rope_from_hf(fields, turning, whole_heads=False)
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(fields, family, tied, rope=rope, default_head_dim=1)
+    scaling = fields.within("rope_parameters") or fields.within("rope_scaling")
+    scale = (plain + turning) ** -0.5
+    if rope.scaling is not None and scaling is not None:
+        of_all = scaling.optional_number("mscale_all_dim")
+        scale *= 1.0 if of_all is None else growth(scaling.number("factor", 1.0), of_all) ** 2
+    return replace(
+        config,
+        head_dim=plain + turning,
+        num_kv_heads=config.num_heads,
+        attention_scale=scale,
+        latent=LatentConfig(fields.integer("kv_lora_rank", kv_rank), plain, turning, value, q_rank=q_rank, bias=bias),
+        layers=(LayerConfig(mixer="latent"),) * config.num_layers,
+        output_bias=bias,
+    )
+
+
+def _deepseek_v2(fields: Fields) -> ModelConfig:
+    config = _base(fields, "deepseek_v2", False, 1536, 512, (128, 64, 128))
+    config = replace(config, mlp_bias=fields.flag("mlp_bias", False))
+    count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
+    size = fields.integer("moe_intermediate_size", 1407)
+    method = fields.text("topk_method", "greedy")
+    if method not in ("greedy", "group_limited_greedy"):
+        raise fields.bad("topk_method", method, "greedy or group_limited_greedy")
+    groups = fields.integer("n_group", 1) if method != "greedy" else 1
+    experts = ExpertsConfig(
+        count,
+        fields.integer("num_experts_per_tok", 8, maximum=count),
+        size,
+        shared_size=size * fields.integer("n_shared_experts", 2, minimum=0),
+        groups=groups,
+        groups_used=fields.integer("topk_group", 1, maximum=groups) if groups > 1 else 1,
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+    return with_experts(config, experts, first_dense(fields, config, 0))
+
+
+def _deepseek_v3(fields: Fields) -> ModelConfig:
+    config = _base(fields, "deepseek_v3", False, 1536, 512, (128, 64, 128))
+    if not fields.flag("rope_interleave", True):
+        config = replace(config, family="deepseek_v3_halves")
+    count = count_of(fields, "n_routed_experts", "num_local_experts", default=256)
+    experts = sigmoid_experts(fields, count, 8, "n_shared_experts", 2.5)
+    return with_experts(config, experts, first_dense(fields, config, 3))
+
+
+def _youtu(fields: Fields) -> ModelConfig:
+    config = _base(fields, "youtu", True, 1536, 512, (128, 64, 128))
+    fields.require("rope_interleave", True, default=True)
+    return config
+
+
+def _minicpm3(fields: Fields) -> ModelConfig:
+    """Its factors as ``granite`` has them: a layer's output times one is the stream divided by it."""
+    config = _base(fields, "minicpm3", True, 768, 256, (64, 32, fields.integer("v_head_dim", 64)))
+    residual = fields.number("scale_depth", 1.4) / config.num_layers**0.5
+    return replace(
+        config,
+        mlp_bias=fields.flag("mlp_bias", False),
+        embedding_scale=fields.number("scale_emb", 12) / residual,
+        tap_scale=residual,
+        norm_eps=config.norm_eps / residual**2,
+        logit_divisor=config.hidden_size / fields.number("dim_model_base", 256),
+    )
+
+
+def _turned_queries(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Rows head by head, the rotated ones last, in interleaved pairs -> the same in halves."""
+    assert config.latent is not None
+    heads = tensor.reshape(config.num_heads, config.head_dim, *tensor.shape[1:])
+    plain = config.latent.plain_dim
+    turned = [in_halves(head[plain:], config.latent.rope_dim, config.latent.rope_dim) for head in heads]
+    return torch.cat((heads[:, :plain], torch.stack(turned)), dim=1).reshape(tensor.shape)
+
+
+def _turned_key(tensor: Tensor, config: ModelConfig) -> Tensor:
+    assert config.latent is not None
+    rank, dim = config.latent.kv_rank, config.latent.rope_dim
+    return torch.cat((tensor[:rank], in_halves(tensor[rank:], dim, dim)))
+
+
+_LATENT = without(HF_LAYER, "q", "k", "v", "q_norm", "k_norm") | {
+    "q": "layers.{i}.self_attn.q_proj",
+    "q_down": "layers.{i}.self_attn.q_a_proj",
+    "q_norm": "layers.{i}.self_attn.q_a_layernorm",
+    "q_up": "layers.{i}.self_attn.q_b_proj",
+    "kv_down": "layers.{i}.self_attn.kv_a_proj_with_mqa",
+    "kv_norm": "layers.{i}.self_attn.kv_a_layernorm",
+    "kv_up": "layers.{i}.self_attn.kv_b_proj",
+}
+_TURNED = {"q": _turned_queries, "q_up": _turned_queries, "kv_down": _turned_key}
+_DENSE = replace(HF_LAYOUT, layer=_LATENT, convert=_TURNED)
+_MIXED = replace(
+    EXPERTS_LAYOUT,
+    layer={**EXPERTS_LAYOUT.layer, **_LATENT},
+    convert=_TURNED,
+    without_bias=frozenset({"q"}),
+    beyond=True,
+)
+
+FAMILIES = (
+    Family("deepseek_v2", "deepseek_v2", "", _deepseek_v2, None, _MIXED, None, "experts"),
+    Family("deepseek_v3", "deepseek_v3", "", _deepseek_v3, None, _MIXED, None, "experts"),
+    Family("deepseek_v3_halves", "", "", _deepseek_v3, None, replace(_MIXED, convert={}), None, "experts"),
+    Family("youtu", "youtu", "", _youtu, None, _DENSE, None),
+    Family("minicpm3", "minicpm3", "", _minicpm3, None, replace(_DENSE, convert={"final_norm": divided}), None),
+)

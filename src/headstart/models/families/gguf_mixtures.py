@@ -1,0 +1,122 @@
+"""Mixtures of experts as GGUF files have them: the experts of a layer stacked in one tensor for each matrix.
+
+Sources: llama.cpp's converter (conversion/*.py) for names and metadata, its src/llama-model.cpp for what no file says:
+whether the weights of the chosen experts are divided by their sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.families.base import TensorLayout
+from headstart.models.families.experts import with_experts
+from headstart.models.families.fields import Fields
+from headstart.models.families.granite import divided, scaled_from_gguf
+from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
+from headstart.models.families.rope import rope_from_gguf
+
+_SIGMOID = 2
+"""``expert_gating_func`` of sigmoid."""
+
+
+def _experts(fields: Fields, size: int, normalised: bool, **more: Any) -> ExpertsConfig:
+    count = fields.integer("expert_count")
+    used = fields.integer("expert_used_count", maximum=count)
+    return ExpertsConfig(count, used, size, normalised=normalised, **more)
+
+
+def mixtral(fields: Fields) -> ModelConfig:
+    """Llama's architecture with experts; without any it is Llama."""
+    config = base_from_gguf(fields, "mixtral", experts=True)
+    window = fields.integer("attention.sliding_window", 0, minimum=0) or None
+    config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    return with_experts(config, _experts(fields, config.mlp_size, True))
+
+
+def olmoe(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "olmoe", experts=True, qk_norm=HeadNorms(reach="all"))
+    return with_experts(config, _experts(fields, config.mlp_size, False))
+
+
+def qwen2_moe(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "qwen2_moe", experts=True, qkv_bias=True)
+    size = fields.integer("expert_feed_forward_length")
+    shared = fields.integer("expert_shared_feed_forward_length")
+    return with_experts(config, _experts(fields, size, False, shared_size=shared, shared_gate=True))
+
+
+def qwen3_moe(fields: Fields) -> ModelConfig:
+    config = base_from_gguf(fields, "qwen3_moe", experts=True, qk_norm=HeadNorms())
+    return with_experts(config, _experts(fields, fields.integer("expert_feed_forward_length"), True))
+
+
+def granitemoe(fields: Fields) -> ModelConfig:
+    config = scaled_from_gguf(fields, "granitemoe", experts=True)
+    shared = fields.integer("expert_shared_feed_forward_length", 0, minimum=0)
+    experts = _experts(fields, config.mlp_size, True, shared_size=shared)
+    return with_experts(replace(config, family="granitemoeshared" if shared else "granitemoe"), experts)
+
+
+def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more: Any) -> ModelConfig:
+    config = base_from_gguf(fields, family, experts=True, rope=rope, **more)
+    if fields.integer("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise fields.bad("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
+    size = fields.integer("expert_feed_forward_length")
+    shared = size * fields.integer("expert_shared_count", 1, minimum=0)
+    experts = _experts(
+        fields,
+        size,
+        fields.flag("expert_weights_norm", True),
+        shared_size=shared,
+        score="sigmoid",
+        correction=True,
+        scale=fields.number("expert_weights_scale", 1.0),
+    )
+    return with_experts(config, experts, set(range(fields.integer("leading_dense_block_count", 0, minimum=0))))
+
+
+def dots1(fields: Fields) -> ModelConfig:
+    return _like_deepseek(fields, "dots1", None, qk_norm=HeadNorms())
+
+
+def gpt_oss(fields: Fields) -> ModelConfig:
+    head_dim = fields.integer("attention.key_length", 64)
+    rope = rope_from_gguf(fields, head_dim, 150_000.0)
+    if rope.scaling is not None:
+        rope = replace(rope, scaling=rope.scaling | {"truncate": False})
+    config = base_from_gguf(fields, "gpt_oss", experts=True, rope=rope, qkv_bias=True, output_bias=True, sinks=True)
+    window = fields.integer("attention.sliding_window", 128)
+    layers = tuple(LayerConfig(None if i % 2 else window) for i in range(config.num_layers))
+    size = fields.integer("expert_feed_forward_length", config.mlp_size)
+    experts = _experts(fields, size, True, router_bias=True, bias=True, clamp=7.0)
+    return with_experts(replace(config, layers=layers), experts)
+
+
+_STACKS = {
+    "router": "blk.{i}.ffn_gate_inp",
+    "expert_gate": "blk.{i}.ffn_gate_exps",
+    "expert_up": "blk.{i}.ffn_up_exps",
+    "expert_down": "blk.{i}.ffn_down_exps",
+    "router_correction": "blk.{i}.exp_probs_b.bias",
+    "shared_gate": "blk.{i}.ffn_gate_shexp",
+    "shared_up": "blk.{i}.ffn_up_shexp",
+    "shared_down": "blk.{i}.ffn_down_shexp",
+    "shared_scale": "blk.{i}.ffn_gate_inp_shexp",
+    "expert_gate_bias": "blk.{i}.ffn_gate_exps.bias",
+    "expert_up_bias": "blk.{i}.ffn_up_exps.bias",
+    "expert_down_bias": "blk.{i}.ffn_down_exps.bias",
+    "sinks": "blk.{i}.attn_sinks",
+}
+LAYOUT: TensorLayout = replace(
+    GGUF_LAYOUT,
+    layer=GGUF_LAYER | _STACKS,
+    whole=frozenset({"router_correction", "expert_gate_bias", "expert_up_bias", "expert_down_bias"}),
+    flat=frozenset({"shared_scale"}),
+    beyond=True,
+)
+INTERLEAVED: TensorLayout = replace(LAYOUT, convert=GGUF_INTERLEAVED.convert)
+GRANITE: TensorLayout = replace(LAYOUT, convert={**GGUF_INTERLEAVED.convert, "final_norm": divided})
+NORMED_AFTER: TensorLayout = replace(LAYOUT, layer={**LAYOUT.layer, "mlp_norm": "blk.{i}.post_attention_norm"})
+"""Where the norm before the experts is named for what it follows."""

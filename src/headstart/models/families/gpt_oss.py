@@ -1,0 +1,88 @@
+"""gpt-oss: experts with biases and cut-off activations, sinks of attention, windows in every other layer.
+
+Sources: the configuration and modelling files of transformers (models/gpt_oss); for the weights in MXFP4 its
+integrations/mxfp4.py and the OCP Microscaling specification, version 1.0, section 5.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.families import gguf_mixtures as gguf
+from headstart.models.families.base import Family
+from headstart.models.families.experts import count_of, with_experts
+from headstart.models.families.fields import Fields
+from headstart.models.families.kin import with_defaults
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, windows_from_hf
+
+_YARN = {"rope_type": "yarn", "rope_theta": 150_000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0} | {
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def _gpt_oss(fields: Fields) -> ModelConfig:
+    if fields.get("rope_parameters") is None and fields.get("rope_scaling") is None:
+        fields = with_defaults(fields, {"rope_parameters": _YARN})
+    bias = fields.flag("attention_bias", True)
+    config = base_from_hf(
+        fields, "gpt_oss", tied=False, default_theta=150_000.0, default_head_dim=64, default_eps=1e-5, sinks=True
+    )
+    sliding = [i % 2 == 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
+    count = count_of(fields, "num_local_experts", "num_experts", default=128)
+    if fields.number("swiglu_alpha", 1.702) != 1.702:
+        raise fields.bad("swiglu_alpha", fields.get("swiglu_alpha"), "1.702")
+    experts = ExpertsConfig(
+        count,
+        fields.integer("num_experts_per_tok", min(4, count), maximum=count),
+        config.mlp_size,
+        normalised=True,
+        router_bias=True,
+        bias=True,
+        clamp=fields.number("swiglu_limit", 7.0),
+    )
+    config = replace(config, layers=tuple(LayerConfig(window) for window in windows), qkv_bias=bias, output_bias=bias)
+    return with_experts(config, experts)
+
+
+def _gates_first(tensor: Tensor, _: ModelConfig) -> Tensor:
+    """Rows of gate and up in turns -> all of the gate's first."""
+    return torch.cat((tensor[0::2], tensor[1::2]))
+
+
+def _bias_gates_first(tensor: Tensor, _: ModelConfig) -> Tensor:
+    return torch.cat((tensor[:, 0::2], tensor[:, 1::2]), dim=1)
+
+
+_EXPERTS = {
+    "router": "layers.{i}.mlp.router",
+    "expert_up": "layers.{i}.mlp.experts.gate_up_proj",
+    "expert_up_bias": "layers.{i}.mlp.experts.gate_up_proj_bias",
+    "expert_down": "layers.{i}.mlp.experts.down_proj",
+    "expert_down_bias": "layers.{i}.mlp.experts.down_proj_bias",
+    "sinks": "layers.{i}.self_attn.sinks",
+}
+
+FAMILIES = (
+    Family(
+        "gpt_oss",
+        "gpt_oss",
+        "gpt-oss",
+        _gpt_oss,
+        gguf.gpt_oss,
+        replace(
+            HF_LAYOUT,
+            layer=HF_LAYER | _EXPERTS,
+            whole=frozenset({"expert_up", "expert_up_bias", "expert_down", "expert_down_bias", "sinks"}),
+            stacks_transposed=True,
+            convert={"expert_up": _gates_first, "expert_up_bias": _bias_gates_first},
+        ),
+        gguf.NORMED_AFTER,
+        "experts",
+    ),
+)

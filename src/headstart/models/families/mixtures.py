@@ -1,0 +1,277 @@
+"""Mixtures of experts around the attention of Llama's kin: Mixtral, Qwen 2 and 3, OLMoE, FlexOlmo, Phi-3.5, Granite,
+Hunyuan, ERNIE 4.5, Mellum.
+
+Sources: the configuration and modelling files of transformers (models of these names with "moe"); for GGUF llama.cpp's
+converter, which stacks the experts of a layer in one tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families import gguf_mixtures as gguf
+from headstart.models.families.experts import (
+    BY_EXPERT,
+    IN_BLOCK,
+    InGguf,
+    count_of,
+    family_of,
+    first_dense,
+    layout_with,
+    shared,
+    used_of,
+    with_experts,
+)
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.granite import GRANITE_EXPERTS, divided, scaled_from_hf
+from headstart.models.families.kin import HF_INTERLEAVED, POST_NORMS, hunyuan_rope
+from headstart.models.families.layer_normed import without
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, qwen_windows, windows_from_hf
+from headstart.models.families.phi import longrope_of
+from headstart.models.families.rope import rope_from_hf
+
+
+def _mixtral(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "mixtral", tied=False, default_theta=1e6, default_eps=1e-5)
+    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    count = fields.integer("num_local_experts", 8)
+    return with_experts(config, ExpertsConfig(count, used_of(fields, count, 2), config.mlp_size, normalised=True))
+
+
+def _phimoe(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    rope = longrope_of(fields, default_theta=1e6)
+    config = base_from_hf(
+        fields,
+        "phimoe",
+        tied=False,
+        rope=rope,
+        default_eps=1e-5,
+        norm="layer",
+        qkv_bias=bias,
+        output_bias=bias,
+        head_bias=fields.flag("lm_head_bias", False),
+    )
+    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    if fields.number("router_jitter_noise", 0.01) != 0.01:
+        raise fields.bad("router_jitter_noise", fields.get("router_jitter_noise"), "0.01")
+    count = fields.integer("num_local_experts", 16)
+    fields.require("num_experts_per_tok", 2, default=2)
+    return with_experts(config, ExpertsConfig(count, 2, config.mlp_size, score="sparsemixer"))
+
+
+def _qwen2_moe(fields: Fields) -> ModelConfig:
+    bias = fields.flag("qkv_bias", True)
+    config = qwen_windows(fields, base_from_hf(fields, "qwen2_moe", tied=False, qkv_bias=bias))
+    return _qwen_experts(
+        fields,
+        config,
+        shared_size=fields.integer("shared_expert_intermediate_size", 5632),
+        shared_gate=True,
+        size=fields.integer("moe_intermediate_size", 1408),
+        count=count_of(fields, "num_experts", "num_local_experts", default=60),
+        used=4,
+    )
+
+
+def _qwen3_moe(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(fields, "qwen3_moe", tied=False, qk_norm=HeadNorms(), qkv_bias=bias, output_bias=bias)
+    if fields.flag("use_sliding_window", False):
+        window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+        config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
+    return _qwen_experts(
+        fields,
+        config,
+        size=fields.integer("moe_intermediate_size", 768),
+        count=count_of(fields, "num_experts", "num_local_experts", default=128),
+        used=8,
+    )
+
+
+def _qwen_experts(fields: Fields, config: ModelConfig, count: int, size: int, used: int, **more: Any) -> ModelConfig:
+    step = fields.integer("decoder_sparse_step", 1)
+    named = fields.get("mlp_only_layers") or []
+    if not isinstance(named, list) or not all(isinstance(each, int) for each in named):
+        raise fields.bad("mlp_only_layers", named, "a list of layers")
+    dense = {i for i in range(config.num_layers) if i in named or (i + 1) % step}
+    normalised = fields.flag("norm_topk_prob", False)
+    experts = ExpertsConfig(count, used_of(fields, count, used), size, normalised=normalised, **more)
+    return with_experts(config, experts, dense)
+
+
+def _olmoe(fields: Fields) -> ModelConfig:
+    return _olmo_experts(fields, "olmoe", pre_norms=True, default_eps=1e-5, theta=10_000.0, experts=(64, 8))
+
+
+def _flex_olmo(fields: Fields) -> ModelConfig:
+    return _olmo_experts(fields, "flex_olmo", pre_norms=False, default_eps=1e-6, theta=500_000.0, experts=(7, 5))
+
+
+def _olmo_experts(
+    fields: Fields, family: str, pre_norms: bool, default_eps: float, theta: float, experts: tuple[int, int]
+) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        family,
+        tied=False,
+        default_theta=theta,
+        default_eps=default_eps,
+        pre_norms=pre_norms,
+        post_norms=not pre_norms,
+        qk_norm=HeadNorms(reach="all"),
+        qkv_clip=fields.optional_number("clip_qkv"),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+    count = count_of(fields, "num_experts", "num_local_experts", default=experts[0])
+    used = used_of(fields, count, experts[1])
+    normalised = fields.flag("norm_topk_prob", False)
+    return with_experts(config, ExpertsConfig(count, used, config.mlp_size, normalised=normalised))
+
+
+def _granitemoe(fields: Fields) -> ModelConfig:
+    return _granite_experts(fields, "granitemoe", 0)
+
+
+def _granitemoeshared(fields: Fields) -> ModelConfig:
+    shared = fields.integer("shared_intermediate_size", 1024, minimum=0)
+    return _granite_experts(fields, "granitemoeshared", shared)
+
+
+def _granite_experts(fields: Fields, family: str, shared_size: int) -> ModelConfig:
+    config = scaled_from_hf(fields, family)
+    count = fields.integer("num_local_experts", 8)
+    experts = ExpertsConfig(count, used_of(fields, count, 2), config.mlp_size, shared_size=shared_size, normalised=True)
+    return with_experts(config, experts)
+
+
+def _hunyuan_moe(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        "hunyuan_v1_moe",
+        tied=False,
+        rope=hunyuan_rope(fields),
+        default_eps=1e-5,
+        qk_norm=HeadNorms(rotated=True),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+    count, used = _same(fields, "num_experts", 1), _same(fields, "moe_topk", 1)
+    experts = ExpertsConfig(count, used, config.mlp_size, shared_size=config.mlp_size, normalised=True)
+    return with_experts(config, experts)
+
+
+def _same(fields: Fields, key: str, default: int) -> int:
+    """A number that may be given layer by layer."""
+    value = fields.get(key)
+    if isinstance(value, list) and value and len({*map(str, value)}) == 1:
+        fields = Fields({**fields.entries, key: value[0]}, fields.source, fields.prefix)
+    return fields.integer(key, default)
+
+
+def _ernie_moe(fields: Fields) -> ModelConfig:
+    bias = fields.flag("use_bias", False)
+    config = base_from_hf(
+        fields,
+        "ernie4_5_moe",
+        tied=True,
+        default_theta=500_000.0,
+        default_eps=1e-5,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+    )
+    if bias:
+        raise fields.bad("use_bias", True, "false in this family")
+    count = count_of(fields, "moe_num_experts", "num_experts", default=64)
+    size = fields.integer("moe_intermediate_size", 1536)
+    first, every = fields.integer("moe_layer_start_index", 1, minimum=0), fields.integer("moe_layer_interval", 1)
+    last = fields.get("moe_layer_end_index")
+    last = config.num_layers - 1 if last in (None, -1) else fields.integer("moe_layer_end_index", minimum=0)
+    dense = {i for i in range(config.num_layers) if (i + 1) % every or not first <= i <= last}
+    experts = ExpertsConfig(
+        count,
+        fields.integer("moe_k", fields.integer("num_experts_per_tok", 6), maximum=count),
+        size,
+        shared_size=size * fields.integer("moe_num_shared_experts", 2, minimum=0),
+        correction=True,
+        normalised=True,
+    )
+    return with_experts(config, experts, dense)
+
+
+def _mellum(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        "mellum",
+        tied=False,
+        default_head_dim=128,
+        qk_norm=HeadNorms(),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+    full = rope_from_hf(fields, config.head_dim, 500_000.0, "full_attention")
+    local = rope_from_hf(fields, config.head_dim, 10_000.0, "sliding_attention")
+    no_window = [False] * config.num_layers
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 1024), no_window)
+    layers = tuple(LayerConfig(window, 0 if window is None else 1) for window in windows)
+    count = count_of(fields, "num_experts", "num_local_experts", default=64)
+    experts = ExpertsConfig(
+        count,
+        used_of(fields, count, 8),
+        fields.integer("moe_intermediate_size", 896),
+        normalised=fields.flag("norm_topk_prob", True),
+    )
+    config = replace(config, layers=layers, ropes=(full, local))
+    dense = first_dense(fields, config, 0)
+    return with_experts(config, experts, dense)
+
+
+_HUNYUAN = {
+    "q_norm": "layers.{i}.self_attn.query_layernorm",
+    "k_norm": "layers.{i}.self_attn.key_layernorm",
+    "router": "layers.{i}.mlp.gate.wg",
+}
+_ONLY_POST = without(HF_LAYER, "attention_norm", "mlp_norm") | POST_NORMS
+
+
+_GRANITE = layout_with(GRANITE_EXPERTS, convert={"final_norm": divided})
+_GRANITE_GGUF: InGguf = ("granitemoe", gguf.granitemoe, gguf.GRANITE)
+
+FAMILIES = (
+    family_of("mixtral", _mixtral, layout_with(IN_BLOCK), ("llama", gguf.mixtral, gguf.INTERLEAVED)),
+    family_of("phimoe", _phimoe, layout_with(IN_BLOCK)),
+    family_of(
+        "qwen2_moe",
+        _qwen2_moe,
+        layout_with(BY_EXPERT | shared("shared_expert") | {"shared_scale": "layers.{i}.mlp.shared_expert_gate"}),
+        ("qwen2moe", gguf.qwen2_moe, gguf.LAYOUT),
+    ),
+    family_of("qwen3_moe", _qwen3_moe, layout_with(BY_EXPERT), ("qwen3moe", gguf.qwen3_moe, gguf.LAYOUT)),
+    family_of("olmoe", _olmoe, layout_with(BY_EXPERT), ("olmoe", gguf.olmoe, gguf.LAYOUT)),
+    family_of("flex_olmo", _flex_olmo, layout_with(BY_EXPERT, layer=_ONLY_POST)),
+    family_of("granitemoe", _granitemoe, _GRANITE, _GRANITE_GGUF),
+    family_of("granitemoeshared", _granitemoeshared, _GRANITE, _GRANITE_GGUF),
+    family_of("hunyuan_v1_moe", _hunyuan_moe, layout_with(BY_EXPERT | shared("shared_mlp") | _HUNYUAN)),
+    family_of(
+        "ernie4_5_moe",
+        _ernie_moe,
+        layout_with(
+            BY_EXPERT
+            | shared("shared_experts")
+            | {"router_correction": "layers.{i}.mlp.moe_statics.e_score_correction_bias"},
+            HF_INTERLEAVED,
+            as_rows=frozenset({"router_correction"}),
+            ignored=(*HF_LAYOUT.ignored, r"mtp_.*"),
+        ),
+    ),
+    family_of("mellum", _mellum, layout_with(BY_EXPERT)),
+)

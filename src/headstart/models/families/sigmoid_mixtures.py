@@ -1,0 +1,113 @@
+"""Mixtures whose scores are sigmoids and chosen with a correction, as in DeepSeek-V3: GLM-4.5, dots, EXAONE, Solar,
+MiniMax-M2.
+
+Sources: the configuration and modelling files of transformers (models/glm4_moe, dots1, exaone_moe, solar_open,
+minimax_m2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families import gguf_mixtures as gguf
+from headstart.models.families.experts import (
+    BY_EXPERT,
+    EXPERTS_LAYOUT,
+    IN_BLOCK,
+    count_of,
+    family_of,
+    first_dense,
+    layout_with,
+    shared,
+    sigmoid_experts,
+    used_of,
+    with_experts,
+)
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.kin import exaone_layers
+from headstart.models.families.llama import HF_LAYOUT, base_from_hf, windows_from_hf
+from headstart.models.families.rope import rope_from_hf, rotated_share
+
+
+def _minimax_m2(fields: Fields) -> ModelConfig:
+    head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
+    dim = fields.optional_integer("rotary_dim") or int(head_dim * rotated_share(fields, 1.0))
+    rope = rope_from_hf(fields, dim, 5e6, whole_heads=False)
+    config = base_from_hf(fields, "minimax_m2", tied=False, rope=rope, qk_norm=HeadNorms(reach="all"))
+    count = fields.integer("num_local_experts", 256)
+    experts = ExpertsConfig(
+        count, used_of(fields, count, 8), config.mlp_size, score="sigmoid", correction=True, normalised=True
+    )
+    return with_experts(config, experts)
+
+
+def _exaone_moe(fields: Fields) -> ModelConfig:
+    config = base_from_hf(fields, "exaone_moe", tied=False, default_eps=1e-5, qk_norm=HeadNorms())
+    config = replace(config, layers=exaone_layers(fields, config.num_layers))
+    count = count_of(fields, "num_experts", "num_local_experts", default=64)
+    experts = sigmoid_experts(fields, count, 8, "num_shared_experts", 2.5)
+    return with_experts(config, experts, first_dense(fields, config, 1))
+
+
+def _solar_open(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        "solar_open",
+        tied=False,
+        default_theta=1e6,
+        default_head_dim=128,
+        default_eps=1e-5,
+        share=1.0,
+        qkv_bias=bias,
+    )
+    return with_experts(config, _glm_experts(fields))
+
+
+def _glm4_moe(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        "glm4_moe",
+        tied=False,
+        default_eps=1e-5,
+        share=0.5,
+        qk_norm=HeadNorms() if fields.flag("use_qk_norm", False) else None,
+        qkv_bias=bias,
+    )
+    return with_experts(config, _glm_experts(fields), first_dense(fields, config, 1))
+
+
+def _glm_experts(fields: Fields) -> ExpertsConfig:
+    count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
+    return sigmoid_experts(fields, count, 8, "n_shared_experts")
+
+
+def _dots1(fields: Fields) -> ModelConfig:
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(fields, "dots1", tied=False, qk_norm=HeadNorms(), qkv_bias=bias, output_bias=bias)
+    window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
+    first = fields.integer("max_window_layers", config.num_layers, minimum=0)
+    sliding = [window is not None and i >= first for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, window, sliding)
+    config = replace(config, layers=tuple(LayerConfig(each) for each in windows))
+    count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
+    experts = sigmoid_experts(fields, count, 6, "n_shared_experts")
+    return with_experts(config, experts, first_dense(fields, config, 0))
+
+
+FAMILIES = (
+    family_of("minimax_m2", _minimax_m2, layout_with(IN_BLOCK)),
+    family_of(
+        "exaone_moe",
+        _exaone_moe,
+        layout_with(
+            BY_EXPERT | shared("shared_experts") | {"router_correction": "layers.{i}.mlp.e_score_correction_bias"},
+            ignored=(*HF_LAYOUT.ignored, r"mtp\..*"),
+        ),
+    ),
+    family_of("solar_open", _solar_open, EXPERTS_LAYOUT),
+    family_of("glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True)),
+    family_of("dots1", _dots1, EXPERTS_LAYOUT, ("dots1", gguf.dots1, gguf.LAYOUT)),
+)

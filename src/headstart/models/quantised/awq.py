@@ -1,0 +1,66 @@
+"""AWQ folders (Lin et al., 2023, https://arxiv.org/abs/2306.00978) in the order of AutoAWQ's "gemm" version.
+
+A matrix is [in, out], in words along its outputs: ``qweight`` int32 [in, out / 8], ``qzeros`` int32 [group, out / 8],
+``scales`` [group, out]. The eight levels of a word are those of outputs 0, 2, 4, 6, 1, 3, 5, 7, the lowest bits first.
+Weight = scale * (level - zero).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.derived import Derived, OpenWeights
+from headstart.models.quantised.parts import Found, Module, modules, setting, unpacked
+
+_PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
+"""Where in a word each output's level is."""
+
+
+def read_awq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
+    """The matrices of an AWQ folder.
+
+    Raises:
+        CheckpointError: its bits or version are not served, or a module's tensors do not fit each other.
+    """
+    setting(settings, "bits", 4, 4)
+    version = str(settings.get("version", "gemm")).lower()
+    if version != "gemm":
+        raise CheckpointError(
+            f"quantization_config: version is {version!r:.40}, but only gemm is read; use another model."
+        )
+    found = Found()
+    for module in modules(weights, "qweight"):
+        inputs, words = module.matrix("qweight")
+        outputs, (groups, _) = 8 * words, module.matrix("scales")
+        module.require("qweight", (inputs, words), "I32")
+        module.require("scales", (groups, outputs), "F16", "BF16", "F32")
+        leaves = ["qweight", "scales"]
+        if "qzeros" in module:
+            module.require("qzeros", (groups, words), "I32")
+            leaves.append("qzeros")
+        if groups < 1 or inputs % groups:
+            raise module.fault(f"has {groups} groups for {inputs} inputs")
+        size = 4 + 20 * groups / inputs
+        read = partial(_matrix, module, inputs // groups)
+        found.derived[module.full("weight")] = Derived((outputs, inputs), "INT4", size, read)
+        found.used.update(map(module.full, leaves))
+    return found
+
+
+def _matrix(module: Module, group: int) -> Tensor:
+    """float32 [out, in]."""
+    levels = _in_order(module.read("qweight"))
+    scales = module.read("scales").float().repeat_interleave(group, 0)
+    zeros = _in_order(module.read("qzeros")).repeat_interleave(group, 0) if "qzeros" in module else 8
+    return ((levels - zeros).float() * scales).T.contiguous()
+
+
+def _in_order(words: Tensor) -> Tensor:
+    """int32 [row, out]."""
+    rows, count = words.shape
+    return unpacked(words, 4).view(rows, count, 8)[..., _PLACES].reshape(rows, 8 * count)

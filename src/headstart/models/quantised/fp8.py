@@ -1,0 +1,78 @@
+"""Folders in 8-bit floating-point numbers (E4M3, E5M2), as DeepSeek, transformers, vLLM and Neural Magic write them.
+
+``weight`` float8 [out, in]; its scales as ``weight_scale_inv`` or ``weight_scale``, whichever name: one for the tensor,
+one for each output ([out] or [out, 1]), or one for each block ([out / rows, in / columns], 128 x 128 as a rule, the
+last blocks perhaps partial). Weight = number * scale, in spite of the first name. Scales of activations
+(``input_scale``) are no part of the model: activations are not rounded here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from headstart.models.derived import Derived, OpenWeights
+from headstart.models.quantised.parts import Found, Module, modules
+
+TYPES = ("F8_E4M3", "F8_E5M2")
+_SCALES = ("weight_scale_inv", "weight_scale")
+_IGNORED = ("input_scale", "activation_scale", "input_zero_point")
+
+
+def read_fp8(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
+    """The matrices of such a folder.
+
+    Raises:
+        CheckpointError: a module's tensors do not fit each other.
+    """
+    found = Found()
+    block = settings.get("weight_block_size")
+    for module in modules(weights, "weight"):
+        name = next((leaf for leaf in _SCALES if leaf in module), None)
+        if name is None or weights.stored(module.full("weight")).type not in TYPES:
+            continue
+        add_fp8(found, module, name, block)
+    return found
+
+
+def add_fp8(found: Found, module: Module, name: str, block: object = None) -> None:
+    """One module with scales of this name, in blocks of this size where they are neither one nor one an output.
+
+    Raises:
+        CheckpointError: they do not fit.
+    """
+    shape, scales = module.matrix("weight"), module.shape(name)
+    size = _block(module, shape, scales, block)
+    module.require(name, scales, "F32", "F16", "BF16")
+    read = partial(_matrix, module, name, size)
+    bits = 8 + 32 * math.prod(scales) / max(math.prod(shape), 1)
+    found.derived[module.full("weight")] = Derived(shape, "FP8", bits, read)
+    found.used.update(module.full(leaf) for leaf in (name, *_IGNORED) if leaf in module)
+
+
+def _block(module: Module, shape: tuple[int, ...], scales: tuple[int, ...], block: object) -> tuple[int, int]:
+    """Rows and columns that share a scale."""
+    outputs, inputs = shape
+    if math.prod(scales) == 1:
+        return outputs, inputs
+    if scales in ((outputs,), (outputs, 1)):
+        return 1, inputs
+    sizes = block if isinstance(block, list | tuple) else [128, 128]
+    if len(sizes) == 2 and all(isinstance(each, int) and each > 0 for each in sizes):
+        rows, columns = sizes
+        if scales == (-(-outputs // rows), -(-inputs // columns)):
+            return rows, columns
+    raise module.fault(f"has scales {list(scales)}, which fit its weights {list(shape)} in no known way")
+
+
+def _matrix(module: Module, name: str, size: tuple[int, int]) -> Tensor:
+    """float32 [out, in]."""
+    weight, (rows, columns) = module.read("weight").float(), size
+    scales = module.read(name).float()
+    scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
+    spread = scales.repeat_interleave(rows, 0)[: len(weight)].repeat_interleave(columns, 1)[:, : weight.shape[1]]
+    return weight * spread

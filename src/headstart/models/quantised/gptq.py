@@ -1,0 +1,70 @@
+"""GPTQ folders (Frantar et al., 2022, https://arxiv.org/abs/2210.17323), as AutoGPTQ and GPTQModel write them.
+
+A matrix is [in, out], in words along its inputs: ``qweight`` int32 [in * bits / 32, out], ``qzeros`` int32 [group, out
+* bits / 32], ``scales`` [group, out], ``g_idx`` int32 [in] the group of each input (``desc_act`` mixes them). Weight =
+scale * (level - zero). In the format "gptq" a zero is stored less one, in "gptq_v2" as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.derived import Derived, OpenWeights
+from headstart.models.quantised.parts import Found, Module, modules, setting, unpacked
+
+_FORMATS = {"gptq": 1, "gptq_v2": 0}
+"""What is added to a stored zero."""
+
+
+def read_gptq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
+    """The matrices of a GPTQ folder.
+
+    Raises:
+        CheckpointError: its bits or format are not served, or a module's tensors do not fit each other.
+    """
+    bits = setting(settings, "bits", 4, 2, 4, 8)
+    kind = settings.get("checkpoint_format", "gptq")
+    if kind not in _FORMATS:
+        raise CheckpointError(
+            f"quantization_config: checkpoint_format is {kind!r:.40}, but only {' and '.join(_FORMATS)} are read; use "
+            "another model."
+        )
+    found = Found()
+    for module in modules(weights, "qweight"):
+        words, outputs = module.matrix("qweight")
+        inputs, (groups, _) = words * 32 // bits, module.matrix("scales")
+        module.require("qweight", (words, outputs), "I32")
+        module.require("scales", (groups, outputs), "F16", "BF16", "F32")
+        module.require("qzeros", (groups, outputs * bits // 32), "I32")
+        leaves = ["qweight", "qzeros", "scales"]
+        if "g_idx" in module:
+            module.require("g_idx", (inputs,), "I32", "I64")
+            leaves.append("g_idx")
+        elif groups < 1 or inputs % groups:
+            raise module.fault(f"has {groups} groups for {inputs} inputs")
+        size = bits + (16 + bits) * groups / inputs
+        read = partial(_matrix, module, bits, _FORMATS[kind], inputs)
+        found.derived[module.full("weight")] = Derived((outputs, inputs), f"INT{bits}", size, read)
+        found.used.update(map(module.full, leaves))
+    return found
+
+
+def _matrix(module: Module, bits: int, added: int, inputs: int) -> Tensor:
+    """float32 [out, in]."""
+    levels = unpacked(module.read("qweight").T, bits)
+    # A stored zero of all ones stands for none: what is added runs over.
+    zeros = (unpacked(module.read("qzeros"), bits) + added) & ((1 << bits) - 1)
+    scales = module.read("scales").float()
+    if "g_idx" in module:
+        of_group = module.read("g_idx").long()
+        if int(of_group.min()) < 0 or int(of_group.max()) >= len(scales):
+            raise module.fault("has g_idx that names groups which are not there")
+    else:
+        of_group = torch.arange(inputs) // (inputs // len(scales))
+    return (levels - zeros.T[:, of_group]).float() * scales.T[:, of_group]

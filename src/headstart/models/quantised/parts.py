@@ -1,0 +1,119 @@
+"""What the readers of quantised folders share: the tensors of a module, and integers packed into 32-bit words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headstart.errors import CheckpointError
+from headstart.models.derived import Derived, OpenWeights
+
+
+@dataclass
+class Found:
+    """What a reader makes of a folder."""
+
+    derived: dict[str, Derived] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    """Stored tensors that are of no use by themselves."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """The stored tensors of one quantised module, by the last part of their names."""
+
+    name: str
+    weights: OpenWeights = field(repr=False)
+
+    def __contains__(self, leaf: str) -> bool:
+        return self.full(leaf) in self.weights.shapes()
+
+    def full(self, leaf: str) -> str:
+        """Whole name of one of its tensors."""
+        return f"{self.name}.{leaf}"
+
+    def shape(self, leaf: str) -> tuple[int, ...]:
+        """Of one of its tensors.
+
+        Raises:
+            CheckpointError: it is not there.
+        """
+        shape = self.weights.shapes().get(self.full(leaf))
+        if shape is None:
+            raise self.fault(f"lacks {leaf}")
+        return shape
+
+    def matrix(self, leaf: str) -> tuple[int, int]:
+        """``shape`` of one that has rows and columns, none of them empty.
+
+        Raises:
+            CheckpointError: it has not.
+        """
+        shape = self.shape(leaf)
+        if len(shape) != 2 or min(shape) < 1:
+            raise self.fault(f"has {leaf} of shape {list(shape)}, which is no matrix")
+        rows, columns = shape
+        return rows, columns
+
+    def require(self, leaf: str, shape: tuple[int, ...], *types: str) -> None:
+        """Refuse a tensor of another shape, or of none of the stored types (where any are given).
+
+        Raises:
+            CheckpointError: it is another.
+        """
+        if self.shape(leaf) != shape:
+            raise self.fault(f"has {leaf} of shape {list(self.shape(leaf))} instead of {list(shape)}")
+        stored = self.weights.stored(self.full(leaf)).type
+        if types and stored not in types:
+            raise self.fault(f"has {leaf} of type {stored} instead of {' or '.join(types)}")
+
+    def read(self, leaf: str) -> Tensor:
+        """One of its tensors as it is stored."""
+        return self.weights.read(self.full(leaf))
+
+    def fault(self, what: str) -> CheckpointError:
+        """Of its tensors, as a sentence."""
+        return CheckpointError(f"module {self.name!r:.100} {what}; fetch or convert the model again.")
+
+
+def modules(weights: OpenWeights, leaf: str) -> Iterator[Module]:
+    """Those that have a tensor of this name."""
+    ending = f".{leaf}"
+    for name in weights.shapes():
+        if name.endswith(ending):
+            yield Module(name.removesuffix(ending), weights)
+
+
+def unpacked(words: Tensor, bits: int) -> Tensor:
+    """int32 [..., word * 32 / bits]: the unsigned integers in the last axis of ``words``, the lowest bits first."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    parts = (words.to(torch.int32).unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
+    return parts.flatten(-2)
+
+
+def setting(settings: Mapping[str, Any], key: str, default: int, *allowed: int) -> int:
+    """A whole number of a ``quantization_config``.
+
+    Raises:
+        CheckpointError: it is another than those allowed.
+    """
+    value = settings.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or (allowed and value not in allowed):
+        meant = " or ".join(map(str, allowed)) or "a whole number"
+        raise CheckpointError(f"quantization_config: {key} is {value!r:.40}, but must be {meant}; use another model.")
+    return value
+
+
+def patterns(settings: Mapping[str, Any], *keys: str) -> list[re.Pattern[str]]:
+    """Names of modules that a configuration leaves out; "re:" before one marks a regular expression."""
+    found = []
+    for key in keys:
+        for each in settings.get(key) or ():
+            text = str(each)
+            found.append(re.compile(text.removeprefix("re:") if text.startswith("re:") else re.escape(text)))
+    return found

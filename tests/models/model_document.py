@@ -1,0 +1,77 @@
+"""The table of docs/models.md, made from the registry; run as a script, it writes the page anew."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import transformers
+
+from headstart.backends.native.backend import supports
+from headstart.models.config import ModelConfig
+from headstart.models.families import FAMILIES, config_from_hf
+from more_families import MORE_FAMILIES
+from tiny_models import FAMILIES as FIRST_FAMILIES
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+KINDS = {"dense": "dense", "experts": "mixture of experts"}
+WIDE = {"hidden_size": 256, "n_embd": 256, "d_model": 256, "head_dim": 64} | {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "n_head": 4,
+    "n_heads": 4,
+    "rotary_dim": 32,
+}
+"""Heads of 64 dimensions, as most models have, in place of the tiny ones."""
+
+
+def examples() -> dict[str, ModelConfig]:
+    """One description of every ``model_type``, the plainest of those that the tests have."""
+    found: dict[str, ModelConfig] = {}
+    for name, settings in (*FIRST_FAMILIES.values(), *MORE_FAMILIES.values()):
+        wide = widened(settings)
+        described = getattr(transformers, f"{name}Config")(**wide).to_dict()
+        config = config_from_hf(described)
+        kept = found.setdefault(described["model_type"], config)
+        if supports(kept) is not None and supports(config) is None:
+            found[described["model_type"]] = config
+    return found
+
+
+def widened(settings: dict[str, Any]) -> dict[str, Any]:
+    """The same with wide heads."""
+    wide = settings | {key: value for key, value in WIDE.items() if key in settings}
+    if isinstance(wide.get("text_config"), dict):
+        wide["text_config"] = widened(wide["text_config"])
+    longrope = isinstance(wide.get("rope_parameters"), dict) and "short_factor" in wide["rope_parameters"]
+    return {key: value for key, value in wide.items() if key != "rope_parameters"} if longrope else wide
+
+
+def table() -> str:
+    """A row for every ``model_type`` that is read."""
+    known = examples()
+    lines = ["| `model_type` | GGUF architecture | kind | runs on |", "|---|---|---|---|"]
+    for family in sorted(FAMILIES, key=lambda family: (family.kind, family.model_type)):
+        if not family.model_type:
+            continue
+        example = known.get(family.model_type)
+        reason = None if example is None else supports(example)
+        where = "as the decoder inside" if example is None else "native, PyTorch"
+        where = where if reason is None else f"PyTorch ({reason.removeprefix('PyTorch alone has ')})"
+        architecture = f"`{family.architecture}`" if family.architecture else "–"
+        lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
+    return "\n".join(lines)
+
+
+def page_with(rows: str) -> str:
+    """The page with its table replaced."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{rows}\n\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page_with(table()), encoding="utf-8")

@@ -1,0 +1,95 @@
+"""Whole folders with quantised matrices: decoded as the model with the values that they define."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from packers import awq, gptq, named, packed, write
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from headstart import LLM, SamplingParams
+from headstart.backends.native.backend import NativeBackend
+from headstart.loading import load_model
+from headstart.reading import USUAL, Reading
+from headstart.runner import ModelRunner, Span
+from tiny_checkpoint import write_tiny_model
+
+TOKENS = [65, 66, 67, 120, 99, 100]
+
+
+def quantised(directory: Path, method: str) -> tuple[Path, Path]:
+    """A tiny model whose layers are quantised, and the same with the values that they define."""
+    plain, other = directory / "plain", directory / method
+    for path in (plain, other):
+        path.mkdir()
+        write_tiny_model(path, head_dim=32, layers=2)
+    tensors = load_file(plain / "model.safetensors")
+    generator = torch.Generator().manual_seed(3)
+    stored: dict[str, Tensor] = {}
+    for name, tensor in list(tensors.items()):
+        if "_proj" not in name:
+            stored[name] = tensor
+            continue
+        outputs, inputs = tensor.shape
+        group = 16 if inputs % 32 else 32
+        if method == "gptq":
+            parts, tensors[name] = gptq(generator, outputs, inputs, 4, group, size=0.2)
+        elif method == "awq":
+            parts, tensors[name] = awq(generator, outputs, inputs, group, size=0.2)
+        else:
+            parts, tensors[name] = packed(generator, outputs, inputs, 4, group, False, size=0.2)
+        stored |= named(name.removesuffix(".weight"), parts)
+    write(plain, tensors)
+    config = json.loads((other / "config.json").read_text())
+    settings: dict[str, Any] = {"quant_method": method, "bits": 4, "version": "gemm"}
+    if method == "compressed-tensors":
+        settings = {"quant_method": method, "format": "pack-quantized"}
+    write(other, stored, config | {"quantization_config": settings})
+    return other, plain
+
+
+def logits_of(directory: Path, precision: str = "fp32", reading: Reading = USUAL) -> Tensor:
+    runner = ModelRunner(load_model(directory, precision, reading=reading).backend, 64)
+    runner.cache.add(0)
+    with runner.cache.reserve({0: len(TOKENS)}):
+        return runner.forward([Span.chain(0, TOKENS)])[0].logits
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
+def test_a_quantised_folder_is_the_model_with_its_values(tmp_path: Path, method: str) -> None:
+    folder, plain = quantised(tmp_path, method)
+    reference = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    with torch.inference_mode():
+        wanted = reference(torch.tensor([TOKENS])).logits[0]
+    for reading in (USUAL, Reading("transformers")):
+        torch.testing.assert_close(logits_of(folder, reading=reading), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["gptq", "compressed-tensors"])
+def test_no_precision_that_is_chosen_by_itself_is_further_from_it_than_bf16(tmp_path: Path, method: str) -> None:
+    """And 4-bit groups are kept in 4 bits, where the native pass has blocks of them."""
+    folder, plain = quantised(tmp_path, method)
+    backend = load_model(folder).backend
+    if not isinstance(backend, NativeBackend):
+        pytest.skip("the native pass does not run here")
+    assert backend.rounding.packed <= backend.rounding.in_bf16
+    exact = logits_of(plain)
+    chosen, bf16 = logits_of(folder, "auto"), logits_of(folder, "bf16")
+    assert float((chosen - exact).norm()) <= 1.05 * float((bf16 - exact).norm())
+
+
+def test_it_says_the_same_with_a_drafter(tmp_path: Path) -> None:
+    folder, _ = quantised(tmp_path, "gptq")
+    model = load_model(folder)
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    said = []
+    for drafter in ("none", "suffix"):
+        with LLM(model, drafter, max_context=64) as llm:
+            said.append(llm.generate([TOKENS], params)[0].outputs[0].token_ids)
+    assert said[0] == said[1]
