@@ -182,10 +182,22 @@ def test_speculators_are_written_with_the_targets_rows(tmp_path: Path) -> None:
     assert torch.equal(again.logits(states, torch.zeros(VOCAB, HIDDEN)), head.logits(states, tables.head))
     with pytest.raises(CheckpointError, match="causal blocks"):
         export_head(random_head(causal=True), "speculators", tmp_path, tables, "org/target")
-    with pytest.raises(CheckpointError, match="no form in the format 'eagle3'; choose speculators"):
+    with pytest.raises(CheckpointError, match="no form in the format 'eagle3'; choose speculators or specforge"):
         export_head(head, "eagle3", tmp_path, tables, "org/target")
 
 
 @pytest.mark.parametrize(("layers", "taps"), [(1, (1,)), (2, (1,)), (5, (2, 3)), (30, (2, 8, 15, 22, 28))])
 def test_taps_are_spread(layers: int, taps: tuple[int, ...]) -> None:
     assert block_taps(layers) == taps
+
+
+def test_specforge_is_given_what_z_lab_has(tmp_path: Path) -> None:
+    tables = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
+    whole = BlockHead(block_config(TARGET, 5, 2, 3))
+    export_head(whole, "specforge", tmp_path / "a", tables, "org/target")
+    described = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert described["dflash_config"] == {"mask_token_id": 3, "target_layer_ids": [1, 2, 3, 4, 5]}
+    assert load_file(tmp_path / "a" / "model.safetensors").keys() == whole.state_dict().keys()
+    assert block(tmp_path / "a").config == whole.config
+    with pytest.raises(CheckpointError, match="train one with --draft-vocab 0"):
+        export_head(random_head(), "specforge", tmp_path / "b", tables, "org/target")

@@ -183,4 +183,5 @@ def test_a_training_begins_from_a_head_with_other_tokens_fewer_layers_and_shorte
     assert (grown.config.slots, grown.config.num_layers) == (5, 2)
     assert grown.config.mask_token_id == first.config.mask_token_id
     assert set(first.target_ids.tolist()) <= set(grown.target_ids.tolist())
-    assert trained("c", "b").config.slots == 5
+    assert not grown.config.causal
+    assert trained("c", "b", causal=True).config.causal

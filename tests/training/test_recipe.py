@@ -314,6 +314,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
         ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, eagle"),
+        ("eagle3", HeadSettings(causal=True), "causal is a setting of dflash"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
     ],
 )

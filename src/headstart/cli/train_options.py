@@ -185,6 +185,15 @@ class HeadOptions:
             rich_help_panel=HEAD,
         ),
     ] = None
+    causal: Annotated[
+        bool | None,
+        typer.Option(
+            "--causal/--both-ways",
+            help="Whether the rows of a dflash block see only those before them, or each other.",
+            show_default="both ways, or as the head of --init",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
     layers: Annotated[
         str | None,
         typer.Option(
@@ -239,6 +248,7 @@ class HeadOptions:
             residual_blocks=self.residual_blocks,
             reads_token=self.read_token,
             dropout=self.dropout,
+            causal=self.causal,
         )
 
 

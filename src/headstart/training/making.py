@@ -45,6 +45,7 @@ _USERS: dict[str, tuple[HeadName, ...]] = {
     "init": ("eagle3", "dflash", "eagle", "medusa", "blockwise"),
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
+    "causal": ("dflash",),
 }
 """The heads that use a setting, where not all do."""
 
@@ -76,6 +77,8 @@ class HeadSettings:
     """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
     reads_token: bool | None = None
     """Medusa's slots read the token that the target has just said, beside its state; None: they do."""
+    causal: bool | None = None
+    """The rows of DFlash's blocks see those before them only; None: as the head that is begun from, or both ways."""
 
 
 def require_used(name: HeadName, head: HeadSettings) -> None:
@@ -201,7 +204,7 @@ def _block_head(
         rare[ids.cpu()] = False
         mask = int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
         shape = block_config(config, slots, layers or _BLOCK_LAYERS, mask, len(ids))
-    head = BlockHead(shape)
+    head = BlockHead(shape if settings.causal is None else replace(shape, causal=settings.causal))
     with torch.no_grad():
         # As in ``_eagle_head``.
         head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))

@@ -65,6 +65,7 @@ class BlockPass:
         projections = [(each.self_attn.k_proj, each.self_attn.v_proj) for each in head.layers]
         self._context_heads = kit.linear(side_by_side(*(layer for pair in projections for layer in pair)))
         self._layers = [self._packed(layer) for layer in head.layers]
+        self._context_head_norms = torch.cat([layer.head_norms[config.num_heads :] for layer in self._layers])
         self._head = kit.linear(LinearWeights(head.mapped_rows(tables.head)))
         embedding = tables.embedding if head.embedding is None else head.embedding
         self._embedding = embedding.detach().to(kit.device, torch.bfloat16)
@@ -97,14 +98,14 @@ class BlockPass:
         rotation = self._rotation([position for group in groups for position in group.positions])
         context = self._context_norm(self._fuse(features.to(kit.device, kit.dtype)))
         heads = self._context_heads(context).view(-1, config.num_layers, 2, config.num_kv_heads, config.head_dim)
-        for index, layer in enumerate(self._layers):
-            keys = self._normed_heads(heads[:, index, 0], layer.head_norms[config.num_heads :], rotation)
-            first = 0
-            for group in groups:
-                assert isinstance(group.cache, TorchDraftCache)
-                rows = slice(first, first + group.count)
-                first += group.count
-                group.cache.write(index, keys[rows], heads[rows, index, 1])
+        keys = self._normed_heads(heads[:, :, 0].flatten(1, 2), self._context_head_norms, rotation)
+        keys = keys.view(len(keys), config.num_layers, config.num_kv_heads, config.head_dim)
+        first = 0
+        for group in groups:
+            assert isinstance(group.cache, TorchDraftCache)
+            rows = slice(first, first + group.count)
+            first += group.count
+            group.cache.write_layers(keys[rows], heads[rows, :, 1])
         for group in groups:
             group.cache.rows += group.count
 

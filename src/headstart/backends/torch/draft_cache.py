@@ -27,6 +27,13 @@ class TorchDraftCache(DraftCache):
         ours[1, :, self.rows : end] = values.transpose(0, 1)
         return ours[0, :, :end], ours[1, :, :end]
 
+    def write_layers(self, keys: Tensor, values: Tensor) -> None:
+        """The same for all layers at once: [row, layer, kv_head, head_dim]."""
+        end = self.rows + len(keys)
+        self._reserve(end)
+        self.data[:, 0, :, self.rows : end] = keys.permute(1, 2, 0, 3)
+        self.data[:, 1, :, self.rows : end] = values.permute(1, 2, 0, 3)
+
     @torch.inference_mode()
     def extend(self, other: DraftCache, first: int, count: int) -> None:
         """See ``DraftCache``."""
