@@ -51,7 +51,8 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
 
     Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
     token is read: a head that begins to read it says at first what it said without. An EAGLE head or a
-    block head may have further layers, which change nothing at first, and the blocks of the latter another length.
+    block head may have further layers, which change nothing at first, and the blocks of the latter another length
+    and view.
 
     Raises:
         ConfigError: their shapes differ, or ``known`` has more layers.
@@ -82,8 +83,8 @@ def _layers(head: nn.Module) -> int:
 def _shape(head: KnownHead) -> EagleConfig | BlockConfig | ParallelConfig:
     """Its configuration, apart from what may differ."""
     if isinstance(head, BlockHead):
-        size = 2 - head.config.root_speaks
-        return replace(head.config, draft_vocab_size=head.config.vocab_size, num_layers=1, block_size=size)
+        size, whole = 2 - head.config.root_speaks, head.config.vocab_size
+        return replace(head.config, draft_vocab_size=whole, num_layers=1, block_size=size, causal=False)
     if isinstance(head, ParallelHeads):
         return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
     return replace(head.config, draft_vocab_size=head.config.vocab_size, num_layers=1)
