@@ -153,8 +153,10 @@ def random_head(**changes: Any) -> BlockHead:
     return head
 
 
-@pytest.mark.parametrize("changes", [{}, {"causal": True}, {"root_speaks": True}, {"own_output": True}])
-def test_own_folders_keep_everything(changes: dict[str, bool], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"causal": True}, {"root_speaks": True}, {"own_output": True}, {"markov_rank": 3}]
+)
+def test_own_folders_keep_everything(changes: dict[str, Any], tmp_path: Path) -> None:
     head = random_head(**changes)
     save_head(head, tmp_path, {"head": "dflash"})
     again = block(tmp_path)
@@ -180,6 +182,8 @@ def test_speculators_are_written_with_the_targets_rows(tmp_path: Path) -> None:
     assert isinstance(again, BlockHead)
     states = torch.randn(4, HIDDEN)
     assert torch.equal(again.logits(states, torch.zeros(VOCAB, HIDDEN)), head.logits(states, tables.head))
+    with pytest.raises(CheckpointError, match="Markov factor"):
+        export_head(random_head(markov_rank=3), "speculators", tmp_path, tables, "org/target")
     with pytest.raises(CheckpointError, match="causal blocks"):
         export_head(random_head(causal=True), "speculators", tmp_path, tables, "org/target")
     with pytest.raises(CheckpointError, match="no form in the format 'eagle3'; choose speculators or specforge"):

@@ -88,9 +88,9 @@ def test_later_guesses_count_less() -> None:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-@pytest.mark.parametrize("own_output", [False, True])
-def test_the_loss_reaches_every_parameter(reduced: bool, own_output: bool) -> None:
-    head = block_head(scale=0.3, reduced=reduced, own_output=own_output)
+@pytest.mark.parametrize("changes", [{}, {"own_output": True}, {"markov_rank": 4}], ids=str)
+def test_the_loss_reaches_every_parameter(reduced: bool, changes: dict[str, int]) -> None:
+    head = block_head(scale=0.3, reduced=reduced, **changes)
     objective_of(head).loss(batch_of(head)).backward()  # type: ignore[no-untyped-call]
     for name, parameter in head.named_parameters():
         assert parameter.grad is not None, name
@@ -184,4 +184,32 @@ def test_a_training_begins_from_a_head_with_other_tokens_fewer_layers_and_shorte
     assert grown.config.mask_token_id == first.config.mask_token_id
     assert set(first.target_ids.tolist()) <= set(grown.target_ids.tolist())
     assert not grown.config.causal
-    assert trained("c", "b", causal=True).config.causal
+    changed = trained("c", "b", causal=True, markov_rank=4).config
+    assert changed.causal
+    assert changed.markov_rank == 4
+    assert trained("d", "c", draft_vocab=70).config.markov_rank == 4
+
+
+def test_a_markov_factor_learns_what_follows_what() -> None:
+    """It begins with nothing, and lowers the loss of a head that is otherwise held fixed."""
+    head = block_head(scale=0.3, reduced=True, markov_rank=16)
+    head.markov_head.begin()
+    without = block_head(scale=0.3, reduced=True)
+    objective, batch = objective_of(head), batch_of(head, 4)
+    for name, parameter in head.named_parameters():
+        parameter.requires_grad_(name.startswith("markov_head."))
+        if not name.startswith("markov_head."):
+            parameter.data.copy_(dict(without.named_parameters())[name])
+    optimiser = torch.optim.Adam([p for p in head.parameters() if p.requires_grad], lr=0.1)
+    losses = []
+    for _ in range(20):
+        torch.manual_seed(2)
+        loss = objective_of(head).loss(batch)
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    torch.manual_seed(2)
+    assert losses[0] == pytest.approx(objective_of(without).loss(batch).item())
+    assert losses[-1] < 0.9 * losses[0]
+    assert objective.head.markov_head.markov_w2.weight.any()

@@ -194,6 +194,15 @@ class HeadOptions:
             rich_help_panel=HEAD,
         ),
     ] = None
+    markov_rank: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Rank of what the token before a guess adds to it in dflash; 0: a guess does not depend on those "
+            "before it. Left out: 0, or as the head of --init.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
     layers: Annotated[
         str | None,
         typer.Option(
@@ -249,6 +258,7 @@ class HeadOptions:
             reads_token=self.read_token,
             dropout=self.dropout,
             causal=self.causal,
+            markov_rank=self.markov_rank,
         )
 
 

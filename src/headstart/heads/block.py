@@ -66,6 +66,9 @@ class BlockConfig:
     nothing and each mask its own place."""
     causal: bool = False
     """Rows of a block see those before them only (as in JetSpec, arXiv:2606.18394)."""
+    markov_rank: int = 0
+    """Rank of what the token before a guess adds to its logits (the Markov factor of DSpark, arXiv:2607.05147); 0: a
+    guess does not depend on those before it."""
     max_positions: int = field(default=2048, compare=False)
     """For the record: nothing is cut off there."""
 
@@ -172,6 +175,20 @@ class BlockLayer(nn.Module):
         return fused(self.self_attn, self.mlp)
 
 
+class MarkovHead(nn.Module):
+    """What a token adds to the logits of the next one. It begins with nothing."""
+
+    def __init__(self, vocab_size: int, rank: int) -> None:
+        super().__init__()
+        self.markov_w1 = nn.Embedding(vocab_size, rank)
+        self.markov_w2 = nn.Linear(rank, vocab_size, bias=False)
+
+    def begin(self) -> None:
+        """For training."""
+        nn.init.normal_(self.markov_w1.weight, std=0.02)
+        nn.init.zeros_(self.markov_w2.weight)
+
+
 class BlockHead(nn.Module):
     """The trained part of a block drafter.
 
@@ -197,6 +214,9 @@ class BlockHead(nn.Module):
         if config.reduced:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         begin_randomly(self)
+        if config.markov_rank:
+            self.markov_head = MarkovHead(config.draft_vocab_size, config.markov_rank)
+            self.markov_head.begin()
 
     @property
     def target_ids(self) -> Tensor:
@@ -237,6 +257,20 @@ class BlockHead(nn.Module):
         x = self.layers[0].input_norm(embeddings)
         states: Tensor = self.norm(run_head_layers(self.layers, config.head_dim, x, embeddings, attend_heads))
         return states
+
+    def said_before(self, tokens: Tensor) -> Tensor:
+        """What ``markov_head`` knows of tokens: [..., rank] for int64 [...] target ids; 0 where the head lacks them."""
+        places = self.draft_ids[tokens]
+        known: Tensor = self.markov_head.markov_w1(places.clamp(min=0)) * (places >= 0)[..., None]
+        return known
+
+    @property
+    def draft_ids(self) -> Tensor:
+        """int64 [vocab] draft id of each target id, -1 of those that the head lacks."""
+        ids = self.target_ids
+        places = torch.full((self.config.vocab_size,), -1, device=ids.device)
+        places[ids] = torch.arange(len(ids), device=ids.device)
+        return places
 
     def mapped_rows(self, table: Tensor) -> Tensor:
         """See ``TextHead``; its output rows, those of the target where it has none."""

@@ -89,6 +89,7 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         }
         nested |= {"sample_from_anchor": True} if config.root_speaks else {}
         nested |= {"causal": True} if config.causal else {}
+        nested |= {"markov_rank": config.markov_rank} if config.markov_rank else {}
         return {
             "architectures": ["DFlashDraftModel"],
             **layer,
@@ -97,8 +98,9 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
             "block_size": config.block_size,
             NESTED: nested,
         }
-    if config.causal:
-        raise CheckpointError("speculators has no DFlash heads with causal blocks, as this one has; use it as it is.")
+    if config.causal or config.markov_rank:
+        what = "causal blocks" if config.causal else "a Markov factor"
+        raise CheckpointError(f"speculators has no DFlash heads with {what}, as this one has; use it as it is.")
     return {
         "speculators_model_type": "dflash",
         "speculators_version": SPECULATORS_VERSION,
@@ -180,6 +182,7 @@ def _config(
             attention_bias=layer.flag("attention_bias", False),
             own_output=own_output,
             root_speaks=own.flag("sample_from_anchor", False),
+            markov_rank=own.integer("markov_rank", 0, minimum=0) if kind == "dflash" else 0,
             causal=kind == "dflash" and (own.flag("causal", False) or layer.flag("is_causal", False)),
             max_positions=layer.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
         )

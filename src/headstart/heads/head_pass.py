@@ -214,6 +214,8 @@ class BlockHeadPass(Protocol):
     """int64 [draft vocab] target id of each draft id."""
     slots: int
     """Tokens that a block guesses."""
+    chained: bool
+    """What a block says of a token depends on the one before it, too (``following``)."""
 
     @property
     def nbytes(self) -> int:
@@ -242,6 +244,17 @@ class BlockHeadPass(Protocol):
 
         Returns:
             States that say them [sequence, slot, hidden], and float32 logits [sequence, slot, draft vocab].
+        """
+        ...
+
+    def following(self, tokens: Tensor) -> Tensor:
+        """What is added to the logits of the tokens after these, where they are ``chained``.
+
+        Args:
+            tokens: int64 [row] target ids.
+
+        Returns:
+            float32 [row, draft vocab].
         """
         ...
 

@@ -85,10 +85,10 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
         return
     if isinstance(head, BlockHead) and format_name in _KINDS[BLOCK_KIND]:
         form: BlockFormat = "speculators" if format_name == "speculators" else "dflash"
-        if form == "dflash" and (head.config.reduced or head.config.root_speaks):
+        if form == "dflash" and (head.config.reduced or head.config.root_speaks or head.config.markov_rank):
             raise CheckpointError(
-                f"{format_name} has DFlash heads that say every token, from the first mask on; train one with "
-                "--draft-vocab 0, or choose speculators."
+                f"{format_name} has DFlash heads that say every token, from the first mask on, and no Markov factor; "
+                "train one with --draft-vocab 0, or choose speculators."
             )
         write_head(directory, describe_block(head, form, target), block_tensors(head, form, tables), {})
         return

@@ -67,7 +67,7 @@ class BlockObjective:
         total = torch.zeros((), device=batch.tokens.device)
         for depth in range(self.depth):
             places = losses.places(depth) & among
-            said = behind.at(states[:, :, depth], places)
+            said = self._with_before(batch, depth, places, behind.at(states[:, :, depth], places))
             total = total + spacing * losses.loss(depth, places, said, partial(self._logits, text_tokens))
         return total
 
@@ -78,15 +78,27 @@ class BlockObjective:
         behind = Behind.places(batch, chains.places)
         states = self._states(batch, behind)
         for depth in range(self.depth):
-            chains.judge(depth, self._logits(text_tokens, behind.at(states[:, :, depth], chains.places)))
+            said = self._with_before(batch, depth, chains.places, behind.at(states[:, :, depth], chains.places))
+            chains.judge(depth, self._logits(text_tokens, said))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record, torch.bfloat16)
 
+    def _with_before(self, batch: Batch, depth: int, places: Tensor, states: Tensor) -> Tensor:
+        """States [place, hidden] of guesses; beside them, what is known of the token that the text has before each."""
+        if not self.head.config.markov_rank:
+            return states
+        before = shift(batch.tokens, 1 + depth, 0)[places]
+        return torch.cat((states, self.head.said_before(before)), dim=-1)
+
     def _logits(self, text_tokens: BatchTextTokens | None, states: Tensor) -> Tensor:
-        rows = self.head.lm_head.weight if self.head.config.own_output else self._teacher.draft_head
+        config = self.head.config
+        rows = self.head.lm_head.weight if config.own_output else self._teacher.draft_head
+        states, before = states[..., : config.hidden_size], states[..., config.hidden_size :]
         logits = F.linear(states.to(rows.dtype), rows)
+        if config.markov_rank:
+            logits = logits + self.head.markov_head.markov_w2(before)
         return logits if text_tokens is None else torch.cat((logits, text_tokens.logits(states)), dim=-1)
 
     def _states(self, batch: Batch, behind: Behind) -> Tensor:

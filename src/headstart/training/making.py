@@ -46,6 +46,7 @@ _USERS: dict[str, tuple[HeadName, ...]] = {
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
     "causal": ("dflash",),
+    "markov_rank": ("dflash",),
 }
 """The heads that use a setting, where not all do."""
 
@@ -79,6 +80,8 @@ class HeadSettings:
     """Medusa's slots read the token that the target has just said, beside its state; None: they do."""
     causal: bool | None = None
     """The rows of DFlash's blocks see those before them only; None: as the head that is begun from, or both ways."""
+    markov_rank: int | None = None
+    """Of what the token before a guess of DFlash adds to its logits; None: as the head that is begun from, or 0."""
 
 
 def require_used(name: HeadName, head: HeadSettings) -> None:
@@ -204,7 +207,9 @@ def _block_head(
         rare[ids.cpu()] = False
         mask = int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
         shape = block_config(config, slots, layers or _BLOCK_LAYERS, mask, len(ids))
-    head = BlockHead(shape if settings.causal is None else replace(shape, causal=settings.causal))
+    causal = shape.causal if settings.causal is None else settings.causal
+    rank = shape.markov_rank if settings.markov_rank is None else settings.markov_rank
+    head = BlockHead(replace(shape, causal=causal, markov_rank=rank))
     with torch.no_grad():
         # As in ``_eagle_head``.
         head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))

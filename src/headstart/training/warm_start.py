@@ -15,7 +15,7 @@ from headstart.heads.loading import kind_of, load_head
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.config import ModelConfig
 
-_OUTPUTS = ("lm_head.", "heads.")
+_OUTPUTS = ("lm_head.", "heads.", "markov_head.")
 """Matrices whose rows are tokens."""
 
 
@@ -52,12 +52,12 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
     token is read: a head that begins to read it says at first what it said without. An EAGLE head or a
     block head may have further layers, which change nothing at first, and the blocks of the latter another length
-    and view.
+    and view, and a Markov factor that adds nothing yet.
 
     Raises:
         ConfigError: their shapes differ, or ``known`` has more layers.
     """
-    if type(head) is not type(known) or _shape(head) != _shape(known):
+    if type(head) is not type(known) or not _alike(_shape(head), _shape(known)):
         raise ConfigError("the head to begin from has another shape than the one to be trained; begin without it.")
     layers, known_layers = _layers(head), _layers(known)
     if layers < known_layers:
@@ -67,12 +67,21 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     theirs = dict(known.named_parameters())
     to, of = _shared(head.target_ids, known.target_ids)
     for name, parameter in head.named_parameters():
-        if name.startswith(_OUTPUTS):
+        if name.startswith(_OUTPUTS) and name in theirs:
             parameter[to] = theirs[name][of]
         elif name in theirs:
             parameter.copy_(theirs[name])
         elif name.endswith(_BRANCH_ENDS):
             parameter.zero_()
+
+
+def _alike(
+    mine: EagleConfig | BlockConfig | ParallelConfig, theirs: EagleConfig | BlockConfig | ParallelConfig
+) -> bool:
+    """Whether two shapes are equal, a Markov factor apart that only mine has."""
+    if isinstance(mine, BlockConfig) and isinstance(theirs, BlockConfig) and not theirs.markov_rank:
+        mine = replace(mine, markov_rank=0)
+    return mine == theirs
 
 
 def _layers(head: nn.Module) -> int:

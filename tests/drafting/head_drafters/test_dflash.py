@@ -59,6 +59,16 @@ def said(head: BlockHead, tokens: list[int]) -> torch.Tensor:
     return head.logits(head(F.embedding(block, tables.embedding), at, attend), tables.head)[config.speaking]
 
 
+@torch.no_grad()
+def chained(head: BlockHead, tokens: list[int]) -> list[int]:
+    """The greedy chain, each guess after the one before it."""
+    guesses = [tokens[-1]]
+    for row in said(head, tokens):
+        added = head.markov_head.markov_w2(head.said_before(torch.tensor(guesses[-1])))
+        guesses.append(int(head.target_ids[(row + added).argmax()]))
+    return guesses[1:]
+
+
 def chain_of(head: BlockHead, tokens: list[int]) -> list[int]:
     return head.target_ids[said(head, tokens).argmax(-1)].tolist()  # type: ignore[no-any-return]
 
@@ -160,3 +170,42 @@ def test_tokens_of_the_text_that_the_vocabulary_lacks_may_be_said() -> None:
     trees = [drafter.propose([begin(drafter, text)], [wide])[0] for drafter in (with_text, without)]
     assert {6, 10} & set(trees[0].tokens.tolist())
     assert not {6, 10} & set(trees[1].tokens.tolist())
+
+
+def markov_head() -> BlockHead:
+    head = random_block(VOCAB, markov_rank=3)
+    with torch.no_grad():
+        head.markov_head.markov_w2.weight.mul_(8)
+    return head
+
+
+def test_a_markov_factor_lets_a_guess_follow_the_one_before_it(tmp_path: Path) -> None:
+    head = markov_head()
+    save_head(head, tmp_path)
+    drafter = head_drafter("dflash", VOCAB, CHAIN, tmp_path)
+    differs = 0
+    for prompt in (PROMPT, PROMPT[:4], [2, 10], [1, 6]):
+        # 10 and 6 are none of the head's tokens: nothing is known of what follows them.
+        drafter.end(1)
+        tree = drafter.propose([begin(drafter, prompt)], [BUDGET])[0]
+        assert tree.tokens.tolist() == chained(head, prompt)
+        differs += chained(head, prompt) != chain_of(head, prompt)
+    assert differs
+
+
+@torch.no_grad()
+def test_then_children_are_the_best_tokens_after_their_parent(tmp_path: Path) -> None:
+    head = markov_head()
+    save_head(head, tmp_path)
+    options = {"width": 4, "min_probability": 0.0, "tree_nodes": 60, "text_vocabulary": 0}
+    drafter = head_drafter("dflash", VOCAB, options, tmp_path)
+    tree = drafter.propose([begin(drafter, PROMPT)], [replace(BUDGET, nodes=60)])[0]
+    rows, families = said(head, PROMPT), 0
+    for parent in [ROOT, *range(len(tree))]:
+        children = [int(tree.tokens[node]) for node in np.flatnonzero(tree.parents == parent)]
+        depth, token = (0, PROMPT[-1]) if parent == ROOT else (int(tree.depths[parent]), int(tree.tokens[parent]))
+        if children and depth < len(rows):
+            after = rows[depth] + head.markov_head.markov_w2(head.said_before(torch.tensor(token)))
+            assert set(children) == set(head.target_ids[after.topk(len(children)).indices].tolist())
+            families += len(children) > 1
+    assert families > 3

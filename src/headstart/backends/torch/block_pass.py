@@ -59,6 +59,13 @@ class BlockPass:
         self._kit = kit
         self.slots = config.slots
         self.target_ids = head.target_ids.cpu()
+        self.chained = config.markov_rank > 0
+        if self.chained:
+            # The row behind the last one is for tokens that the head lacks.
+            rows = F.pad(head.markov_head.markov_w1.weight.detach(), (0, 0, 0, 1))
+            self._before = rows.to(kit.device, kit.dtype)
+            self._draft_ids = head.draft_ids.to(kit.device)
+            self._after = kit.linear(LinearWeights(head.markov_head.markov_w2.weight))
         self._fuse = kit.linear(LinearWeights(head.fc.weight))
         self._context_norm = partial(_norm, head.hidden_norm.weight.detach().to(kit.device), config.norm_eps)
         self._norm = partial(_norm, head.norm.weight.detach().to(kit.device), config.norm_eps)
@@ -78,7 +85,8 @@ class BlockPass:
     def nbytes(self) -> int:
         """Of its matrices and its copy of the embedding."""
         ends = (self._fuse, self._context_heads, self._head, self._embedding)
-        return sum(layer.nbytes for layer in self._layers) + sum(part.nbytes for part in ends)
+        chained = self._before.nbytes + self._after.nbytes if self.chained else 0
+        return chained + sum(layer.nbytes for layer in self._layers) + sum(part.nbytes for part in ends)
 
     @property
     def row_bytes(self) -> int:
@@ -130,6 +138,11 @@ class BlockPass:
         states = self._norm(speaking.reshape(-1, config.hidden_size))
         logits = self._head(states).float()
         return states.view(len(caches), slots, -1), logits.view(len(caches), slots, -1)
+
+    @torch.inference_mode()
+    def following(self, tokens: Tensor) -> Tensor:
+        """See ``BlockHeadPass``."""
+        return self._after(self._before[self._draft_ids[tokens.to(self._kit.device)]]).float()
 
     def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
         """See ``best_tokens``."""
