@@ -59,6 +59,11 @@ class TargetLaw:
         """
         # One row at a time, so that it never depends on its neighbours.
         row = self._logits[node + 1].float().cpu().log_softmax(-1)
+        if self._sequence.constraint is not None:
+            allowed = torch.from_numpy(self._sequence.constraint.mask(self._path_tokens(node)))
+            row = row.masked_fill(~allowed, -torch.inf)
+            if int(allowed.sum()) == 1:  # what is forced costs nothing
+                row = row.masked_fill(allowed, 0.0)
         return self._transforms.processed_log_probs(row, self._history(node))
 
     def peak_ratio(self, node: int, token: int) -> float:
