@@ -323,16 +323,20 @@ def test_a_draft_model_with_an_encoder_needs_a_target_with_one(tiny_model_dir: P
         LLM(tiny_model_dir, "draft-model", draft_model=small_draft)
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_beams_and_scores_are_those_of_transformers(family: str, tmp_path: Path, small_draft: Path) -> None:
-    """Beams fork over one encoder memory, which is computed once."""
-    folder = save_model(reference(family), tmp_path)
+@pytest.mark.parametrize(
+    ("family", "changes"), [("t5", {}), ("bart", {}), ("bart", {"forced_eos_token_id": 258}), ("mt5", {})]
+)
+def test_beams_and_scores_are_those_of_transformers(
+    family: str, changes: dict[str, Any], tmp_path: Path, small_draft: Path
+) -> None:
+    """Beams fork over one encoder memory, which is computed once. A forced end counts as certain."""
+    folder = save_model(reference(family, **changes), tmp_path)
     doors = [LLM(folder, "none"), LLM(folder, "recycling"), LLM(folder, "draft-model", draft_model=small_draft)]
     params = SamplingParams(beam_width=4, n=4, max_tokens=10, length_penalty=0.6)
     for llm in doors:
         before = llm.engine.runner.encoder_passes
         for prompt, output in zip(PROMPTS[:3], llm.generate(PROMPTS[:3], params), strict=True):
-            found = reference(family).generate(
+            found = reference(family, **changes).generate(
                 torch.tensor([list(prompt.encode())]), num_beams=4, num_return_sequences=4, do_sample=False,
                 max_new_tokens=10, length_penalty=0.6, output_scores=True, return_dict_in_generate=True,
                 use_cache=False,

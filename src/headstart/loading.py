@@ -149,9 +149,13 @@ def _foreign_backend(
             "bf16 or fp32."
         )
     dtype = _TORCH_DTYPES[chosen]
+    derived = isinstance(checkpoint.weights, DerivedTensors)
     size = sum(math.prod(shape) for shape in checkpoint.shapes().values()) * dtype.itemsize
-    require_room(size, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16")
-    weights = _own_weights(checkpoint, dtype) if isinstance(checkpoint.weights, DerivedTensors) else None
+    # What is made of a file is handed over as a whole.
+    require_room(
+        2 * size if derived else size, f"{name} in {chosen.value}", "choose a smaller model, or precision bf16"
+    )
+    weights = _own_weights(checkpoint, dtype) if derived else None
     backend = load_transformers(
         described.foreign, described.config, checkpoint.path, dtype, device, reading.trust_remote_code, weights
     )

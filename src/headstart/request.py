@@ -144,7 +144,7 @@ class Sample:
             params = replace(params, banned_sequences=params.banned_sequences + encoder.never)
         if encoder is not None:
             last = None if params.ignore_eos else encoder.forced_last_token_id
-            rules = OutputRules(vocab_size, encoder.never_first, last, constraint)
+            rules = OutputRules(vocab_size, encoder.never_first, last, self._most_tokens, constraint)
             constraint = rules if rules.applies else constraint
         if isinstance(speculation.prediction, str):
             expected = model.tokenizer.encode(speculation.prediction, add_special_tokens=False, field="prediction")
@@ -153,7 +153,7 @@ class Sample:
         self.prompt_index = prompt_index
         self.index = index
         self._text = CommittedText(IncrementalDetokenizer.of_request(model.tokenizer, prompt.token_ids, params))
-        self.sequence = Sequence.of(
+        self.sequence: Sequence = Sequence.of(
             sequence_id,
             prompt.token_ids,
             params,
@@ -240,6 +240,9 @@ class Sample:
             self.prompt.source_text,
             self.prompt.source_token_ids,
         )
+
+    def _most_tokens(self) -> int:
+        return self.sequence.stops.max_tokens
 
     def _final_text(self) -> str:
         if self.sequence.finished:

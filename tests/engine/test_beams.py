@@ -127,6 +127,14 @@ def test_a_group_alone_without_room_ends_with_what_it_has() -> None:
     assert is_clean(engine)
 
 
+def test_a_group_without_room_for_its_first_step_says_nothing() -> None:
+    engine = new_engine(cache_tokens=32)
+    group = group_of(engine, params=SamplingParams(beam_width=6, n=2, max_tokens=9))
+    run_all(engine, group.results)
+    assert [(result.output, result.finish_reason) for result in group.results] == [([], FinishReason.LENGTH)] * 2
+    assert is_clean(engine)
+
+
 def test_a_prefix_is_read_once() -> None:
     engine = new_engine("ngram")
     engine.runner.cache.prefixes = PrefixIndex("toy")
@@ -187,7 +195,7 @@ def test_outputs_that_do_not_exist_are_said_to_be_missing() -> None:
     run_all(engine, group.results)
     assert group.head.output == [1, 1, 1, 1]
     assert group.head.score == pytest.approx(sum_of([1, 1, 1, 1]) / 4)
-    assert "found 1 outputs" in str(group.results[1].error)
+    assert "found 1 outputs and no more" in str(group.results[1].error)
     assert group.results[1].error_field == "n"
 
 

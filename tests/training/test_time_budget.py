@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from headstart.training.time_budget import TIMED_STEPS, Pace, steps_within
+from headstart.training.time_budget import TIMED_STEPS, StepTimes, steps_within
 
 
 @pytest.mark.parametrize(
@@ -15,14 +15,14 @@ def test_minutes_allow_for_a_first_reading(seconds: float, unread: int | None, s
 
 
 def test_the_latest_steps_set_the_pace() -> None:
-    pace = Pace()
-    pace.measuring = 0.5
+    times = StepTimes()
+    times.measuring = 0.5
     for _ in range(TIMED_STEPS):
-        assert not pace.known
-        pace.add(4.5, 3.0)
-    assert pace.known
-    assert pace.fitting(100.0, None) == 20
-    assert not pace.known
+        assert not times.known
+        times.add(4.5, 3.0)
+    assert times.known
+    assert times.fitting(100.0, None) == 20
+    assert not times.known
     for _ in range(TIMED_STEPS):
-        pace.add(9.5, 0.0)
-    assert pace.fitting(100.0, None) == 10
+        times.add(9.5, 0.0)
+    assert times.fitting(100.0, None) == 10

@@ -214,8 +214,13 @@ class BeamGroup:
 
     def cut(self) -> None:
         """There is no room to go on: the beams end as they are."""
-        self.search.cut()
-        self.finish()
+        if self.search.steps:
+            self.search.cut()
+            self.finish()
+            return
+        for result in self.results:
+            result.finish_reason = FinishReason.LENGTH
+        self._end()
 
     def finish(self) -> None:
         """The search is over: the results become its best paths."""
@@ -233,7 +238,7 @@ class BeamGroup:
                 result.finish_reason = FinishReason.LENGTH
         for result in self.results[len(found) :]:
             result.fail(
-                f"the search has found {len(found)} outputs, for no others are possible; ask for a smaller n.",
+                f"the search has found {len(found)} outputs and no more; ask for a smaller n.",
                 refused=True,
                 field="n",
             )

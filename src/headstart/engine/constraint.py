@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,15 @@ class TokenConstraint(Protocol):
 
     def advance(self, token: int) -> None:
         """Take one committed token, which does not end the output. What is wrong shows at the next ``mask``."""
+        ...
+
+
+@runtime_checkable
+class Forcing(Protocol):
+    """A constraint that sometimes leaves a single token, whatever the model thinks of it."""
+
+    def forced(self, path: Sequence[int]) -> int | None:
+        """That token after ``path``; None: the model has a say."""
         ...
 
 

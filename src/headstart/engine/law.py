@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
+from headstart.engine.constraint import Forcing
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.sequence import Sequence
 from headstart.runner import SpanOutput
@@ -52,19 +53,23 @@ class TargetLaw:
 
     def log_probs(self, node: int) -> NDArray[np.float32]:
         """float32 [vocab]: log-probabilities of the token after ``node``, and the request's transforms over them, as
-        transformers applies its processors in beam search. They need not sum to 1.
+        transformers applies its processors in beam search. They need not sum to 1: a forced token has 0 there.
 
         Raises:
             RequestError: a logit is not a number.
         """
         # One row at a time, so that it never depends on its neighbours.
         row = self._logits[node + 1].float().cpu().log_softmax(-1)
-        if self._sequence.constraint is not None:
-            allowed = torch.from_numpy(self._sequence.constraint.mask(self._path_tokens(node)))
-            row = row.masked_fill(~allowed, -torch.inf)
-            if int(allowed.sum()) == 1:  # what is forced costs nothing
-                row = row.masked_fill(allowed, 0.0)
-        return self._transforms.processed_log_probs(row, self._history(node))
+        log_probs = self._transforms.processed_log_probs(row, self._history(node))
+        constraint = self._sequence.constraint
+        if constraint is None:
+            return log_probs
+        # Beams share their constraint, which therefore stands where the output begins.
+        said = [*self._sequence.output, *self._path_tokens(node)]
+        log_probs = np.where(constraint.mask(said), log_probs, np.float32(-np.inf))
+        if isinstance(constraint, Forcing) and (token := constraint.forced(said)) is not None:
+            log_probs[token] = 0
+        return log_probs
 
     def peak_ratio(self, node: int, token: int) -> float:
         """p(token) / max p after ``node``, before temperature and truncation."""

@@ -75,7 +75,9 @@ class _Round:
         budgets = [budget for _, budget in self._schedule.decoding]
         drafts = self._drafters.propose(sequences, budgets) if sequences else []
         for sequence, draft in zip(sequences, drafts, strict=True):
-            kept = draft if sequence.constraint is None else prune(draft, sequence.constraint)
+            # What a constraint knows of a beam begins with its whole output, which is no path of its tree.
+            constraint = sequence.constraint if sequence.group is None else None
+            kept = draft if constraint is None else prune(draft, constraint)
             span = _tree(sequence, kept, wanted_rows(self._runner, self._drafters, sequence))
             self._decoding.append(_Decoding(sequence, kept, span))
         self._clock.drafted()

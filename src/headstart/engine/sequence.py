@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headstart.drafting.base import BeamView, SpeculationParams
 from headstart.engine.constraint import TokenConstraint
-from headstart.engine.output_rules import OutputRules
 from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs, TokenOrigin
 from headstart.engine.trace import Trace
 from headstart.passes import EncoderInput
@@ -153,8 +152,6 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :])
-        if isinstance(self.constraint, OutputRules):
-            self.constraint = self.constraint.following(self)
         self.stats.prompt_tokens = self.prompt_length + (0 if self.source is None else self.source.positions)
 
     @property

@@ -6,7 +6,7 @@ TIMED_STEPS = 5
 """Steps that are timed before anything is said."""
 
 
-class Pace:
+class StepTimes:
     """The time of the latest steps. On text that has not been read yet a step also computes the target's states."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Pace:
         self._computing += computing
 
     def fitting(self, seconds: float, unread: int | None) -> int:
-        """Steps that fit into ``seconds``, at the pace since this was last asked; ``unread`` as in ``steps_within``."""
+        """Steps that fit into ``seconds`` as they went since this was last asked; ``unread``: see ``steps_within``."""
         step, computing = self._seconds / self._steps + self.measuring, self._computing / self._steps
         self._begin()
         return steps_within(max(seconds, 0.0), step, computing, unread)

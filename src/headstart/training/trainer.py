@@ -21,7 +21,7 @@ from headstart.training.objective import HeldOut, Objective, trainable
 from headstart.training.optimiser import Optimiser, OptimiserName
 from headstart.training.packs import Pack
 from headstart.training.states import TargetStates
-from headstart.training.time_budget import Pace
+from headstart.training.time_budget import StepTimes
 
 _TOLERANCE = 0.1
 """Part of all steps by which a reckoning may miss its budget."""
@@ -135,7 +135,7 @@ class Trainer:
         """Train to the end; the leader calls ``on_step`` after every step."""
         progress, settings = self.progress, self._settings
         keeps = self._states.keeps([*self._packs, *self._held_out])
-        pace, warm, last_look = Pace(), False, 0.0
+        times, warm, last_look = StepTimes(), False, 0.0
         recent: list[float] = []
         if progress.step == 0:
             # Before any head is written: a checkpoint marks the directory as this training's.
@@ -146,23 +146,23 @@ class Trainer:
             progress.seconds += measuring
             # What held-out text took to be read is spent once, if its states are kept.
             last_look = measuring - (self._states.computing_seconds if keeps else 0)
-            pace.measuring = last_look / settings.evaluate_every
+            times.measuring = last_look / settings.evaluate_every
         while progress.step < progress.total_steps:
             began, computed = time.perf_counter(), self._states.computing_seconds
             recent.append(self._step())
             progress.step += 1
             self._mean.count(progress.step)
             if warm:
-                pace.add(time.perf_counter() - began, self._states.computing_seconds - computed)
+                times.add(time.perf_counter() - began, self._states.computing_seconds - computed)
             warm = True
             # Before it is asked whether this step is the last: a reckoning may make it so.
             if self._minutes is not None:
                 left = self._minutes * 60 - progress.seconds - (time.perf_counter() - began) - last_look
                 if self._team.agree(left) <= 0:
                     progress.total_steps, progress.paced = progress.step, True
-                elif self._reckoning_is_due() and (pace.known or (pace.guessed and self._is_late(left))):
+                elif self._reckoning_is_due() and (times.known or (times.guessed and self._is_late(left))):
                     unread = max(len(self._packs) // settings.batch - progress.step, 0) if keeps else None
-                    self._set_steps(pace.fitting(left, unread))
+                    self._set_steps(times.fitting(left, unread))
             last = progress.step == progress.total_steps
             if last or progress.step % settings.evaluate_every == 0:
                 progress.losses.append((progress.step, sum(recent) / len(recent)))

@@ -11,8 +11,8 @@ import pytest
 
 from headstart import runner
 from headstart.backends.native import heads, library, packing, storage
-from headstart.backends.native.loader import SOURCES
 from headstart.backends.native.precision import PRECISIONS
+from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, merged
 from headstart.models.config import NormKind

@@ -140,6 +140,19 @@ def test_the_ways_are_what_they_should_be() -> None:
     }
 
 
+@pytest.mark.parametrize(("kind", "remark"), [("granitemoehybrid", "sequence and branch"), ("mamba", "each token")])
+def test_rounding_does_not_decide_the_way(kind: str, remark: str) -> None:
+    """In bf16 states forgotten differ hardly more than states kept; the weights come out of the trial as they were."""
+    model = tiny_model(kind).to(torch.bfloat16)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    backend = foreign_backend(model)
+    assert remark in backend.remark
+    assert backend.name == "transformers-bf16"
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype is torch.bfloat16
+        assert torch.equal(tensor, before[name])
+
+
 def test_a_model_that_looks_ahead_is_refused() -> None:
     model = tiny_model("bert")
     with pytest.raises(CheckpointError, match=r"'bert' cannot be decoded: .* of the largest logit away"):
