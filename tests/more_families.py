@@ -145,7 +145,7 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_bigcode-mha": ("GPTBigCode", {**GPT, "multi_query": False}),
     "bloom": (
         "Bloom",
-        {"vocab_size": 259, "hidden_size": 60, "n_layer": 2, "n_head": 6, "bos_token_id": 257, "eos_token_id": 258},
+        {"vocab_size": 259, "hidden_size": 60, "n_layer": 3, "n_head": 6, "bos_token_id": 257, "eos_token_id": 258},
     ),
     "mpt": (
         "Mpt",
@@ -194,4 +194,5 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             | {"intermediate_size": 128, "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
         },
     ),
+    "afmoe": ("Afmoe", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "mup_enabled": True, "route_scale": 1.7}),
 }

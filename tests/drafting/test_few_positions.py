@@ -98,6 +98,8 @@ OWN = ("draft-model", "multi-draft", "hierarchical")
 
 
 def options_of(name: str) -> dict[str, object]:
+    if name == "synthetic":
+        return {"rates": "0.9,0.8"}
     return {"model": HEADS[name]} if name in HEADS else {"layers": 2} if name in OWN else {}
 
 

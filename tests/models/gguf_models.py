@@ -53,6 +53,7 @@ ARCHITECTURES = {
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "granitemoeshared": gguf.MODEL_ARCH.GRANITE_MOE,
     "dots1": gguf.MODEL_ARCH.DOTS1,
+    "glm4_moe": gguf.MODEL_ARCH.GLM4_MOE,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
 _GRANITES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
@@ -251,13 +252,13 @@ def _more_metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         return
     writer.add_expert_count(count)
     writer.add_expert_used_count(config.num_experts_per_tok)
-    if kind in ("qwen2_moe", "qwen3_moe", "dots1"):
+    if kind in ("qwen2_moe", "qwen3_moe", "dots1", "glm4_moe"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if kind == "qwen2_moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if kind == "granitemoeshared":
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
-    if kind == "dots1":
+    if kind in ("dots1", "glm4_moe"):
         writer.add_expert_shared_count(config.n_shared_experts)
         writer.add_leading_dense_block_count(config.first_k_dense_replace)
         writer.add_expert_weights_scale(config.routed_scaling_factor)

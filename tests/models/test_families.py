@@ -7,11 +7,13 @@ import math
 from typing import Any
 
 import pytest
+import transformers
 
 from headstart.errors import CheckpointError
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.rope_frequencies import amplitude
+from more_families import MORE_FAMILIES
 from tiny_models import FAMILIES, LLAMA3, LONGROPE, SIZES, YARN, make_model
 
 GGUF_SIZES = {
@@ -274,3 +276,42 @@ def test_whatever_an_entry_holds_is_read_or_refused(family: str) -> None:
                 config = config_from_hf(original | {key: value})
                 assert 0 < config.num_layers <= 4096
                 assert 0 < config.hidden_size <= 1 << 24
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("opt", {"do_layer_norm_before": False}, "do_layer_norm_before is False, but must be True"),
+        ("opt", {"word_embed_proj_dim": 32}, "word_embed_proj_dim is 32"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "normed in each layer"),
+        ("gpt_neo", {"attention_types": [[["global"], 3]]}, "kinds, global or local, of 4 layers"),
+        ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln is True"),
+        ("granite_swa", {"layer_rope_theta": [1e4]}, "3 numbers, 0 for a layer without positions"),
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9"),
+        ("qwen2_moe", {"mlp_only_layers": ["a"]}, "a list of layers"),
+        ("phimoe", {"num_experts_per_tok": 3}, "num_experts_per_tok is 3, but must be 2"),
+        ("deepseek_v2", {"topk_method": "noaux"}, "topk_method is 'noaux'"),
+        ("llama4", {"layer_types": ["sliding_attention"] * 3}, "full_attention or chunked_attention"),
+        ("gpt_oss", {"swiglu_alpha": 2.0}, "swiglu_alpha is 2.0"),
+        ("llava", {"text_config": {"model_type": "bloom"}}, "model_type is 'bloom', but must be one of llama"),
+        ("apertus", {"hidden_act": "silu"}, "hidden_act is 'silu', but must be 'xielu'"),
+    ],
+)
+def test_kinds_that_are_not_described_are_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    name, settings = MORE_FAMILIES[family]
+    described = getattr(transformers, f"{name}Config")(**settings).to_dict()
+    with pytest.raises(CheckpointError, match=message):
+        config_from_hf(described | changes)
+
+
+@pytest.mark.parametrize(
+    "family", ["falcon", "cohere2", "exaone4", "gpt_neo", "mpt", "glm4_moe", "deepseek_v3", "llama4"]
+)
+def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> None:
+    odd = [None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "x", "", [], [None], {}, {"rope_type": 3}, [[1]]]
+    name, settings = MORE_FAMILIES[family]
+    original = getattr(transformers, f"{name}Config")(**settings).to_dict()
+    for key in original:
+        for value in odd:
+            with contextlib.suppress(CheckpointError):
+                assert 0 < config_from_hf(original | {key: value}).num_layers <= 4096

@@ -79,6 +79,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("cohere2", {"num_hidden_layers": 4, "layer_types": None}),
     "qwen2_moe": ("qwen2_moe", {"mlp_only_layers": []}),
     "olmoe": ("olmoe", {"clip_qkv": None}),
+    "glm4_moe": ("glm4_moe", {"n_group": 1, "topk_group": 1}),
+    "glm4_moe-unnormed": ("glm4_moe", {"n_group": 1, "topk_group": 1, "use_qk_norm": False}),
     "dots1": ("dots1", {"n_group": 1, "topk_group": 1}),
     "gpt_oss": (
         "gpt_oss",

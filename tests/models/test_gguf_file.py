@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Type
 
 from headstart.errors import CheckpointError
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.gguf_file import GgufFile
 from mutations import mutate
 
 PLAIN_TYPES = [Type.F32, Type.F16, Type.BF16]
@@ -245,3 +246,27 @@ def test_mutated_files_raise_checkpoint_errors_only(tmp_path: Path) -> None:
         except CheckpointError:
             refused += 1
     assert 100 < refused < 500  # the storm does reach both ends
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_K"])
+def test_one_of_the_stacked_tensors_is_read_by_itself(kind: str, tmp_path: Path) -> None:
+    quantisation = gguf.GGMLQuantizationType[kind]
+    values = np.random.default_rng(3).normal(size=(5, 6, 256)).astype(np.float32)
+    if kind == "Q4_K":  # which the package does not write: any blocks will do
+        block_size, block_bytes = gguf.GGML_QUANT_SIZES[quantisation]
+        data = np.full((5, 6, 256 // block_size * block_bytes), 17, np.uint8)
+        data[2] = 33
+    else:
+        data = values if kind == "F32" else gguf.quantize(values, quantisation)
+    writer = gguf.GGUFWriter(tmp_path / "stack.gguf", "llama")
+    writer.add_tensor("stack.weight", data, raw_dtype=quantisation)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(tmp_path / "stack.gguf")
+    whole = file.read("stack.weight")
+    assert whole.shape == (5, 6, 256)
+    for index in range(5):
+        assert torch.equal(file.read("stack.weight", index), whole[index])
+        assert file.stored("stack.weight").part(index).data.tobytes() == data[index].tobytes()

@@ -91,10 +91,13 @@ class HeadLayerParts(AttentionParts, MlpParts, Protocol):
     def mlp_norm(self) -> Operation: ...
 
 
-def run_attention(parts: AttentionParts, head_dim: int, x: Tensor, attend: Attend) -> Tensor:
-    """[..., in] -> [..., hidden]."""
+def run_attention(
+    parts: AttentionParts, head_dim: int, x: Tensor, attend: Attend, gate: Operation | None = None
+) -> Tensor:
+    """[..., in] -> [..., hidden]; ``gate``: what is seen is multiplied by its sigmoid."""
     heads = parts.qkv(x)
-    return parts.output(attend(heads.view(*heads.shape[:-1], -1, head_dim)))
+    seen = attend(heads.view(*heads.shape[:-1], -1, head_dim))
+    return parts.output(seen if gate is None else seen * gate(x).sigmoid())
 
 
 def run_mlp(

@@ -134,6 +134,9 @@ class Assembly:
             q_norm=q_norm,
             k_norm=k_norm,
             sinks=self._vector(index, "sinks", config.num_heads) if config.sinks else None,
+            gate=self._linear(index, {"attention_gate": q}, config.hidden_size, False)
+            if config.attention_gate
+            else None,
         )
 
     def _head_norm(self, index: int, role: str, norms: HeadNorms, heads: int) -> NormWeights:

@@ -188,6 +188,8 @@ class ModelConfig:
     mlp_bias: bool = False
     head_bias: bool = False
     """Bias of the output head."""
+    attention_gate: bool = False
+    """What heads see is multiplied by a sigmoid of the layer's input (AFMoE)."""
     qkv_clip: float | None = None
     """What queries, keys and values are cut off at, before they are rotated."""
     qk_norm: HeadNorms | None = None

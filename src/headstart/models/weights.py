@@ -105,10 +105,14 @@ class AttentionWeights:
     k_norm: NormWeights | None = None
     sinks: Tensor | None = None
     """[num_heads] float32."""
+    gate: LinearWeights | None = None
+    """[num_heads * head_dim, hidden]"""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
         yield from (self.qkv, self.output)
+        if self.gate is not None:
+            yield self.gate
 
 
 @dataclass(frozen=True)

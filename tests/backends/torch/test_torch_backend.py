@@ -46,7 +46,12 @@ def load(family: str, device: str = "cpu") -> Case:
         return Case(model, config, TorchBackend(config, weights, device=device))
 
 
-@pytest.fixture(params=[(family, device) for device in DEVICES for family in FAMILIES], ids=lambda it: "-".join(it))
+KINDS = ("bloom", "falcon-alibi", "olmo2", "ministral3", "granite_swa", "gpt_oss", "mixtral", "deepseek_v3", "llama4")
+"""One of each kind of mixer and channel part that the first families do not have."""
+CASES = [(family, device) for device in DEVICES for family in (*FAMILIES, *KINDS)]
+
+
+@pytest.fixture(params=CASES, ids=lambda it: "-".join(it))
 def case(request: pytest.FixtureRequest) -> Case:
     """Every family on every device that is there."""
     return load(*request.param)

@@ -50,6 +50,7 @@ MORE = (
     "olmoe",
     "qwen2_moe",
     "glm4_moe",
+    "afmoe",
 )
 
 

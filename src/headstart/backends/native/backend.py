@@ -55,6 +55,7 @@ def _lacking(config: ModelConfig) -> str | None:
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,
+        "a gate of attention": config.attention_gate,
         "queries that grow with their position": config.query_growth is not None,
         "a limit of queries, keys and values": config.qkv_clip is not None,
         "norms of heads of this kind": norms is not None and norms != HeadNorms(),

@@ -81,13 +81,15 @@ class SelfAttention:
         if normed and config.qk_norm is not None and weights.q_norm is not None and weights.k_norm is not None:
             self.head_norm = HeadNorm(config, config.qk_norm, weights.q_norm, weights.k_norm, device)
         self.sinks = None if weights.sinks is None else weights.sinks.to(device)
+        self.gate = None if weights.gate is None else Linear(weights.gate, dtype, device)
 
     @property
     def nbytes(self) -> int:
-        return self.qkv.nbytes + self.output.nbytes
+        return self.qkv.nbytes + self.output.nbytes + (0 if self.gate is None else self.gate.nbytes)
 
     def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
-        return run_attention(self, self.config.head_dim, x, partial(self._attend, cache=cache, shared=shared))
+        attend = partial(self._attend, cache=cache, shared=shared)
+        return run_attention(self, self.config.head_dim, x, attend, self.gate)
 
     def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
         config, layout = self.config, shared.layout

@@ -100,6 +100,7 @@ class TrainableAttention(nn.Module):
         super().__init__()
         self.config = config
         self.qkv, self.output = TrainableLinear(weights.qkv, keep), TrainableLinear(weights.output, keep)
+        self.gate = None if weights.gate is None else TrainableLinear(weights.gate, keep)
         self.q_norm, self.k_norm = (
             None if norm is None or config.qk_norm is None else TrainableHeadNorm(config, config.qk_norm, norm, keep)
             for norm in (weights.q_norm, weights.k_norm)
@@ -112,6 +113,7 @@ class TrainableAttention(nn.Module):
             output=self.output.weights,
             q_norm=None if self.q_norm is None else self.q_norm.weights,
             k_norm=None if self.k_norm is None else self.k_norm.weights,
+            gate=None if self.gate is None else self.gate.weights,
         )
 
 
@@ -208,7 +210,9 @@ class TrainableLayer(nn.Module):
             assert mixer.k_norm is not None
             return mixer.q_norm(q), mixer.k_norm(k)
 
-        return run_layer(config, self, hidden, partial(run_attention, mixer, config.head_dim, attend=attend_heads))
+        return run_layer(
+            config, self, hidden, partial(run_attention, mixer, config.head_dim, attend=attend_heads, gate=mixer.gate)
+        )
 
     @property
     def weights(self) -> LayerWeights:

@@ -126,10 +126,10 @@ def _require_pass(call: Caller, tokens: IntArray, name: str) -> None:
             call.model.set_experts_implementation("eager")
             call(tokens, none, use_cache=False)
         except Exception:
-            reason = str(error).strip().split("\n")[0]
+            reason = f"{type(error).__name__}: {error!s:.200}".split("\n")[0]
             raise CheckpointError(
-                f"model {name!r} cannot be run: transformers' code fails on it ({type(error).__name__}: {reason:.200}); use "
-                "another model or version of transformers."
+                f"model {name!r} cannot be run: transformers' code fails on it ({reason}); use another model or "
+                "version of transformers."
             ) from error
 
 

@@ -34,6 +34,11 @@ class DraftModelDrafter:
     def nbytes(self) -> int:
         return self._model.nbytes
 
+    @property
+    def encoder_seconds(self) -> float:
+        """See ``RunsAnEncoder``."""
+        return self._model.runner.encoder_seconds
+
     def begin(self, sequence: SequenceView) -> None:
         pass
 

@@ -110,6 +110,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
             qkv_bias=config.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
             output_bias=config.output_bias or _has_bias(layout, tensors, "output"),
             mlp_bias=config.mlp_bias or _has_bias(layout, tensors, "gate", "up", "down"),
+            qk_norm=config.qk_norm if _may_norm_heads(layout, tensors) else None,
             name=name,
         ),
         source,
@@ -124,6 +125,12 @@ def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
 def encoder_decoder_layout(config: ModelConfig) -> EncoderDecoderLayout:
     """The same for a model with an encoder."""
     return _ENCODER_DECODERS[config.family].layout(config)
+
+
+def _may_norm_heads(layout: TensorLayout, tensors: Container[str]) -> bool:
+    """Whether there are norms of heads in the file, or nothing is known of its tensors."""
+    name = layout.layer.get("q_norm", "").format(i=0)
+    return f"{layout.embedding}.weight" not in tensors or f"{name}.weight" in tensors
 
 
 def _has_bias(layout: TensorLayout, tensors: Container[str], *roles: str) -> bool:

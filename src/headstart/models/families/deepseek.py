@@ -54,7 +54,7 @@ def _deepseek_v2(fields: Fields) -> ModelConfig:
     size = fields.integer("moe_intermediate_size", 1407)
     method = fields.text("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
-        raise fields.bad("topk_method", method, "greedy or group_limited_greedy")
+        raise fields.unsupported("topk_method", method, "greedy or group_limited_greedy")
     groups = fields.integer("n_group", 1) if method != "greedy" else 1
     experts = ExpertsConfig(
         count,

@@ -125,10 +125,10 @@ class Fields:
         return UnsupportedModelError(str(self.bad(key, value, wanted)))
 
     def require(self, key: str, value: Any, default: Any) -> None:
-        """Stop where the entry, ``default`` if it is absent, is anything but ``value``."""
+        """Stop where the entry, ``default`` if it is absent, is anything but ``value``: another kind of model."""
         found = self.get(key)
         if (default if found is None else found) != value:
-            raise self.bad(key, found, repr(value))
+            raise self.unsupported(key, found, repr(value))
 
     def missing(self, key: str) -> CheckpointError:
         return CheckpointError(f"{self.source} has no entry {self.prefix + key!r}; fetch the model again.")

@@ -62,7 +62,7 @@ def granitemoe(fields: Fields) -> ModelConfig:
 def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more: Any) -> ModelConfig:
     config = base_from_gguf(fields, family, experts=True, rope=rope, **more)
     if fields.integer("expert_gating_func", _SIGMOID) != _SIGMOID:
-        raise fields.bad("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
+        raise fields.unsupported("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
     size = fields.integer("expert_feed_forward_length")
     shared = size * fields.integer("expert_shared_count", 1, minimum=0)
     experts = _experts(
@@ -79,6 +79,16 @@ def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more:
 
 def dots1(fields: Fields) -> ModelConfig:
     return _like_deepseek(fields, "dots1", None, qk_norm=HeadNorms())
+
+
+def glm4_moe(fields: Fields) -> ModelConfig:
+    rope = rope_from_gguf(fields, fields.integer("rope.dimension_count"))
+    config = _like_deepseek(fields, "glm4_moe", rope, qk_norm=HeadNorms())
+    # Layers that guess further tokens are counted among the others.
+    kept = config.num_layers - fields.integer("nextn_predict_layers", 0, minimum=0)
+    if kept < 1:
+        raise fields.bad("nextn_predict_layers", fields.get("nextn_predict_layers"), f"less than {config.num_layers}")
+    return replace(config, layers=config.layers[:kept])
 
 
 def gpt_oss(fields: Fields) -> ModelConfig:

@@ -36,7 +36,7 @@ def _gpt_oss(fields: Fields) -> ModelConfig:
     windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 128), sliding)
     count = count_of(fields, "num_local_experts", "num_experts", default=128)
     if fields.number("swiglu_alpha", 1.702) != 1.702:
-        raise fields.bad("swiglu_alpha", fields.get("swiglu_alpha"), "1.702")
+        raise fields.unsupported("swiglu_alpha", fields.get("swiglu_alpha"), "1.702")
     experts = ExpertsConfig(
         count,
         fields.integer("num_experts_per_tok", min(4, count), maximum=count),

@@ -220,16 +220,22 @@ def _turned_backwards(tensor: Tensor, config: ModelConfig) -> Tensor:
 def _hyperclovax(fields: Fields) -> ModelConfig:
     bias = fields.flag("attention_bias", False)
     config = base_from_hf(fields, "hyperclovax", tied=False, qkv_bias=bias, output_bias=bias)
-    if not fields.flag("use_post_norm", False):
-        raise fields.bad("use_post_norm", fields.get("use_post_norm"), "true in this family")
-    return replace(
+    config = replace(
         config,
         mlp_bias=fields.flag("mlp_bias", False),
-        post_norms=True,
-        post_norm_scale=fields.number("residual_multiplier", 1.0),
         embedding_scale=fields.number("embedding_multiplier", 1.0),
         attention_scale=fields.number("attention_multiplier", config.head_dim**-0.5),
         logit_divisor=1 / fields.number("logits_scaling", 1.0),
+    )
+    residual = fields.number("residual_multiplier", 1.0)
+    if fields.flag("use_post_norm", True):
+        return replace(config, post_norms=True, post_norm_scale=residual)
+    # As in ``granite``: a layer's output times a factor is the stream divided by it.
+    return replace(
+        config,
+        embedding_scale=config.embedding_scale / residual,
+        tap_scale=residual,
+        norm_eps=config.norm_eps / residual**2,
     )
 
 

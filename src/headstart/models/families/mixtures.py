@@ -58,7 +58,7 @@ def _phimoe(fields: Fields) -> ModelConfig:
     window = fields.optional_integer("sliding_window", maximum=MAX_POSITIONS)
     config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
     if fields.number("router_jitter_noise", 0.01) != 0.01:
-        raise fields.bad("router_jitter_noise", fields.get("router_jitter_noise"), "0.01")
+        raise fields.unsupported("router_jitter_noise", fields.get("router_jitter_noise"), "0.01")
     count = fields.integer("num_local_experts", 16)
     fields.require("num_experts_per_tok", 2, default=2)
     return with_experts(config, ExpertsConfig(count, 2, config.mlp_size, score="sparsemixer"))
@@ -189,7 +189,7 @@ def _ernie_moe(fields: Fields) -> ModelConfig:
         mlp_bias=bias,
     )
     if bias:
-        raise fields.bad("use_bias", True, "false in this family")
+        raise fields.unsupported("use_bias", True, "false in this family")
     count = count_of(fields, "moe_num_experts", "num_experts", default=64)
     size = fields.integer("moe_intermediate_size", 1536)
     first, every = fields.integer("moe_layer_start_index", 1, minimum=0), fields.integer("moe_layer_interval", 1)

@@ -92,7 +92,7 @@ def _read(wrapper: _Wrapper, fields: Fields) -> ModelConfig:
     kind = text.text("model_type", wrapper.default).removesuffix("_text")
     kind = wrapper.default if kind == wrapper.model_type else kind
     if kind not in wrapper.inner:
-        raise text.bad("model_type", kind, f"one of {', '.join(wrapper.inner)}")
+        raise text.unsupported("model_type", kind, f"one of {', '.join(wrapper.inner)}")
     entries = dict(with_defaults(text, _DEFAULTS.get(kind, {})).entries)
     for key in ("eos_token_id", "tie_word_embeddings"):
         if fields.get(key) is not None:

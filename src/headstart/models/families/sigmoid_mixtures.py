@@ -1,8 +1,8 @@
 """Mixtures whose scores are sigmoids and chosen with a correction, as in DeepSeek-V3: GLM-4.5, dots, EXAONE, Solar,
-MiniMax-M2.
+MiniMax-M2, AFMoE.
 
 Sources: the configuration and modelling files of transformers (models/glm4_moe, dots1, exaone_moe, solar_open,
-minimax_m2).
+minimax_m2, afmoe).
 """
 
 from __future__ import annotations
@@ -48,6 +48,43 @@ def _exaone_moe(fields: Fields) -> ModelConfig:
     count = count_of(fields, "num_experts", "num_local_experts", default=64)
     experts = sigmoid_experts(fields, count, 8, "num_shared_experts", 2.5)
     return with_experts(config, experts, first_dense(fields, config, 1))
+
+
+def _afmoe(fields: Fields) -> ModelConfig:
+    config = base_from_hf(
+        fields,
+        "afmoe",
+        tied=False,
+        default_head_dim=128,
+        default_eps=1e-5,
+        qk_norm=HeadNorms(),
+        post_norms=True,
+        attention_gate=True,
+    )
+    every = fields.integer("global_attn_every_n_layers", 4)
+    sliding = [(i + 1) % every != 0 for i in range(config.num_layers)]
+    windows = windows_from_hf(fields, config.num_layers, fields.integer("sliding_window", 1024), sliding)
+    fields.require("score_func", "sigmoid", default="sigmoid")
+    fields.require("route_norm", True, default=True)
+    fields.require("n_group", 1, default=1)
+    count = count_of(fields, "num_experts", "num_local_experts", default=64)
+    size = fields.integer("moe_intermediate_size", 1408)
+    experts = ExpertsConfig(
+        count,
+        used_of(fields, count, 6),
+        size,
+        shared_size=size * fields.integer("num_shared_experts", 2, minimum=0),
+        score="sigmoid",
+        correction=True,
+        normalised=True,
+        scale=fields.number("route_scale", 1.0),
+    )
+    config = replace(
+        config,
+        layers=tuple(LayerConfig(window, None if window is None else 0) for window in windows),
+        embedding_scale=config.hidden_size**0.5 if fields.flag("mup_enabled", False) else 1.0,
+    )
+    return with_experts(config, experts, set(range(fields.integer("num_dense_layers", 1, minimum=0))))
 
 
 def _solar_open(fields: Fields) -> ModelConfig:
@@ -107,7 +144,25 @@ FAMILIES = (
             ignored=(*HF_LAYOUT.ignored, r"mtp\..*"),
         ),
     ),
+    family_of(
+        "afmoe",
+        _afmoe,
+        layout_with(
+            BY_EXPERT
+            | shared("shared_experts")
+            | {
+                "router": "layers.{i}.mlp.router.gate",
+                "router_correction": "layers.{i}.mlp.expert_bias",
+                "attention_gate": "layers.{i}.self_attn.gate_proj",
+                "attention_post_norm": "layers.{i}.post_attention_layernorm",
+                "mlp_norm": "layers.{i}.pre_mlp_layernorm",
+                "mlp_post_norm": "layers.{i}.post_mlp_layernorm",
+            }
+        ),
+    ),
     family_of("solar_open", _solar_open, EXPERTS_LAYOUT),
-    family_of("glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True)),
+    family_of(
+        "glm4_moe", _glm4_moe, replace(EXPERTS_LAYOUT, beyond=True), ("glm4moe", gguf.glm4_moe, gguf.NORMED_AFTER)
+    ),
     family_of("dots1", _dots1, EXPERTS_LAYOUT, ("dots1", gguf.dots1, gguf.LAYOUT)),
 )
