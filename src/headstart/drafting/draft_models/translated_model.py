@@ -31,6 +31,11 @@ class TranslatedModel:
     def nbytes(self) -> int:
         return self.model.nbytes
 
+    @property
+    def encoder_seconds(self) -> float:
+        """See ``SecondModel``."""
+        return self.model.encoder_seconds
+
     def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
         """See ``Reader``. Left out are sequences that end inside a character, too."""
         views = [view for sequence in sequences if (view := self.view(sequence)) is not None]
