@@ -42,6 +42,7 @@ def paper(
         str,
         typer.Option(help="Draft lengths γ to time, separated by commas.", rich_help_panel=SPECULATION, metavar="N,N"),
     ] = "3,7",
+    verify: options.Verify = enumerations.VerifyRule.REJECTION,
     temperatures: Temperatures = "0,1",
     prompts: Prompts = None,
     per_group: PerGroup = 1,
@@ -56,8 +57,9 @@ def paper(
 
     Table 2: speed by task, draft, temperature and γ. Table 3: acceptance of every pair by Corollary 3.6, beside what
     was counted. Table 4: the speed that Theorem 3.8 expects of the measured c, beside the measured one. Tasks are the
-    prompts' groups. --out also writes figures 1 and 5 of a traced run. Models with an encoder are measured likewise.
-    Ctrl-C ends it with what has been measured until then.
+    prompts' groups. Draws are checked by rejection, the paper's Algorithm 1; --verify block accepts more. --out also
+    writes figures 1 and 5 of a traced run. Models with an encoder are measured likewise. Ctrl-C ends it with what has
+    been measured until then.
 
     Examples:
 
@@ -107,7 +109,7 @@ def paper(
             for params in requests:
                 sheets.append(Sheet(params.temperature))
                 measure(
-                    *(loaded, pairs, lengths, chosen, params, repeats, sheets[-1]),
+                    *(loaded, pairs, lengths, chosen, params, repeats, sheets[-1], verify),
                     lambda tokens: activity.advance(1, tokens),
                 )
             activity.show("Tracing")
@@ -126,6 +128,7 @@ def paper(
         *(where, loaded, prompts, chosen, interruption),
         drafts=[pair.draft for pair in pairs],
         gammas=lengths,
+        verify=verify.value,
         max_tokens=max_tokens,
         seed=seed,
         repeats=repeats,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,16 @@ from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.paper.measuring import Pair, Rate, Row, Sheet, measure
 from headstart.analysis.paper.report import chosen, exhibits, table_2
 from headstart.analysis.workbench import Contender, Workbench
-from headstart.drafting.base import SpeculationParams
+from headstart.draft_tree import DraftTree
+from headstart.drafting.base import DraftBudget, SequenceView, SpeculationParams
+from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
+from headstart.engine.trace import Trace
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.loading import Model, load_model
+from headstart.runner import Span
 from headstart.sampling.params import SamplingParams
+from headstart.sampling.transforms import Transforms
 from tiny_encoder_decoders import make_model, save_model
 
 PROMPTS = [BenchPrompt("a", "qa", ("Hello there?",)), BenchPrompt("b", "summary", ("One, two.",))]
@@ -73,6 +81,74 @@ def test_first_guesses_are_accepted_as_often_as_corollary_3_6_says(
         assert sequence.stats.sampled_rounds
         hits += sequence.origins[0] == "accepted"
     assert abs(hits / runs - alpha) < 4 * math.sqrt(alpha * (1 - alpha) / runs)
+
+
+class Kept(DrafterWrapper):
+    """Hands on, and keeps the last draft."""
+
+    draft = DraftTree.empty()
+
+    def watch(self, rounds: Sequence[WatchedRound]) -> None:
+        pass
+
+    def propose(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        (self.draft,) = trees = self.drafter.propose(sequences, budgets)
+        return trees
+
+
+def test_guesses_behind_accepted_ones_are_kept_as_their_laws_say(with_encoder: Model) -> None:
+    """Under Algorithm 1: sum min(p, q) of all guesses that were looked at, against those that were kept."""
+    bench = Workbench.of_model(with_encoder, max_context=64)
+    engine = bench.open(Pair("early-exit:layers=1:temperature=0.5").contender(1.0, 4), Kept)
+    expected, spread, kept = 0.0, 0.0, 0
+    for sample in range(60):
+        params = SamplingParams(temperature=1, seed=3, max_tokens=10, ignore_eos=True, allowed_token_ids=list(FEW))
+        sequence = bench.sequence(
+            list(b"red blue"), params, SpeculationParams(verify=VerifyRule.REJECTION), sample=sample
+        )
+        sequence.trace = trace = Trace()
+        chances: list[list[float]] = []
+
+        def watch(
+            span: Span,
+            cached: int,
+            logits: torch.Tensor,
+            chances: list[list[float]] = chances,
+            transforms: Transforms = sequence.transforms,
+        ) -> None:
+            draft = engine.drafter.draft  # type: ignore[attr-defined]
+            if len(logits) and len(draft):
+                assert draft.draft_probs is not None
+                laws = [transforms.law(row) for row in logits[: len(draft)]]
+                pairs = zip(laws, draft.draft_probs, strict=True)
+                chances.append([float(torch.minimum(p, q).sum()) for p, q in pairs])
+
+        with bench.runner.watched(watch):
+            bench.decode(engine, sequence)
+        rounds = [each for each in trace.rounds if each.nodes]
+        for each, of_round in zip(rounds, chances, strict=True):
+            looked_at = of_round[: len(each.path) + 1]
+            expected += sum(looked_at)
+            spread += sum(chance * (1 - chance) for chance in looked_at)
+            kept += len(each.path)
+    assert kept > 100
+    assert abs(kept - expected) < 4 * math.sqrt(spread)
+
+
+def test_draws_are_checked_by_the_papers_own_rule(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = []
+    begin = Workbench.sequence
+
+    def sequence(self: Workbench, tokens: Sequence[int], params: SamplingParams, *more: Any, **named: Any) -> Any:
+        made = begin(self, tokens, params, *more, **named)
+        if params.max_tokens == 12:
+            rules.append(made.speculation)
+        return made
+
+    monkeypatch.setattr(Workbench, "sequence", sequence)
+    sheet_of(model, [Pair("early-exit:layers=2")], 1.0, [2])
+    counted = [each.verify for each in rules if each.draft_tokens is None]
+    assert counted.count(VerifyRule.REJECTION) == 2 * len(PROMPTS)  # plainly and with the draft
 
 
 def test_a_pair_that_agrees_gives_every_round_as_equation_1_and_theorem_3_8_say(model: Model) -> None:

@@ -18,7 +18,7 @@ from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.backend import Backend
 from headstart.draft_tree import ROOT
-from headstart.drafting.base import Drafter
+from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import SequenceStats
@@ -103,9 +103,17 @@ class Sitting:
         bench: made for it, for one sequence at a time.
         contenders: plain decoding first.
         params: of every request; names a seed if it samples.
+        speculation: of every request; None: as the drafters come.
     """
 
-    def __init__(self, model: Model, bench: Workbench, contenders: Sequence[Contender], params: SamplingParams) -> None:
+    def __init__(
+        self,
+        model: Model,
+        bench: Workbench,
+        contenders: Sequence[Contender],
+        params: SamplingParams,
+        speculation: SpeculationParams | None = None,
+    ) -> None:
         if not contenders or contenders[0].name != PLAIN:
             raise ConfigError(f"contenders must begin with {PLAIN!r}, which the others are compared with.")
         self.results = BenchRuns()
@@ -113,6 +121,7 @@ class Sitting:
         self._bench = bench
         self._contenders = list(contenders)
         self._params = params
+        self._speculation = speculation
         self._plain: dict[tuple[str, int], Decoded] = {}
         self._ready: dict[str, Engine] = {}
         """Made ahead of the first repeat."""
@@ -252,7 +261,7 @@ class Sitting:
     def _run(
         self, name: str, engine: Engine, prompt: BenchPrompt, turn: int, repeat: int, tokens: Sequence[int]
     ) -> tuple[Run, Decoded]:
-        sequence = self._bench.sequence(tokens, self._params)
+        sequence = self._bench.sequence(tokens, self._params, self._speculation)
         self._bench.decode(engine, sequence)
         run = Run(
             contender=name,

@@ -13,8 +13,10 @@ from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.bench.run import BenchRuns, Sitting
 from headstart.analysis.bench.summary import Spread, summarise
 from headstart.analysis.workbench import PLAIN, Contender, Workbench, most_rows
+from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import parse_drafter
 from headstart.drafting.registry import drafter_options
+from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.loading import Model
 from headstart.sampling.params import SamplingParams
@@ -172,6 +174,7 @@ def measure(
     params: SamplingParams,
     repeats: int,
     sheet: Sheet,
+    verify: VerifyRule = VerifyRule.REJECTION,
     on_turn: Callable[[int], None] = lambda tokens: None,
 ) -> None:
     """Measure all pairs at one temperature.
@@ -180,6 +183,8 @@ def measure(
         gammas: draft lengths, each timed.
         params: of every request; names a seed if it samples.
         sheet: empty; filled as it goes, so that a measurement that is cut short keeps what it has.
+        verify: of the runs that are timed and counted. Corollary 3.6 and Equation 1 speak of rejection, the paper's
+            Algorithm 1; block verification accepts more.
         on_turn: called after each text with its tokens: one a pair and turn for acceptance, and one a contender, turn
             and repeat for speed.
 
@@ -198,6 +203,7 @@ def measure(
         )
     sheet.contenders = {contender.name: key for key, contender in by_gamma.items()}
     plain = Contender.parse(PLAIN)
-    sitting = Sitting(model, Workbench.of_model(model, draft_rows=rows), [plain, *listed], params)
+    bench = Workbench.of_model(model, draft_rows=rows)
+    sitting = Sitting(model, bench, [plain, *listed], params, SpeculationParams(verify=verify))
     sheet.runs = sitting.results
     sitting.run(prompts, repeats, lambda run: on_turn(run.stats.tokens))

@@ -109,7 +109,8 @@ def table_3(rows: Sequence[Row], target: str) -> Table:
         ),
         tuple(cells),
         "α: mean of Σ min(p, q) over the target's own text, where there was a guess (Corollary 3.6). counted: accepted "
-        "guesses over those looked at, in runs with speculation. Errors are standard errors of independent values. The "
+        "guesses over those looked at, in runs with speculation; of draws, those that the rule in the settings "
+        "accepts (block verification accepts more than α says). Errors are standard errors of independent values. The "
         "two differ by chance, and because a guess is looked at only behind accepted ones: acceptance is not alike at "
         "all places, as Equation 1 assumes.",
         decimals=(0, 0, 0, 3, 3, 0, 0, 3, 3, 0, 1, 2, 2),
