@@ -95,10 +95,18 @@ class Scaling:
         from headstart.integrations.ray.cluster import connected, running
 
         ended = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: ended.set())
-        with connected(address, arguments), running(arguments, keys, host, port):
-            where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            typer.echo(f"Serving {arguments.model} from replicas on Ray.\nOpenAI API: {where}/v1", err=True)
-            ended.wait()
-            typer.echo("Ending: requests in progress may finish.", err=True)
+
+        def end(*_: object) -> None:
+            if ended.is_set():
+                raise KeyboardInterrupt
+            ended.set()
+
+        with connected(address, arguments):
+            # Ray puts a handler of its own in place when it connects.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, end)
+            with running(arguments, keys, host, port):
+                where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+                typer.echo(f"Serving {arguments.model} from replicas on Ray.\nOpenAI API: {where}/v1", err=True)
+                ended.wait()
+                typer.echo("Ending: requests in progress may finish.", err=True)

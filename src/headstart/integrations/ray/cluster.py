@@ -63,6 +63,8 @@ def running(arguments: RayArguments, keys: tuple[str, ...], host: str, port: int
         except RuntimeError as error:
             raise ConfigError(f"the replicas did not start: {_first_line(error)}") from error
         yield
+        # Serve's own end takes the proxies away at once, and with them every connection.
+        serve.delete(NAME)
     finally:
         serve.shutdown()
 
