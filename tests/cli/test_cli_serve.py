@@ -150,6 +150,12 @@ def test_a_drain_ends_though_a_client_never_sends_the_rest(tiny_model_dir: Path)
             server.stderr.close()
 
 
+def test_a_model_that_is_not_there_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.integrations.ray.require_ray", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "/missing/model" in refusal(headstart("serve", "--ray", "-m", "/missing/model"))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

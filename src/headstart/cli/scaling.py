@@ -85,11 +85,14 @@ class Scaling:
         """
         from headstart.integrations.ray.arguments import RayArguments
         from headstart.integrations.ray.guarding import guard_cluster
+        from headstart.outline import Outline
 
         arguments = RayArguments(**served.model_dump(), **self.given, drain_seconds=drain_seconds)
         arguments.check()
         address = self.ray_address or os.environ.get("RAY_ADDRESS")
         if address is None:
+            # On this machine the model is looked at before anything is started; Ray would try a bad one three times.
+            Outline.open(arguments.model, arguments.revision, arguments.generation_config, arguments.reading)
             guard_cluster()
         # Ray reads the environment when it is imported.
         from headstart.integrations.ray.cluster import connected, running

@@ -77,6 +77,10 @@ class ServeArguments(BaseModel):
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.served_name or (self.model,)))
 
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.backend, self.trust_remote_code, self.lora)
+
     def chosen_drafter(self) -> tuple[str, dict[str, Any]]:
         """The drafter's name and its options; what shows without the target is refused.
 
@@ -107,9 +111,8 @@ class ServeArguments(BaseModel):
             HeadstartError: it cannot be loaded.
         """
         name, options = self.chosen_drafter()
-        reading = Reading(self.backend, self.trust_remote_code, self.lora)
         with phase(f"Loading {self.model}"):
-            target = load_model(self.model, self.precision, self.revision, self.device, reading)
+            target = load_model(self.model, self.precision, self.revision, self.device, self.reading)
         return LLM(
             target,
             name,
