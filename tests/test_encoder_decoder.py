@@ -197,6 +197,28 @@ def test_what_generation_settings_force_is_said(tmp_path: Path) -> None:
     assert output.token_ids[-1] == 258
 
 
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("drafter", ["none", "suffix"])
+def test_beams_share_a_memory_and_are_those_of_transformers(family: str, drafter: str, tmp_path: Path) -> None:
+    model = make_model(family)
+    settings = model.generation_config
+    if family == "bart":
+        settings.forced_eos_token_id = 258
+        settings.begin_suppress_tokens = reference_tokens(model, list(b"Hello world"), 1)
+    llm = LLM(save_model(model, tmp_path), drafter)
+    for prompt in PROMPTS[:2]:
+        (output,) = llm.generate(prompt, SamplingParams(temperature=0, beam_width=3, n=3, max_tokens=10))
+        ids = torch.tensor([list(prompt.encode())])
+        beams = {"num_beams": 3, "num_return_sequences": 3, "do_sample": False, "use_cache": False}
+        expected = model.generate(ids, max_new_tokens=10, **beams)[:, 1:].tolist()
+        for beam, row in zip(output.outputs, expected, strict=True):
+            assert beam.token_ids == row[: len(beam.token_ids)]
+            assert set(row[len(beam.token_ids) :]) <= {settings.pad_token_id}
+    assert llm.engine.runner.encoder_passes == 2
+    llm.engine.check()
+    assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
+
+
 def test_samples_of_one_seed_are_the_same_alone_and_together(plain: LLM) -> None:
     params = SamplingParams(temperature=1.0, top_p=0.9, seed=11, max_tokens=12)
     together = [output.token_ids for output in plain.generate(PROMPTS, params)]

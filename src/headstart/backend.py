@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
-from headstart.heads.head_pass import HeadPass, ParallelHeadsPass
+from headstart.heads.head_pass import BlockHeadPass, HeadPass, ParallelHeadsPass
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
@@ -75,6 +76,14 @@ class BackendKit(Protocol):
 
         Raises:
             ConfigError: the precision cannot be had for this head here.
+        """
+        ...
+
+    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockHeadPass:
+        """What runs a block head, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
         """
         ...
 

@@ -37,7 +37,8 @@ def draft_context(
         runner: of the model's backend.
         draft_precision: of models and layers that drafters run; None: the target's.
         scope_of: which requests learn from each other.
-        tell: hears which of the heads that come with Headstart is used and why, and why none where one nearly fits.
+        tell: hears which of the heads that come with Headstart is used and why, and why none where one nearly fits; and
+            what else users should know of a drafter.
     """
     precision = model.precision if draft_precision is None else draft_precision
 
@@ -83,6 +84,7 @@ def draft_context(
         lend_tables=tables,
         find_head=head,
         digest=model.checkpoint.digest,
+        tell=tell,
         scope_of=scope_of,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -87,6 +88,8 @@ class ModelRunner:
         """Passes run so far."""
         self.encoder_passes = 0
         """Inputs that the encoder has read so far."""
+        self.encoder_seconds = 0.0
+        """What that took."""
 
     def forward(
         self, spans: Sequence[Span], taps: tuple[int, ...] = (), num_layers: int | None = None
@@ -146,7 +149,9 @@ class ModelRunner:
         memory = self.cache.memory_of(sequence_id)
         if memory is None or memory.computed:
             return False
+        start = time.perf_counter()
         cast(EncoderBackend, self.backend).encode(memory.source, self.cache.storage, memory.blocks)
+        self.encoder_seconds += time.perf_counter() - start
         memory.computed = True
         self.encoder_passes += 1
         return True

@@ -16,6 +16,7 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.registry import create_drafter
+from headstart.heads.block import BlockHead, block_config
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
@@ -84,6 +85,15 @@ def random_parallel(
     return heads
 
 
+def random_block(vocab_size: int, reduced: bool = True, **changes: object) -> BlockHead:
+    config = block_config(head_target(vocab_size), 4, 2, 8, len(DRAFT_IDS) if reduced else None)
+    head = BlockHead(replace(config, **changes))  # type: ignore[arg-type]
+    shake(head, 14)
+    if reduced:
+        head.d2t.copy_(torch.tensor(DRAFT_IDS) - torch.arange(len(DRAFT_IDS)))
+    return head
+
+
 @cache
 def _directory(kind: str, vocab_size: int) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="headstart-head-"))
@@ -91,6 +101,8 @@ def _directory(kind: str, vocab_size: int) -> Path:
         lookahead = LookaheadEmbeddings(3, HIDDEN)
         shake(lookahead, 13)
         save_head(lookahead, directory)
+    elif kind == "dflash":
+        save_head(random_block(vocab_size), directory)
     elif kind in ("medusa", "blockwise"):
         save_head(random_parallel(vocab_size, kind), directory)  # type: ignore[arg-type]
     else:

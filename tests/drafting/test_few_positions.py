@@ -11,6 +11,7 @@ from head_toys import shake
 from safetensors.torch import save_file
 
 from headstart.drafting.registry import available_drafters
+from headstart.heads.block import BlockHead, block_config
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
@@ -58,6 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heads = {
         "eagle": EagleHead(eagle_config(config, "eagle", None)),
         "eagle3": EagleHead(eagle_config(config, "eagle3", None)),
+        "dflash": BlockHead(block_config(config, 4, 2, 0)),
         "medusa": ParallelHeads(ParallelConfig("medusa", HIDDEN, VOCAB, VOCAB, slots=3)),
         "blockwise": ParallelHeads(ParallelConfig("blockwise", HIDDEN, VOCAB, VOCAB, slots=3)),
         "pass": LookaheadEmbeddings(3, HIDDEN),
@@ -89,13 +91,15 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("auto", {"drafters": "suffix+recycling+lookahead+early-exit"}),
 ]
 HEADS = {"eagle": "eagle", "eagle2": "eagle", "eagle3": "eagle3"} | {
-    name: name for name in ("medusa", "blockwise", "pass")
+    name: name for name in ("dflash", "medusa", "blockwise", "pass")
 }
 OWN = ("draft-model", "multi-draft", "hierarchical")
 """They run the target's own layers where they are given no model."""
 
 
 def options_of(name: str) -> dict[str, object]:
+    if name == "synthetic":
+        return {"rates": "0.9,0.8"}
     return {"model": HEADS[name]} if name in HEADS else {"layers": 2} if name in OWN else {}
 
 

@@ -12,7 +12,7 @@ import transformers
 
 from headstart.backends.native.backend import supports
 from headstart.models.config import ModelConfig
-from headstart.models.families import FAMILIES, config_from_hf
+from headstart.models.families import ENCODER_DECODER_FAMILIES, FAMILIES, config_from_hf
 from more_families import MORE_FAMILIES
 from tiny_models import FAMILIES as FIRST_FAMILIES
 
@@ -64,6 +64,8 @@ def table() -> str:
         where = where if reason is None else f"PyTorch ({reason.removeprefix('PyTorch alone has ')})"
         architecture = f"`{family.architecture}`" if family.architecture else "–"
         lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
+    for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
+        lines.append(f"| `{other.model_type}` | – | encoder and decoder | PyTorch (an encoder) |")
     return "\n".join(lines)
 
 

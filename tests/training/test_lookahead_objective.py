@@ -27,7 +27,8 @@ from headstart.passes import FINAL_TAP, RowInputs
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
 from headstart.training.checkpoints import CHECKPOINT_FILE
-from headstart.training.lookahead_objective import LookaheadObjective, _Behind
+from headstart.training.lookahead_objective import LookaheadObjective
+from headstart.training.masks import Behind
 from headstart.training.states import TargetStates
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
 
@@ -100,7 +101,7 @@ def test_rows_in_training_are_the_rows_of_a_pass(load: Callable[[], tuple[ModelC
     batch = states().batch(members)
     wanted = batch.guessed(0) & (batch.positions % 5 == 0)
     wanted[1, 40:] = False  # packs with different numbers of places
-    behind = _Behind.places(batch, wanted)
+    behind = Behind.places(batch, wanted)
     with torch.no_grad():
         found = learning._states(batch, behind)
     checked = 0
@@ -140,7 +141,7 @@ def test_places_change_from_step_to_step_and_weigh_as_all_do() -> None:
         values.append(learning.loss(batch).item())
     assert len(set(values)) == 4
     law = torch.softmax(batch.final @ tables().head.T, -1)
-    behind = _Behind.places(batch, batch.guessed(0))
+    behind = Behind.places(batch, batch.guessed(0))
     with torch.no_grad():
         found, expected = learning._states(batch, behind), 0.0
         for slot in range(2):

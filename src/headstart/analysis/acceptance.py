@@ -152,6 +152,7 @@ def measure_acceptance(
     params: SamplingParams,
     on_turn: Callable[[int], None] = lambda tokens: None,
     result: Acceptance | None = None,
+    speculating: bool = True,
 ) -> Acceptance:
     """Acceptance on texts that the target writes in answer to prompts, turn by turn.
 
@@ -160,6 +161,7 @@ def measure_acceptance(
         params: of every request; names a seed if it samples.
         on_turn: called after each turn with the tokens of its text.
         result: empty; filled turn by turn, so that a run that is cut short keeps the turns that were measured.
+        speculating: count acceptance by position, too, in a second run of each turn.
 
     Raises:
         ConfigError, CheckpointError: the drafter cannot be built, or no prompt fits.
@@ -167,7 +169,7 @@ def measure_acceptance(
     """
     result = Acceptance(contender.name, params.temperature) if result is None else result
     watching = bench.open(contender, Onlooker)
-    speculating = bench.open(contender)
+    counting = bench.open(contender) if speculating else None
     for prompt in prompts:
         answers: list[str] = []
         for turn in range(len(prompt.turns)):
@@ -181,7 +183,8 @@ def measure_acceptance(
             text = bench.sequence(tokens, params, SpeculationParams(draft_tokens=1))
             guesses = _watch(bench, watching, text, result)
             sequence = bench.sequence(tokens, params)
-            bench.decode(speculating, sequence)
+            if counting is not None:
+                bench.decode(counting, sequence)
             # All of a turn at once, that none is left half measured.
             result.positions += _positions(model, text, guesses, prompt.group, turn)
             result.count(sequence.stats)

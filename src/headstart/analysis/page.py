@@ -15,14 +15,17 @@ PROSE = 30
 """Characters of the longest cell that is a name or a figure."""
 
 _PAGE_STYLE = """
-:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--ground:#fff}
-@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--ground:#14171c}}
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--ground:#fff;
+--kept:#00714f;--lost:#b3261e;--own:#0067a5}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--line:#30363d;--ground:#14171c;
+--kept:#3fd0a4;--lost:#ff9d93;--own:#6cbcf0}}
 body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--ground);max-width:960px;margin:2rem auto;
 padding:0 1rem}
 p,figure{max-width:760px}figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;line-height:1.35}
 th,td{padding:.25rem .5rem;text-align:right;border-bottom:1px solid var(--line)}th{vertical-align:bottom}
-th.left,td.left{text-align:left}th:first-child,td:first-child{padding-left:0}p.note{color:var(--soft)}
+ol.rounds{padding-left:2rem}ol.rounds li{margin:.4rem 0;white-space:pre-wrap;overflow-wrap:anywhere}
+.accepted{color:var(--kept)}.rejected{color:var(--lost)}.answer{color:var(--own)}th.left,td.left{text-align:left}th:first-child,td:first-child{padding-left:0}p.note{color:var(--soft)}
 """
 
 
@@ -52,6 +55,16 @@ class Table:
         ]
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """What a module of its own has drawn."""
+
+    title: str
+    body: str
+    """HTML or SVG, which is put in as it is."""
+    note: str = ""
+
+
 def _text(cell: Cell, digits: int) -> str:
     if cell is None:
         return "–"
@@ -60,15 +73,23 @@ def _text(cell: Cell, digits: int) -> str:
     return str(cell)
 
 
-def to_html(title: str, exhibits: Sequence[Table | Figure | BarChart], lead: str = "") -> str:
+def to_html(title: str, exhibits: Sequence[Table | Figure | BarChart | Drawing], lead: str = "") -> str:
     """One page with everything inside: no script, no font, no image from elsewhere. ``lead`` stands at its top."""
-    sections = "".join(_table(item) if isinstance(item, Table) else _figure(item) for item in exhibits)
+    sections = "".join(map(_section, exhibits))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_PAGE_STYLE}{STYLE}</style></head>"
         f"<body><h1>{escape(title)}</h1>{f'<p>{escape(lead)}</p>' if lead else ''}{sections}</body></html>\n"
     )
+
+
+def _section(item: Table | Figure | BarChart | Drawing) -> str:
+    if isinstance(item, Table):
+        return _table(item)
+    if isinstance(item, Drawing):
+        return f'<section><h2>{escape(item.title)}</h2><div class="wide">{item.body}</div>{_note(item.note)}</section>'
+    return _figure(item)
 
 
 def _figure(figure: Figure | BarChart) -> str:

@@ -15,6 +15,11 @@ from headstart.cli.options import SAMPLING, SPECULATION
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
+Temperatures = Annotated[
+    str, typer.Option(help="Temperatures of the target, separated by commas.", rich_help_panel=SAMPLING)
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of requests that sample.", rich_help_panel=SAMPLING)]
+
 
 def acceptance(
     drafter: Annotated[
@@ -33,10 +38,8 @@ def acceptance(
     prompts: Prompts = None,
     per_group: PerGroup = None,
     max_tokens: options.MaxTokens = 128,
-    temperatures: Annotated[
-        str, typer.Option(help="Temperatures of the target, separated by commas.", rich_help_panel=SAMPLING)
-    ] = "0,1",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of requests that sample.", rich_help_panel=SAMPLING)] = 0,
+    temperatures: Temperatures = "0,1",
+    seed: Seed = 0,
     out: Out = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -72,7 +75,7 @@ def acceptance(
     chosen = choose(read_prompts(prompts), per_group)
     requests = [
         SamplingParams(temperature=temperature, seed=seed, max_tokens=max_tokens)
-        for temperature in _temperatures(temperatures)
+        for temperature in parsed_temperatures(temperatures)
     ]
     where = Origin()
     results: list[Acceptance] = []
@@ -113,7 +116,12 @@ def acceptance(
     interruption.end()
 
 
-def _temperatures(text: str) -> list[float]:
+def parsed_temperatures(text: str) -> list[float]:
+    """What ``--temperatures`` names.
+
+    Raises:
+        ConfigError: it is no list of numbers, or one of them is below 0.
+    """
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:

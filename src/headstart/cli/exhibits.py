@@ -14,13 +14,13 @@ from headstart.errors import ConfigError
 if TYPE_CHECKING:
     from headstart.analysis.bars import BarChart
     from headstart.analysis.bench.prompts import BenchPrompt
-    from headstart.analysis.page import Table
+    from headstart.analysis.page import Drawing, Table
     from headstart.analysis.plots import Figure
     from headstart.analysis.provenance import Origin
     from headstart.cli.interruption import Interruption
     from headstart.loading import Model
 
-    Exhibit = Table | Figure | BarChart
+    Exhibit = Table | Figure | BarChart | Drawing
 
 
 FILE_WIDTH = 160
@@ -119,13 +119,27 @@ def write_report(
         f"{name}.json": json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1) + "\n",
         f"{name}.html": to_html(title, [*exhibits, origin_table(record)], lead),
     }
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for file, text in texts.items():
-            (directory / file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--out is {directory}, which cannot be written: {error.strerror}.") from error
+    for file, text in texts.items():
+        _write(directory / file, text)
     typer.echo(f"Wrote {' and '.join(str(directory / file) for file in texts)}.", err=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """One more file beside a report.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    _write(path, text)
+    typer.echo(f"Wrote {path}.", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out is {path.parent}, which cannot be written: {error.strerror}.") from error
 
 
 def measurement_record(

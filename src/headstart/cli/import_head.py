@@ -25,8 +25,8 @@ def import_(
     head: Annotated[
         str,
         typer.Argument(
-            help="Directory or hub id of the head: SafeAILab's EAGLE, EAGLE-2 or EAGLE-3, speculators' EAGLE-1 or "
-            "EAGLE-3, one from SGLang, SpecForge or ModelOpt (EAGLE-3), or Medusa's.",
+            help="Directory or hub id of the head: SafeAILab's EAGLE, EAGLE-2 or EAGLE-3, speculators' EAGLE-1, "
+            "EAGLE-3 or DFlash, z-lab's DFlash, one from SGLang, SpecForge or ModelOpt (EAGLE-3), or Medusa's.",
             metavar="HEAD",
         ),
     ],
@@ -60,6 +60,7 @@ def import_(
 
         headstart bench --model ./Llama --drafters eagle3:model=heads/eagle3
     """
+    from headstart.heads.block import BlockHead
     from headstart.heads.eagle import EagleHead
     from headstart.heads.importing import import_head, locate_head, stored_dtype
     from headstart.heads.loading import kind_of
@@ -78,8 +79,8 @@ def import_(
     except OSError as error:
         raise ConfigError(f"--out is {out}, which cannot be written: {error.strerror}.") from error
     about = ""
-    if isinstance(loaded, EagleHead):
-        about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}" if kind == "eagle3" else ""
+    if isinstance(loaded, EagleHead | BlockHead):
+        about = f", reads the inputs of layers {', '.join(map(str, loaded.config.taps))}" if kind != "eagle" else ""
         about += f", can say {loaded.config.draft_vocab_size} of {loaded.config.vocab_size} tokens"
     elif isinstance(loaded, ParallelHeads):
         about = f", {loaded.config.slots} heads"

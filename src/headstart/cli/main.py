@@ -23,6 +23,7 @@ from headstart.cli.generate import generate
 from headstart.cli.import_head import import_
 from headstart.cli.lab import lab
 from headstart.cli.native import native
+from headstart.cli.paper import paper
 from headstart.cli.plan import plan
 from headstart.cli.quality import quality
 from headstart.cli.serve import serve
@@ -119,6 +120,7 @@ app.command(cls=Command, rich_help_panel=USE)(drafters)
 app.add_typer(benches, name="bench", rich_help_panel=MEASURE)
 app.command(cls=Command, rich_help_panel=MEASURE)(plan)
 app.command(cls=Command, rich_help_panel=MEASURE)(acceptance)
+app.command(cls=Command, rich_help_panel=MEASURE)(paper)
 app.command(cls=Command, rich_help_panel=MEASURE)(audit)
 app.command(cls=Command, rich_help_panel=MEASURE)(quality)
 app.command(cls=Command, rich_help_panel=TRAIN)(train)

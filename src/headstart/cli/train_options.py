@@ -24,6 +24,7 @@ class HeadChoice(StrEnum):
     """Names of ``training.making.HEAD_NAMES``, which is costly to import."""
 
     EAGLE3 = "eagle3"
+    DFLASH = "dflash"
     EAGLE = "eagle"
     MEDUSA = "medusa"
     BLOCKWISE = "blockwise"
@@ -50,7 +51,7 @@ class OptimiserChoice(StrEnum):
     ADAMW = "adamw"
 
 
-_OPTIMISERS = {HeadChoice.EAGLE3: OptimiserChoice.MUON, HeadChoice.MEDUSA: OptimiserChoice.MUON}
+_OPTIMISERS = {head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.DFLASH, HeadChoice.MEDUSA)}
 """Where it is not adamw."""
 
 
@@ -157,7 +158,8 @@ class HeadOptions:
         int | None,
         typer.Option(
             min=1,
-            help="How many tokens medusa, blockwise and pass guess ahead. Left out: 4, or as the head of --init.",
+            help="How many tokens dflash, medusa, blockwise and pass guess ahead. Left out: 4 (dflash: 9), or as the "
+            "head of --init.",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -183,12 +185,30 @@ class HeadOptions:
             rich_help_panel=HEAD,
         ),
     ] = None
+    causal: Annotated[
+        bool | None,
+        typer.Option(
+            "--causal/--both-ways",
+            help="Whether the rows of a dflash block see only those before them, or each other.",
+            show_default="both ways, or as the head of --init",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
+    markov_rank: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Rank of what the token before a guess adds to it in dflash; 0: a guess does not depend on those "
+            "before it. Left out: 0, or as the head of --init.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
     layers: Annotated[
         str | None,
         typer.Option(
             help="The target's layers that draft-model starts from: how many, evenly spread, or which, like 0,1,29. "
-            "Left out: the first two and the last. For eagle3 and eagle: how many layers the head has; left out: 1, or "
-            "as the head of --init.",
+            "Left out: the first two and the last. For eagle3, eagle and dflash: how many layers the head has; left "
+            "out: 1 (dflash 3), or as the head of --init.",
             metavar="N|LIST",
             rich_help_panel=HEAD,
         ),
@@ -196,8 +216,8 @@ class HeadOptions:
     init: Annotated[
         Path | None,
         typer.Option(
-            help="Start from an existing head of the same kind (eagle3, eagle, medusa, blockwise), yours or another "
-            "project's; its draft vocabulary may differ, and it may have fewer layers.",
+            help="Start from an existing head of the same kind (eagle3, dflash, eagle, medusa, blockwise), yours or "
+            "another project's; its draft vocabulary may differ, and it may have fewer layers.",
             metavar="DIR",
             rich_help_panel=HEAD,
         ),
@@ -237,6 +257,8 @@ class HeadOptions:
             residual_blocks=self.residual_blocks,
             reads_token=self.read_token,
             dropout=self.dropout,
+            causal=self.causal,
+            markov_rank=self.markov_rank,
         )
 
 
@@ -261,8 +283,8 @@ class LearningOptions:
     optimiser: Annotated[
         OptimiserChoice | None,
         typer.Option(
-            help="muon: Muon for the inner matrices, AdamW for the rest; halves the steps of eagle3 and medusa, whose "
-            "default it is. adamw: AdamW alone, the default of the others.",
+            help="muon: Muon for the inner matrices, AdamW for the rest; halves the steps of eagle3 and medusa; their "
+            "default, and dflash's. adamw: AdamW alone, the default of the others.",
             rich_help_panel=TRAINING,
         ),
     ] = None

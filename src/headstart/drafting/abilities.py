@@ -20,6 +20,16 @@ class Sized(Protocol):
 
 
 @runtime_checkable
+class RunsAnEncoder(Protocol):
+    """May run a model with an encoder of its own."""
+
+    @property
+    def encoder_seconds(self) -> float:
+        """What that encoder has taken so far; 0 where there is none."""
+        ...
+
+
+@runtime_checkable
 class Graded(Protocol):
     """Grades its guesses, and has measured how often they hold."""
 

@@ -61,6 +61,8 @@ class DraftContext:
     """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
     digest: Callable[[], str] | None = None
     """Identity of the target's weights, to be compared with what a trained head records of its target."""
+    tell: Callable[[str], None] = lambda sentence: None
+    """Hears what users should know of how a drafter works here, a sentence."""
     scope_of: Callable[[SequenceView], Hashable] = one_scope
     """The scope of a sequence, which a drafter may have made of a request's (``inner_sequence.request_of``). Requests
     learn from earlier ones of the same scope only. What one request taught shows in the timing of the

@@ -168,6 +168,12 @@ _BUILT_IN = {
             f"{_HERE}.head_drafters.eagle:Eagle3Drafter",
         ),
         DrafterInfo(
+            "dflash",
+            "the likeliest paths of a block that a trained head guesses in one pass",
+            "Chen et al. 2026, DFlash (arXiv:2602.06036); DDTree (arXiv:2604.12989)",
+            f"{_HERE}.head_drafters.dflash:DFlashDrafter",
+        ),
+        DrafterInfo(
             "eagle2",
             "a confident tree from a trained layer that reads the target's last state",
             "Li et al. 2024, EAGLE-2 (arXiv:2406.16858)",

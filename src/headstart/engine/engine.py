@@ -165,7 +165,8 @@ class Engine:
             if sequence.source is not None:
                 start = time.perf_counter()
                 if self.runner.encode(sequence.id):
-                    sequence.stats.prefill_seconds += time.perf_counter() - start
+                    sequence.stats.encoder_seconds = time.perf_counter() - start
+                    sequence.stats.prefill_seconds += sequence.stats.encoder_seconds
 
     def _admit(self) -> None:
         cache = self.runner.cache

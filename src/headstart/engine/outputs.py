@@ -60,6 +60,8 @@ class SequenceStats:
     cached_tokens: int = 0
     """Tokens that were taken from the prefix cache, or over from another sample, instead of being computed."""
     prefill_seconds: float = 0.0
+    encoder_seconds: float = 0.0
+    """Of ``prefill_seconds``: the target's encoder; 0 where there is none, or others had it read the same input."""
     seconds: float = 0.0
     """From admission to the last token, prefill included."""
     draft_seconds: float = 0.0
@@ -109,6 +111,7 @@ class SequenceStats:
             "preemptions": self.preemptions,
             "seconds": self.seconds,
             "prefill_seconds": self.prefill_seconds,
+            "encoder_seconds": self.encoder_seconds,
             "draft_seconds": self.draft_seconds,
             "draft_prefill_seconds": self.draft_prefill_seconds,
             "target_seconds": self.target_seconds,

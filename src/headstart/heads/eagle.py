@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
+from headstart.heads.modules import Attention, RmsNorm, SiluMlp, begin_randomly, fused
 from headstart.layers.layer import Operation, run_head_layers
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.weights import LinearWeights
@@ -117,53 +118,6 @@ def eagle_config(
     )
 
 
-class RmsNorm(nn.Module):
-    """RMS norm over the last axis, computed in float32."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., size] -> the same, in the dtype of ``x``."""
-        return F.rms_norm(x.float(), self.weight.shape, self.weight.float(), self.eps).to(x.dtype)
-
-
-class EagleAttention(nn.Module):
-    """Projections of a layer's attention; who attends to whom is the caller's affair.
-
-    Args:
-        width: elements of a row that it reads.
-    """
-
-    def __init__(self, config: EagleConfig, width: int) -> None:
-        super().__init__()
-        q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = nn.Linear(width, q, bias=config.attention_bias)
-        self.k_proj = nn.Linear(width, kv, bias=config.attention_bias)
-        self.v_proj = nn.Linear(width, kv, bias=config.attention_bias)
-        self.o_proj = nn.Linear(q, config.hidden_size, bias=False)
-
-    def qkv(self, x: Tensor) -> Tensor:
-        """[..., width] -> queries, keys and values side by side."""
-        return torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
-
-
-class EagleMlp(nn.Module):
-    """SiLU-gated, as Llama's."""
-
-    def __init__(self, config: EagleConfig) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.mlp_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.mlp_size, bias=False)
-        self.down_proj = nn.Linear(config.mlp_size, config.hidden_size, bias=False)
-
-    def up(self, x: Tensor) -> Tensor:
-        """[..., hidden] -> gate and what it lets through, side by side."""
-        return torch.cat((self.gate_proj(x), self.up_proj(x)), dim=-1)
-
-
 class EagleLayer(nn.Module):
     """The parts of one of a head's layers, as ``HeadLayerParts`` too.
 
@@ -179,9 +133,11 @@ class EagleLayer(nn.Module):
             self.hidden_norm = RmsNorm(*norm_of)
         if reads_both or index > 0:
             self.input_layernorm = RmsNorm(*norm_of)
-        self.self_attn = EagleAttention(config, config.hidden_size * (2 if reads_both else 1))
+        width = config.hidden_size * (2 if reads_both else 1)
+        shape = (config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias)
+        self.self_attn = Attention(width, config.hidden_size, *shape)
         self.post_attention_layernorm = RmsNorm(*norm_of)
-        self.mlp = EagleMlp(config)
+        self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
 
     @property
     def input_norm(self) -> Operation:
@@ -208,17 +164,8 @@ class EagleLayer(nn.Module):
         return self.mlp.down_proj
 
     def fused(self) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
-        """Its matrices as a pass multiplies them: queries with keys and values, output, gate with up, down."""
-        attention, mlp = self.self_attn, self.mlp
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        has_bias = attention.q_proj.bias is not None
-        bias = torch.cat([projection.bias for projection in projections]) if has_bias else None
-        return (
-            LinearWeights(torch.cat([projection.weight for projection in projections]), bias),
-            LinearWeights(attention.o_proj.weight),
-            LinearWeights(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight))),
-            LinearWeights(mlp.down_proj.weight),
-        )
+        """See ``modules.fused``."""
+        return fused(self.self_attn, self.mlp)
 
 
 class EagleHead(nn.Module):
@@ -250,11 +197,7 @@ class EagleHead(nn.Module):
             self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         if config.reduced:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        begin_randomly(self)
 
     @property
     def target_ids(self) -> Tensor:
@@ -315,3 +258,15 @@ class EagleHead(nn.Module):
             return logits
         assert target_head is not None
         return F.linear(output, target_head)
+
+    def mapped_rows(self, table: Tensor) -> Tensor:
+        """See ``TextHead``."""
+        rows = self.lm_head.weight
+        return rows if self.config.norm_output else rows * self.norm.weight
+
+    def mapped_states(self, output: Tensor) -> Tensor:
+        """See ``TextHead``."""
+        if self.config.norm_output:
+            normed: Tensor = self.norm(output)
+            return normed
+        return F.rms_norm(output.float(), output.shape[-1:], None, self.norm.eps).to(output.dtype)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from headstart.errors import CheckpointError
 from headstart.heads.eagle import MOST_LAYERS, EagleConfig, EagleHead, eagle3_taps
-from headstart.heads.files import load_strictly
+from headstart.heads.files import load_strictly, require_draft_ids
+from headstart.heads.speculators import SPECULATORS_VERSION, speculators_config
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_from_hf
@@ -30,8 +31,6 @@ _SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LLAMA_LAYER = "LlamaDecoderLayer"
-SPECULATORS_VERSION = "0.3.0"
-"""The format's version that is written."""
 
 
 def read_eagle(
@@ -63,11 +62,7 @@ def read_eagle(
             f"{source} lacks embed_tokens.weight, which a head of {config.hidden_size} elements beside a target of "
             f"{config.target_hidden_size} needs; fetch it again."
         )
-    ids = head.target_ids
-    if not (bool((ids >= 0).all()) and bool((ids < config.vocab_size).all()) and len(set(ids.tolist())) == len(ids)):
-        raise CheckpointError(f"{source}: d2t does not lead to distinct ids below {config.vocab_size}; fetch it again.")
-    if reach is not None and not torch.equal(reach.bool().nonzero().flatten(), ids.sort().values):
-        raise CheckpointError(f"{source}: t2d and d2t name different tokens; fetch it again.")
+    require_draft_ids(head.target_ids, config.vocab_size, reach, source)
     return head
 
 
@@ -110,12 +105,6 @@ def _describe_for_speculators(
     config: EagleConfig, layer: Mapping[str, Any], flags: Mapping[str, bool], verifier: str
 ) -> dict[str, Any]:
     """``layer``: the head's layers as a Llama configuration; ``flags``: of EAGLE-3."""
-    proposal = {
-        "proposal_type": "greedy",
-        "speculative_tokens": 5,
-        "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }
     if config.variant == "eagle":
         own = {
             "architectures": ["EagleSpeculator", _LLAMA_LAYER],
@@ -135,12 +124,7 @@ def _describe_for_speculators(
         "speculators_model_type": config.variant,
         "speculators_version": SPECULATORS_VERSION,
         **own,
-        "speculators_config": {
-            "algorithm": config.variant,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [proposal],
-            "verifier": {"name_or_path": verifier, "architectures": ["LlamaForCausalLM"]},
-        },
+        "speculators_config": speculators_config(config.variant, 5, verifier),
         "transformer_layer_config": layer,
     }
 

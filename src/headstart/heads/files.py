@@ -73,6 +73,22 @@ def load_strictly(module: nn.Module, tensors: Mapping[str, Tensor], source: str)
     module.load_state_dict(dict(tensors))
 
 
+def require_draft_ids(ids: Tensor, vocab_size: int, said: Tensor | None, source: str) -> None:
+    """Refuse a draft vocabulary that is none.
+
+    Args:
+        ids: int64 [draft vocab] target ids.
+        said: bool [vocab], which of the target's tokens it holds, where the file says so (t2d).
+
+    Raises:
+        CheckpointError: ids are not distinct ones of the target, or the file's tables disagree.
+    """
+    if not (bool((ids >= 0).all()) and bool((ids < vocab_size).all()) and len(set(ids.tolist())) == len(ids)):
+        raise CheckpointError(f"{source}: d2t does not lead to distinct ids below {vocab_size}; fetch it again.")
+    if said is not None and not torch.equal(said.bool().nonzero().flatten(), ids.sort().values):
+        raise CheckpointError(f"{source}: t2d and d2t name different tokens; fetch it again.")
+
+
 def write_head(
     directory: Path, description: Mapping[str, Any], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:

@@ -207,6 +207,66 @@ class HeadPass(Protocol):
         ...
 
 
+class BlockHeadPass(Protocol):
+    """Runs a block head beside sequences whose states it has read."""
+
+    target_ids: Tensor
+    """int64 [draft vocab] target id of each draft id."""
+    slots: int
+    """Tokens that a block guesses."""
+    chained: bool
+    """What a block says of a token depends on the one before it, too (``following``)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the keys and values of a row."""
+        ...
+
+    def new_cache(self) -> DraftCache:
+        """An empty one."""
+        ...
+
+    def read(self, features: Tensor, groups: Sequence[DraftRows]) -> None:
+        """True rows: keys and values of the target's states [row, taps * target hidden] go to their caches."""
+        ...
+
+    def block(self, roots: IntArray, caches: Sequence[DraftCache], slots: int) -> tuple[Tensor, Tensor]:
+        """One block for each sequence, after the rows of its cache, which stays as it is.
+
+        Args:
+            roots: int32 [sequence] the tokens after the last states.
+            slots: how many guesses are wanted, from the first on.
+
+        Returns:
+            States that say them [sequence, slot, hidden], and float32 logits [sequence, slot, draft vocab].
+        """
+        ...
+
+    def following(self, tokens: Tensor) -> Tensor:
+        """What is added to the logits of the tokens after these, where they are ``chained``.
+
+        Args:
+            tokens: int64 [row] target ids.
+
+        Returns:
+            float32 [row, draft vocab].
+        """
+        ...
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        ...
+
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+        """See ``TextTokens``; of no text yet."""
+        ...
+
+
 class ParallelHeadsPass(Protocol):
     """Runs heads that say several tokens at once."""
 

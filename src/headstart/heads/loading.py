@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headstart.errors import CheckpointError
+from headstart.heads.block import KIND as BLOCK_KIND
+from headstart.heads.block import BlockHead
+from headstart.heads.block_format import NESTED as BLOCK_KEY
+from headstart.heads.block_format import read_block
 from headstart.heads.eagle import EagleHead
 from headstart.heads.eagle_format import read_eagle
 from headstart.heads.files import CONFIG_FILE, MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
@@ -19,8 +23,11 @@ from headstart.models.config import ModelConfig
 from headstart.models.files import exists, local_path
 from headstart.models.safetensors_files import INDEX_FILE, SINGLE_FILE, SafetensorsFiles
 
-Head = EagleHead | ParallelHeads | LookaheadEmbeddings
-HeadFormat = Literal["eagle", "eagle3", "speculators", "medusa", "headstart"]
+Head = EagleHead | BlockHead | ParallelHeads | LookaheadEmbeddings
+HeadFormat = Literal["eagle", "eagle3", "dflash", "speculators", "medusa", "headstart"]
+
+
+_SPECULATORS_KEY = "speculators_model_type"
 
 
 class UnknownHeadError(CheckpointError):
@@ -46,6 +53,8 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
         return read_lookahead(description, tensors, target, source)
     if kind == "headstart":
         return read_parallel(description, tensors, target, source)
+    if kind == "dflash" or (kind == "speculators" and description[_SPECULATORS_KEY] == BLOCK_KIND):
+        return read_block(kind, description, tensors, target, source)
     return read_eagle(kind, description, tensors, target, source)
 
 
@@ -81,13 +90,29 @@ def check_format(directory: Path) -> None:
 
 
 def kind_of(head: Head) -> str:
-    """What ``headstart train`` calls such a head: "eagle3", "eagle", "medusa", "blockwise" or "pass"."""
+    """What ``headstart train`` calls such a head: "eagle3", "eagle", "dflash", "medusa", "blockwise" or "pass"."""
     match head:
+        case BlockHead():
+            return BLOCK_KIND
         case EagleHead():
             return head.config.variant
         case ParallelHeads():
             return head.config.kind
     return LOOKAHEAD_KIND
+
+
+def kind_in(directory: Path) -> str | None:
+    """The kind of the head in a directory, as ``kind_of`` has it, before its weights are read; None where that does not
+    tell: no head, or nothing in a known format."""
+    try:
+        description = read_description(directory)
+        is_named = (directory / SINGLE_FILE).is_file() or (directory / INDEX_FILE).is_file()
+        found = detect_format(directory, description, SafetensorsFiles(directory).shapes() if is_named else ())
+    except CheckpointError:
+        return None
+    if found == "speculators":
+        return str(description[_SPECULATORS_KEY])
+    return str(description[KIND_KEY]) if found == "headstart" else found
 
 
 def trained_for(directory: Path) -> tuple[str, str] | None:
@@ -107,13 +132,15 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Coll
     """
     if KIND_KEY in description:
         return "headstart"
-    kind = description.get("speculators_model_type")
+    kind = description.get(_SPECULATORS_KEY)
     if kind is not None:
-        if kind not in ("eagle3", "eagle"):
+        if kind not in ("eagle3", "eagle", BLOCK_KIND):
             raise CheckpointError(
-                f"{directory} holds a speculator of type {kind!r}; of this format eagle3 and eagle can be read."
+                f"{directory} holds a speculator of type {kind!r}; of this format eagle3, eagle and dflash can be read."
             )
         return "speculators"
+    if BLOCK_KEY in description:
+        return "dflash"
     if "medusa_num_heads" in description or any((directory / name).exists() for name in MEDUSA_FILES):
         return "medusa"
     names = {name.removeprefix("model.") for name in tensors}
@@ -122,6 +149,6 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Coll
     if "fc.weight" in names:
         return "eagle"
     raise UnknownHeadError(
-        f"{directory} is of no known format (EAGLE, EAGLE-3, speculators, Medusa, Headstart); "
+        f"{directory} is of no known format (EAGLE, EAGLE-3, DFlash, speculators, Medusa, Headstart); "
         "name the directory of a draft head, or a drafter that runs whole models."
     )

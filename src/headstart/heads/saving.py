@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
+from headstart.heads.block import KIND as BLOCK_KIND
+from headstart.heads.block import BlockHead
+from headstart.heads.block_format import BlockFormat, block_tensors, describe_block
 from headstart.heads.eagle import EagleHead
 from headstart.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
 from headstart.heads.files import RECORD_KEY, write_description, write_head
@@ -27,7 +30,8 @@ ExportFormat = Literal["speculators", "eagle", "eagle3", "sglang", "specforge", 
 def save_head(
     head: Head, directory: Path, record: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
 ) -> None:
-    """Write a head in Headstart's format; an EAGLE head as SafeAILab does, without the target's embedding.
+    """Write a head in Headstart's format; an EAGLE head as SafeAILab does, without the target's embedding, a block head
+    as z-lab does.
 
     Args:
         record: what to keep about its training, as JSON values.
@@ -37,6 +41,8 @@ def save_head(
     if isinstance(head, EagleHead):
         kind = head.config.variant
         description, tensors = describe_eagle(head, kind), eagle_tensors(head, kind)
+    elif isinstance(head, BlockHead):
+        description, tensors = describe_block(head, "dflash"), block_tensors(head, "dflash")
     elif isinstance(head, LookaheadEmbeddings):
         description, tensors = {KIND_KEY: LOOKAHEAD_KIND, **describe_lookahead(head)}, head.state_dict()
     else:
@@ -50,7 +56,8 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
     """Write a head as other programs read it.
 
     Args:
-        format_name: speculators (EAGLE-1 and 3), eagle (EAGLE-1), eagle3, sglang, specforge (EAGLE-3) or medusa.
+        format_name: speculators (EAGLE-1 and 3, DFlash), eagle (EAGLE-1), eagle3, sglang (EAGLE-3), specforge
+            (EAGLE-3, DFlash) or medusa.
         tables: the target's, which these formats hold in part.
         target: its name.
 
@@ -76,6 +83,15 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
         embedding = tables.embedding.to(torch.float32) if format_name != "eagle3" else None
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return
+    if isinstance(head, BlockHead) and format_name in _KINDS[BLOCK_KIND]:
+        form: BlockFormat = "speculators" if format_name == "speculators" else "dflash"
+        if form == "dflash" and (head.config.reduced or head.config.root_speaks or head.config.markov_rank):
+            raise CheckpointError(
+                f"{format_name} has DFlash heads that say every token, from the first mask on, and no Markov factor; "
+                "train one with --draft-vocab 0, or choose speculators."
+            )
+        write_head(directory, describe_block(head, form, target), block_tensors(head, form, tables), {})
+        return
     found = kind_of(head)
     others = _KINDS.get(found, ())
     mend = f"; choose {' or '.join(others)}" if others else ""
@@ -85,6 +101,7 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
 _KINDS = {
     "eagle": ("eagle", "speculators"),
     "eagle3": ("eagle3", "speculators", "sglang", "specforge"),
+    BLOCK_KIND: ("speculators", "specforge"),
     "medusa": ("medusa",),
 }
 

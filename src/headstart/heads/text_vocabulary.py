@@ -9,13 +9,13 @@ the same map makes rows for the tokens that it lacks. Only those of a sequence's
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.heads.eagle import EagleHead
 from headstart.heads.tables import TargetTables
 from headstart.passes import IntArray
 
@@ -27,6 +27,36 @@ _LEFT_OUT = 10
 """One row in so many tells how good the map is that the others make."""
 _LEAST_EXPLAINED = 0.5
 """Share of the variance of rows left out that the map must explain."""
+
+
+class Vocabulary(Protocol):
+    """Of a head's configuration, what tells how much it can say."""
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the head lacks some of the target's tokens."""
+        ...
+
+
+class TextHead(Protocol):
+    """A head, as far as rows for further tokens are made of those that it has."""
+
+    @property
+    def config(self) -> Vocabulary: ...
+
+    @property
+    def target_ids(self) -> Tensor:
+        """int64 [draft vocab] target id of each draft id."""
+        ...
+
+    def mapped_rows(self, table: Tensor) -> Tensor:
+        """[draft vocab, hidden] what a map makes of the target's output rows ``table`` [vocab, target hidden]: the
+        head's output rows, with the weight of its last norm in them where states that are fed back lack it."""
+        ...
+
+    def mapped_states(self, output: Tensor) -> Tensor:
+        """[..., hidden] of a step's output, what such rows are multiplied with."""
+        ...
 
 
 class TextVocabulary:
@@ -41,13 +71,13 @@ class TextVocabulary:
     bias = _BIAS
 
     @torch.inference_mode()
-    def __init__(self, head: EagleHead, tables: TargetTables, vocab_size: int) -> None:
+    def __init__(self, head: TextHead, tables: TargetTables, vocab_size: int) -> None:
         self.table = tables.head.detach().cpu().bfloat16().contiguous()
         """bfloat16 [vocab, target hidden] output rows of the target."""
         self._tied = self.table.data_ptr() == tables.embedding.data_ptr()
         ids = head.target_ids.cpu()
         known = ids < len(self.table)
-        ids, rows = ids[known], mapped_rows(head).detach().cpu().float()[known]
+        ids, rows = ids[known], head.mapped_rows(self.table).detach().cpu().float()[known]
         self.lacks: NDArray[np.bool_] = np.ones(len(self.table), np.bool_)
         """[vocab] of the target."""
         self.lacks[ids.numpy()] = False
@@ -152,7 +182,7 @@ class TextTokens:
         return states @ self.rows.float().T + self.vocabulary.bias
 
 
-def text_vocabulary(head: EagleHead, tables: TargetTables, vocab_size: int) -> TextVocabulary | None:
+def text_vocabulary(head: TextHead, tables: TargetTables, vocab_size: int) -> TextVocabulary | None:
     """None where the head says every token, or where its rows are no linear map of the target's."""
     if not head.config.reduced:
         return None
@@ -179,10 +209,3 @@ class RowMap:
         """[target hidden, hidden] that maps the target's rows to about ``rows`` [row, hidden]."""
         mapped: Tensor = torch.linalg.lu_solve(*self._factors, self._seen.T @ rows[~self.apart])
         return mapped
-
-
-def mapped_rows(head: EagleHead) -> Tensor:
-    """[draft vocab, hidden] what a map makes of the target's rows: the head's output rows, with the weight of its last
-    norm in them where states that are fed back lack it."""
-    rows = head.lm_head.weight
-    return rows if head.config.norm_output else rows * head.norm.weight

@@ -7,7 +7,6 @@ The text's keys and values do not depend on what is learnt, so gradients flow th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.training.losses import LossName
-from headstart.training.masks import Rows, sees_text
+from headstart.training.masks import Behind, Rows, sees_text
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.states import Batch
 
@@ -59,7 +58,7 @@ class LookaheadObjective:
         spacing = _SPACING * self.head.slots
         among = (batch.positions + int(torch.randint(spacing, ()))) % spacing == 0
         losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay)
-        behind = _Behind.places(batch, batch.guessed(0) & among)
+        behind = Behind.places(batch, batch.guessed(0) & among)
         states = self._states(batch, behind)
         total = torch.zeros((), device=batch.tokens.device)
         for slot in range(self.head.slots):
@@ -71,7 +70,7 @@ class LookaheadObjective:
     @torch.no_grad()
     def held_out(self, batch: Batch) -> HeldOut:
         chains = Chains(self._teacher, batch, batch.positions % self.head.slots == 0)
-        behind = _Behind.places(batch, chains.places)
+        behind = Behind.places(batch, chains.places)
         states = self._states(batch, behind)
         for slot in range(self.head.slots):
             chains.judge(slot, self._teacher.logits(behind.at(states[:, :, slot], chains.places)))
@@ -80,7 +79,7 @@ class LookaheadObjective:
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
         save_head(self.head, directory, record)
 
-    def _states(self, batch: Batch, behind: _Behind) -> Tensor:
+    def _states(self, batch: Batch, behind: Behind) -> Tensor:
         """[pack, place, slot, hidden] final states of the look-ahead rows."""
         config, slots = self._decoder.config, self.head.slots
         windows = {layer.window for layer in config.layers}
@@ -105,34 +104,6 @@ class LookaheadObjective:
         # After the end of the longest texts nothing is learnt, but learned positions must exist.
         states: Tensor = self._decoder(inputs, rows.positions.clamp(max=config.max_positions - 1), attend)
         return states.view(len(states), -1, slots, config.hidden_size)
-
-
-@dataclass(frozen=True)
-class _Behind:
-    """Places after which look-ahead rows stand, as many in each pack: shorter lists are filled with other places."""
-
-    index: Tensor
-    """int64 [pack, place] positions in the pack, ascending, those wanted first."""
-    number: Tensor
-    """int64 [pack, position] place of a position among ``index``, where it is wanted."""
-
-    @classmethod
-    def places(cls, batch: Batch, wanted: Tensor) -> _Behind:
-        most = max(int(wanted.sum(1).max()), 1)
-        index = wanted.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-        return cls(index, wanted.cumsum(1) - 1)
-
-    def rows(self, batch: Batch, slots: int) -> Rows:
-        """The look-ahead rows: those behind one place side by side."""
-        documents, reach = (table.gather(1, self.index) for table in (batch.documents, batch.positions))
-        ahead = torch.arange(1, slots + 1, device=reach.device)
-        positions = (reach[:, :, None] + ahead).flatten(1)
-        return Rows(documents.repeat_interleave(slots, 1), positions, reach.repeat_interleave(slots, 1))
-
-    def at(self, states: Tensor, places: Tensor) -> Tensor:
-        """[pack, place, hidden] -> [n, hidden] at ``places`` bool [pack, position], all of them wanted ones."""
-        pack, position = places.nonzero(as_tuple=True)
-        return states[pack, self.number[pack, position]]
 
 
 def _with_own(sees: Tensor, slots: int, window: int | None) -> Tensor:

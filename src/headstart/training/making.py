@@ -11,6 +11,7 @@ from torch import Tensor
 
 from headstart.backends.torch.trainable import TrainableDecoder
 from headstart.errors import ConfigError, meant
+from headstart.heads.block import BlockHead, block_config
 from headstart.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
@@ -19,6 +20,7 @@ from headstart.loading import Model
 from headstart.models.config import ModelConfig
 from headstart.models.saving import check_writable
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
+from headstart.training.block_objective import BlockObjective
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.lookahead_objective import LookaheadObjective
@@ -27,21 +29,24 @@ from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.warm_start import KnownHead
 
-HeadName = Literal["eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass"]
+HeadName = Literal["eagle3", "dflash", "eagle", "medusa", "blockwise", "draft-model", "pass"]
 _FIRST_SURENESS = 0.1
 _SLOTS = 4
+_BLOCK_SLOTS, _BLOCK_LAYERS = 9, 3
 _RESIDUAL_BLOCKS = 4
-HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "eagle", "medusa", "blockwise", "draft-model", "pass")
+HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "dflash", "eagle", "medusa", "blockwise", "draft-model", "pass")
 WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
 _USERS: dict[str, tuple[HeadName, ...]] = {
-    "slots": ("medusa", "blockwise", "pass"),
+    "slots": ("dflash", "medusa", "blockwise", "pass"),
     "unroll": ("eagle3", "eagle"),
     "dropout": ("eagle3", "eagle"),
-    "layers": ("draft-model", "eagle3", "eagle"),
-    "init": ("eagle3", "eagle", "medusa", "blockwise"),
+    "layers": ("draft-model", "dflash", "eagle3", "eagle"),
+    "init": ("eagle3", "dflash", "eagle", "medusa", "blockwise"),
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
+    "causal": ("dflash",),
+    "markov_rank": ("dflash",),
 }
 """The heads that use a setting, where not all do."""
 
@@ -54,23 +59,29 @@ class HeadSettings:
     """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
     what the target says, or all for those two; 0: all."""
     slots: int | None = None
-    """Future tokens (Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four."""
+    """Future tokens (DFlash, Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four, nine for
+    DFlash."""
     unroll: int | None = None
     """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
-    decay: float = 0.8
-    """Weight of a depth relative to the one above it."""
+    decay: float | None = None
+    """Weight of a depth relative to the one above it; None: 0.8, for DFlash by the length of its blocks."""
     dropout: float | None = None
     """Share of what EAGLE heads read that is zeroed while they learn, lest they learn the text by heart; None: 0."""
     loss: LossName = "ce"
     layers: int | tuple[int, ...] | None = None
     """The target's layers that a draft model begins as: these, or so many, evenly spread; None: the first two and the
-    last. Of an EAGLE head: how many it has; None: as many as the head that is begun from, or one."""
+    last. Of an EAGLE head or a block head: how many it has; None: as many as the head that is begun from, or one, three
+    for a block head."""
     init: Path | None = None
-    """Directory of a head to begin from (EAGLE, Medusa, blockwise)."""
+    """Directory of a head to begin from (EAGLE, DFlash, Medusa, blockwise)."""
     residual_blocks: int | None = None
     """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
     reads_token: bool | None = None
     """Medusa's slots read the token that the target has just said, beside its state; None: they do."""
+    causal: bool | None = None
+    """The rows of DFlash's blocks see those before them only; None: as the head that is begun from, or both ways."""
+    markov_rank: int | None = None
+    """Of what the token before a guess of DFlash adds to its logits; None: as the head that is begun from, or 0."""
 
 
 def require_used(name: HeadName, head: HeadSettings) -> None:
@@ -120,19 +131,24 @@ def make_objective(
 ) -> Objective:
     """What is trained, at its first step. ``ids``: tokens that the head can say."""
     config, ids = target.config, ids.to(tables.head.device)
+    decay = 0.8 if settings.decay is None else settings.decay
     if name == "draft-model":
         with_ends = replace(config, eos_token_ids=target.eos_token_ids)
         small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
         return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
     if name == "pass":
-        lookahead = LookaheadEmbeddings(slots_of(settings, known), config.hidden_size).to(ids.device)
+        lookahead = LookaheadEmbeddings(slots_of(name, settings, known), config.hidden_size).to(ids.device)
         lookahead.begin_like(tables.embedding, config.embedding_scale)
         frozen = TrainableDecoder(config, replace(weights, embedding=tables.embedding), frozen=True, device=ids.device)
-        return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=settings.decay)
+        return LookaheadObjective(lookahead, frozen, tables, ids, loss=settings.loss, decay=decay)
+    if name == "dflash":
+        block = _block_head(config, weights, ids, settings, known)
+        _name_tokens(block, ids)
+        return BlockObjective(block.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
     if name in ("medusa", "blockwise"):
         heads = _parallel_heads(name, config, len(ids), settings, known)
         _name_tokens(heads, ids)
-        return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=settings.decay)
+        return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=decay)
     eagle = _eagle_head(name, config, weights, ids, _eagle_layers(settings, known))
     _name_tokens(eagle, ids)
     steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
@@ -142,16 +158,18 @@ def make_objective(
         ids,
         loss=settings.loss,
         steps=steps,
-        decay=settings.decay,
+        decay=decay,
         dropout=settings.dropout or 0.0,
     )
 
 
-def slots_of(settings: HeadSettings, known: KnownHead | None) -> int:
-    """Future tokens that are guessed from one state."""
+def slots_of(name: HeadName, settings: HeadSettings, known: KnownHead | None) -> int:
+    """Future tokens that are guessed at once."""
     if settings.slots is not None:
         return settings.slots
-    return known.config.slots if isinstance(known, ParallelHeads) else _SLOTS
+    if isinstance(known, ParallelHeads | BlockHead):
+        return known.config.slots
+    return _BLOCK_SLOTS if name == "dflash" else _SLOTS
 
 
 def _parallel_heads(
@@ -165,12 +183,41 @@ def _parallel_heads(
             hidden_size=config.hidden_size,
             vocab_size=config.vocab_size,
             draft_vocab_size=draft_vocab_size,
-            slots=slots_of(settings, known),
+            slots=slots_of(name, settings, known),
             num_layers=settings.residual_blocks or (_RESIDUAL_BLOCKS if begun is None else begun.num_layers),
             output_maps=name == "medusa" if begun is None else begun.output_maps,
             reads_token=name == "medusa" if settings.reads_token is None else settings.reads_token,
         )
     )
+
+
+def _block_head(
+    config: ModelConfig, weights: DecoderWeights, ids: Tensor, settings: HeadSettings, known: KnownHead | None
+) -> BlockHead:
+    """A new block head; like the ``known`` one, if it is to begin from that, but for what may differ."""
+    layers = settings.layers if isinstance(settings.layers, int) else None
+    slots = slots_of("dflash", settings, known)
+    if isinstance(known, BlockHead):
+        begun = known.config
+        size = slots + begun.block_size - begun.slots
+        shape = replace(begun, num_layers=layers or begun.num_layers, draft_vocab_size=len(ids), block_size=size)
+    else:
+        # Masks look like a token that the text never holds, or hardly ever.
+        rare = torch.ones(config.vocab_size, dtype=torch.bool)
+        rare[ids.cpu()] = False
+        mask = int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
+        shape = block_config(config, slots, layers or _BLOCK_LAYERS, mask, len(ids))
+    causal = shape.causal if settings.causal is None else settings.causal
+    rank = shape.markov_rank if settings.markov_rank is None else settings.markov_rank
+    head = BlockHead(replace(shape, causal=causal, markov_rank=rank))
+    with torch.no_grad():
+        # As in ``_eagle_head``.
+        head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
+        if shape.own_output:
+            head.lm_head.weight.copy_(weights.head.weight[ids.cpu()])
+    if isinstance(known, BlockHead):
+        head.embedding = known.embedding
+    return head
 
 
 def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
@@ -194,7 +241,7 @@ def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, id
     return head
 
 
-def _name_tokens(head: EagleHead | ParallelHeads, ids: Tensor) -> None:
+def _name_tokens(head: EagleHead | BlockHead | ParallelHeads, ids: Tensor) -> None:
     """Let a head of a reduced vocabulary know which tokens it can say."""
     if head.config.reduced:
         head.d2t.copy_(ids.cpu() - torch.arange(len(ids)))

@@ -12,7 +12,7 @@ from headstart.errors import ConfigError
 from headstart.training.objective import trainable
 
 OptimiserName = Literal["muon", "adamw"]
-_SAY_TOKENS = ("lm_head", "heads")
+_SAY_TOKENS = ("lm_head", "heads", "markov_head")
 """Modules whose matrices end in tokens: each row is a token of its own, which AdamW serves better."""
 
 _MUON_RATE = 2.0

@@ -16,6 +16,7 @@ from headstart.backend import Backend
 from headstart.backends.torch.backend import TorchBackend
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
+from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
 from headstart.heads.files import CONFIG_FILE
 from headstart.heads.tables import TargetTables
@@ -134,7 +135,7 @@ def train_head(
             return objective, coverage
 
         def states_of(objective: Objective, cache_bytes: int, directories: list[Path]) -> TargetStates:
-            taps = objective.head.config.taps if isinstance(objective.head, EagleHead) else (FINAL_TAP,)
+            taps = objective.head.config.taps if isinstance(objective.head, EagleHead | BlockHead) else (FINAL_TAP,)
             return TargetStates(states_backend, tables.head, taps, cache_bytes, place, directories)
 
         def try_() -> tuple[float, float, float] | None:
@@ -162,7 +163,7 @@ def train_head(
         own, *earlier = texts.about()
         chosen = {
             **asdict(head),
-            "slots": slots_of(head, known),
+            "slots": slots_of(name, head, known),
             "init": None if head.init is None else head.init.name,
             "length": length,
         }

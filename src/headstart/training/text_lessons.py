@@ -7,9 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.heads.eagle import EagleHead
 from headstart.heads.tables import TargetTables
-from headstart.heads.text_vocabulary import RowMap, TextVocabulary, mapped_rows
+from headstart.heads.text_vocabulary import RowMap, TextHead, TextVocabulary
 from headstart.training.states import Batch
 
 
@@ -22,7 +21,7 @@ class TextLessons:
         ids: int64 [draft vocab] target ids of the tokens that it has.
     """
 
-    def __init__(self, head: EagleHead, tables: TargetTables, ids: Tensor) -> None:
+    def __init__(self, head: TextHead, tables: TargetTables, ids: Tensor) -> None:
         self._head, self._table = head, tables.head
         self._map = RowMap(tables.head[ids].float())
         self._lacks = torch.ones(len(tables.head), dtype=torch.bool, device=ids.device)
@@ -43,7 +42,7 @@ class BatchTextTokens:
         rows: the same as a leaf of its own, whose gradient ``made_rows`` is to be given.
     """
 
-    def __init__(self, head: EagleHead, table: Tensor, row_map: RowMap, lacks: Tensor, batch: Batch) -> None:
+    def __init__(self, head: TextHead, table: Tensor, row_map: RowMap, lacks: Tensor, batch: Batch) -> None:
         self._head = head
         lacking = (batch.documents >= 0) & lacks[batch.tokens]
         self.ids = torch.unique(batch.tokens[lacking])
@@ -56,7 +55,7 @@ class BatchTextTokens:
         self.seen = up_to > before
         self.target_rows = table[self.ids]
         with torch.autocast(table.device.type, enabled=False):
-            self.made_rows = self.target_rows.float() @ row_map(mapped_rows(head).float())
+            self.made_rows = self.target_rows.float() @ row_map(head.mapped_rows(table).float())
         self.rows = self.made_rows.detach().requires_grad_()
 
     def holds(self, tokens: Tensor, places: Tensor) -> Tensor:
@@ -70,9 +69,5 @@ class BatchTextTokens:
 
     def logits(self, output: Tensor) -> Tensor:
         """[..., token] of a step's output, as ``TextTokens.logits``."""
-        head = self._head
-        if head.config.norm_output:
-            states = head.norm(output)
-        else:
-            states = F.rms_norm(output.float(), output.shape[-1:], None, head.norm.eps).to(output.dtype)
+        states = self._head.mapped_states(output)
         return F.linear(states, self.rows) + TextVocabulary.bias

@@ -9,34 +9,37 @@ import torch
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
+from headstart.heads.block import BlockConfig, BlockHead
 from headstart.heads.eagle import EagleConfig, EagleHead
 from headstart.heads.loading import kind_of, load_head
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.config import ModelConfig
 
-_OUTPUTS = ("lm_head.", "heads.")
+_OUTPUTS = ("lm_head.", "heads.", "markov_head.")
 """Matrices whose rows are tokens."""
 
 
 _BRANCH_ENDS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-"""Of an EAGLE layer, what adds to the residual stream."""
+"""Of a decoder layer, what adds to the residual stream."""
 
-KnownHead = EagleHead | ParallelHeads
+KnownHead = EagleHead | BlockHead | ParallelHeads
 
 
 def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
     """A head to begin from, in any format that is read.
 
     Args:
-        kind: of the head to be trained: "eagle3", "eagle", "medusa" or "blockwise".
+        kind: of the head to be trained: "eagle3", "eagle", "dflash", "medusa" or "blockwise".
 
     Raises:
         ConfigError: the head is of another kind.
         CheckpointError: the directory holds no head for this target.
     """
     head = load_head(directory, target)
-    if not isinstance(head, EagleHead | ParallelHeads):
-        raise ConfigError(f"{directory} holds nothing that a training can begin from; name an EAGLE or Medusa head.")
+    if not isinstance(head, EagleHead | BlockHead | ParallelHeads):
+        raise ConfigError(
+            f"{directory} holds nothing that a training can begin from; name an EAGLE, DFlash or Medusa head."
+        )
     if kind_of(head) != kind:
         raise ConfigError(f"{directory} holds a head of kind {kind_of(head)}; name one of kind {kind} to begin from.")
     return head
@@ -47,23 +50,24 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     """Copy the weights of ``known`` into ``head``.
 
     Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
-    token is read: a head that begins to read it says at first what it said without. And an EAGLE head may have further
-    layers, which change nothing at first.
+    token is read: a head that begins to read it says at first what it said without. An EAGLE head or a
+    block head may have further layers, which change nothing at first, and the blocks of the latter another length
+    and view, and a Markov factor that adds nothing yet.
 
     Raises:
         ConfigError: their shapes differ, or ``known`` has more layers.
     """
-    if type(head) is not type(known) or _shape(head) != _shape(known):
+    if type(head) is not type(known) or not _alike(_shape(head), _shape(known)):
         raise ConfigError("the head to begin from has another shape than the one to be trained; begin without it.")
-    if isinstance(head, EagleHead) and isinstance(known, EagleHead) and len(head.layers) < len(known.layers):
+    layers, known_layers = _layers(head), _layers(known)
+    if layers < known_layers:
         raise ConfigError(
-            f"the head to begin from has {len(known.layers)} layers, the one to be trained {len(head.layers)}; "
-            "give at least as many."
+            f"the head to begin from has {known_layers} layers, the one to be trained {layers}; give at least as many."
         )
     theirs = dict(known.named_parameters())
     to, of = _shared(head.target_ids, known.target_ids)
     for name, parameter in head.named_parameters():
-        if name.startswith(_OUTPUTS):
+        if name.startswith(_OUTPUTS) and name in theirs:
             parameter[to] = theirs[name][of]
         elif name in theirs:
             parameter.copy_(theirs[name])
@@ -71,8 +75,25 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
             parameter.zero_()
 
 
-def _shape(head: KnownHead) -> EagleConfig | ParallelConfig:
+def _alike(
+    mine: EagleConfig | BlockConfig | ParallelConfig, theirs: EagleConfig | BlockConfig | ParallelConfig
+) -> bool:
+    """Whether two shapes are equal, a Markov factor apart that only mine has."""
+    if isinstance(mine, BlockConfig) and isinstance(theirs, BlockConfig) and not theirs.markov_rank:
+        mine = replace(mine, markov_rank=0)
+    return mine == theirs
+
+
+def _layers(head: nn.Module) -> int:
+    """Decoder layers; 0 where it has none."""
+    return len(head.layers) if isinstance(head, EagleHead | BlockHead) else 0
+
+
+def _shape(head: KnownHead) -> EagleConfig | BlockConfig | ParallelConfig:
     """Its configuration, apart from what may differ."""
+    if isinstance(head, BlockHead):
+        size, whole = 2 - head.config.root_speaks, head.config.vocab_size
+        return replace(head.config, draft_vocab_size=whole, num_layers=1, block_size=size, causal=False)
     if isinstance(head, ParallelHeads):
         return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
     return replace(head.config, draft_vocab_size=head.config.vocab_size, num_layers=1)

@@ -17,6 +17,7 @@ from headstart.backends.native.packing import read_matrix
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.head_drafters.eagle import Eagle3Drafter
 from headstart.engine.outputs import Completion
+from headstart.heads.block import BlockHead, block_config
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
@@ -52,12 +53,14 @@ def plain(target: Model) -> list[list[int]]:
 
 def write_random_head(target: Model, name: str, directory: Path) -> Path:
     config, said = target.config, torch.arange(0, target.config.vocab_size, 2)
-    head: EagleHead | ParallelHeads | LookaheadEmbeddings
+    head: EagleHead | BlockHead | ParallelHeads | LookaheadEmbeddings
     if name == "pass":
         head = LookaheadEmbeddings(3, config.hidden_size)
     elif name in ("medusa", "blockwise"):
         kind = ParallelConfig(name, config.hidden_size, config.vocab_size, len(said), slots=3)  # type: ignore[arg-type]
         head = ParallelHeads(kind)
+    elif name == "dflash":
+        head = BlockHead(block_config(config, 5, 2, 0, len(said)))
     else:
         head = EagleHead(eagle_config(config, "eagle3" if name == "eagle3" else "eagle", len(said)))
     shake(head, 4)
@@ -70,7 +73,7 @@ def write_random_head(target: Model, name: str, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "medusa", "blockwise", "pass"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"])
 def test_the_text_is_the_targets_own(
     target: Model, plain: list[list[int]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +90,9 @@ def test_the_text_is_the_targets_own(
         assert any(len(each) for each in read), "no tokens of the text"
 
 
-@pytest.mark.parametrize(("name", "caching"), [("eagle3", False), ("eagle3", True), ("medusa", False), ("pass", False)])
+@pytest.mark.parametrize(
+    ("name", "caching"), [("eagle3", False), ("eagle3", True), ("dflash", True), ("medusa", False), ("pass", False)]
+)
 def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_path: Path) -> None:
     """Prompts in chunks of a few rows, and a cache that two growing texts do not fit in."""
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70, ignore_eos=True) for each in PARAMS[:2]]
@@ -110,7 +115,7 @@ def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_pat
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
-@pytest.mark.parametrize("name", ["eagle3", "medusa", "pass"])
+@pytest.mark.parametrize("name", ["eagle3", "dflash", "medusa", "pass"])
 def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> None:
     prompts, params = [list(range(40, 110))], SamplingParams(temperature=0, max_tokens=24)
     directory = write_random_head(target, name, tmp_path)
@@ -120,7 +125,7 @@ def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> Non
     assert second.stats.cached_tokens > 0
     assert second.stats.drafted > 0
     assert second.token_ids == first.token_ids == LLM(target, "none").generate(prompts, params)[0].outputs[0].token_ids
-    if name == "eagle3":
+    if name in ("eagle3", "dflash"):
         assert guesses(second) == guesses(first)
 
 

@@ -12,7 +12,7 @@ import torch
 from drafting_toys import ToySequence, shape
 from head_toys import head_context, random_eagle, with_states
 
-from headstart.backends.torch.eagle_pass import TorchDraftCache
+from headstart.backends.torch.draft_cache import TorchDraftCache
 from headstart.cache.prefix import PrefixIndex
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView

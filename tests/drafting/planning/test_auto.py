@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from drafting_toys import Ranking, ToySequence, check_tree, read_prompt, second_order_target, verify_greedily
+from head_toys import random_block, random_eagle
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams, TargetSignals
@@ -15,6 +16,7 @@ from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.registry import create_drafter
 from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
+from headstart.heads.saving import save_head
 from headstart.sampling.params import SamplingParams
 
 VOCAB = 12
@@ -430,6 +432,23 @@ def test_a_head_of_ones_own_is_asked(
     monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", create)
     AutoDrafter(DraftContext(VOCAB), AutoDrafter.Options(**options))
     assert built == asked
+
+
+def test_a_head_of_ones_own_is_run_by_the_drafter_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+
+    def create(name: str, context: DraftContext, **given: object) -> Drafter:
+        built.append(name)
+        return Oracle(PREDICTABLE, 1, 0.0, Clock())
+
+    save_head(random_block(VOCAB), tmp_path / "block")
+    save_head(random_eagle(VOCAB), tmp_path / "eagle")
+    monkeypatch.setattr("headstart.drafting.planning.auto.create_drafter", create)
+    for name in ("block", "eagle"):
+        options = AutoDrafter.Options(model=str(tmp_path / name))
+        options.check_files()
+        AutoDrafter(DraftContext(VOCAB), options)
+    assert built == ["suffix", "dflash", "suffix", "eagle3"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from headstart.backends.native.library import Library
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.sampling import NativeRows
 from headstart.backends.native.suffix_text import NativeSuffixText
+from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.kit import TorchKit
-from headstart.backends.torch.parallel_pass import ParallelPass
+from headstart.backends.torch.parallel_pass import Kit, ParallelPass
+from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
@@ -35,11 +37,13 @@ class NativeKit:
             return TorchKit().head_pass(head, tables, precision)
         return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
 
+    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
+        """See ``BackendKit``; its products in compiled code, its attention by PyTorch."""
+        return BlockPass(head, tables, self._products(precision))
+
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""
-        kit = native_kit(_named(precision), isa=self._library.isa)
-        assert kit is not None  # the library is there
-        return ParallelPass(heads, tables, kit)
+        return ParallelPass(heads, tables, self._products(precision))
 
     def text_index(
         self,
@@ -63,6 +67,11 @@ class NativeKit:
             min_probability=min_probability,
             nodes=nodes,
         )
+
+    def _products(self, precision: str) -> Kit:
+        kit = native_kit(_named(precision), isa=self._library.isa)
+        assert kit is not None  # the library is there
+        return kit
 
 
 def _named(precision: str) -> Precision:

@@ -12,51 +12,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.backends.torch.draft_cache import TorchDraftCache, attend
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.parallel_pass import best_tokens
-from headstart.heads.eagle import EagleConfig, EagleHead, EagleLayer
-from headstart.heads.head_pass import DraftCache, DraftRows
+from headstart.heads.eagle import EagleHead, EagleLayer
+from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.layer import Operation, run_head_layers
 from headstart.layers.rotary import RotaryTable
 from headstart.models.weights import LinearWeights
 from headstart.passes import IntArray
-
-
-class TorchDraftCache(DraftCache):
-    """Rows in one tensor that grows, [layer, key or value, kv_head, row, head_dim]."""
-
-    def __init__(self, config: EagleConfig, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (config.num_layers, 2, config.num_kv_heads, 0, config.head_dim)
-        self.data = torch.zeros(shape, dtype=dtype, device=device)
-
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write a layer's next rows [row, kv_head, head_dim], which count once ``rows`` says so; all of its keys and
-        values so far, [kv_head, row, head_dim]."""
-        end = self.rows + len(keys)
-        self._reserve(end)
-        ours = self.data[layer]
-        ours[0, :, self.rows : end] = keys.transpose(0, 1)
-        ours[1, :, self.rows : end] = values.transpose(0, 1)
-        return ours[0, :, :end], ours[1, :, :end]
-
-    @torch.inference_mode()
-    def extend(self, other: DraftCache, first: int, count: int) -> None:
-        """See ``DraftCache``."""
-        assert isinstance(other, TorchDraftCache)
-        end = self.rows + count
-        self._reserve(end)
-        self.data[..., self.rows : end, :] = other.data[..., first : first + count, :]
-        self.rows = end
-
-    def release(self) -> None:
-        self.rows, self.data = 0, self.data[..., :0, :]
-
-    def _reserve(self, rows: int) -> None:
-        held = self.data.shape[-2]
-        if rows > held:
-            self.data = F.pad(self.data, (0, 0, 0, max(rows, 2 * held) - held))
 
 
 @dataclass(frozen=True)
@@ -126,7 +92,9 @@ class EaglePass:
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * self.dtype.itemsize
 
     def new_cache(self) -> TorchDraftCache:
-        return TorchDraftCache(self.config, self.dtype, self.device)
+        return TorchDraftCache(
+            self.config.num_layers, self.config.num_kv_heads, self.config.head_dim, self.dtype, self.device
+        )
 
     def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
@@ -203,22 +171,15 @@ class EaglePass:
     def _attend(self, layer: int, rotated: Tensor, values: Tensor, groups: Sequence[DraftRows]) -> Tensor:
         config = self.config
         queries, keys = rotated[:, : config.num_heads], rotated[:, config.num_heads :]
-        shared = config.num_heads // config.num_kv_heads
         outputs, first = [], 0
         for group in groups:
             rows = slice(first, first + group.count)
             first += group.count
             assert isinstance(group.cache, TorchDraftCache)
             all_keys, all_values = group.cache.write(layer, keys[rows], values[rows])
-            # The heads that share a key-value head stand side by side as rows of one product.
-            grid = queries[rows].view(group.count, config.num_kv_heads, shared, -1).permute(1, 2, 0, 3)
-            grid = grid.reshape(1, config.num_kv_heads, shared * group.count, config.head_dim)
-            mask = None
-            if group.count > 1 or group.paths is not None:
-                mask = _mask(group, all_keys.shape[1]).repeat(shared, 1).to(self.device)
-            mixed = F.scaled_dot_product_attention(grid, all_keys[None], all_values[None], mask)
-            mixed = mixed.view(config.num_kv_heads, shared, group.count, -1).permute(2, 0, 1, 3)
-            outputs.append(mixed.reshape(group.count, -1))
+            causal = group.count > 1 or group.paths is not None
+            mask = _mask(group, all_keys.shape[1]).to(self.device) if causal else None
+            outputs.append(attend(queries[rows], all_keys, all_values, mask))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 

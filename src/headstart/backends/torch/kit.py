@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
 from headstart.errors import ConfigError
+from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
@@ -30,6 +32,10 @@ class TorchKit:
     def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> EaglePass:
         """See ``BackendKit``."""
         return EaglePass(head, tables, self._dtype(precision), self.device)
+
+    def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
+        """See ``BackendKit``."""
+        return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device))
 
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""

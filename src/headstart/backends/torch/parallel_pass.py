@@ -31,7 +31,7 @@ class LinearLayer(Protocol):
 
 @dataclass(frozen=True)
 class Kit:
-    """What parallel heads are computed with."""
+    """What parallel heads and block heads are computed with."""
 
     dtype: torch.dtype
     """Of the rows between the products."""

@@ -10,27 +10,34 @@ from headstart.drafting.context import DraftContext
 from headstart.drafting.draft_models.beam_drafts import draft_beams
 from headstart.drafting.draft_models.chains import propose_chains
 from headstart.drafting.draft_models.draft_law import DraftLaws
-from headstart.drafting.draft_models.model_source import DraftModelOptions, open_second_model
+from headstart.drafting.draft_models.model_source import TranslatedModelOptions, open_translated_model
+from headstart.drafting.draft_models.translated_model import TranslatedModel
 
 
 class DraftModelDrafter:
     """A chain of draws from the draft model; greedy and coupled requests get a chain of its choices, beams the paths of
     its own beam search.
 
-    The model has a cache of its own that is filled when a sequence is first drafted for.
+    A model with another tokenizer guesses, too (``translation``). The model has a cache of its own that is filled
+    when a sequence is first drafted for.
     """
 
-    Options = DraftModelOptions
+    Options = TranslatedModelOptions
     needs = TargetSignals()
 
-    def __init__(self, context: DraftContext, options: DraftModelOptions) -> None:
+    def __init__(self, context: DraftContext, options: TranslatedModelOptions) -> None:
         self._draft_tokens = options.draft_tokens
         self._laws = DraftLaws(context, options)
-        self._model = open_second_model(context, options)
+        self._model, self._strings = open_translated_model(context, options)
 
     @property
     def nbytes(self) -> int:
         return self._model.nbytes
+
+    @property
+    def encoder_seconds(self) -> float:
+        """See ``RunsAnEncoder``."""
+        return self._model.encoder_seconds
 
     def begin(self, sequence: SequenceView) -> None:
         pass
@@ -43,13 +50,23 @@ class DraftModelDrafter:
         trees = [DraftTree.empty()] * len(sequences)
         beams = [i for i, sequence in enumerate(sequences) if beam_of(sequence) is not None]
         others = [i for i, sequence in enumerate(sequences) if beam_of(sequence) is None]
-        for places, draft in ((beams, draft_beams), (others, propose_chains)):
+        for places, draft in ((beams, self._draft_beams), (others, self._draft_chains)):
             if places:
-                asked, allowed = [sequences[i] for i in places], [budgets[i] for i in places]
-                drafts = draft(self._model, self._laws, self._draft_tokens, asked, allowed)
+                drafts = draft([sequences[i] for i in places], [budgets[i] for i in places])
                 for i, tree in zip(places, drafts, strict=True):
                     trees[i] = tree
         return trees
+
+    def _draft_beams(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if isinstance(self._model, TranslatedModel):
+            # Its estimates are of other tokens than those that beams are made of.
+            return [DraftTree.empty()] * len(sequences)
+        return draft_beams(self._model, self._laws, self._draft_tokens, sequences, budgets)
+
+    def _draft_chains(self, sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+        if self._strings is not None:
+            return self._strings.propose(sequences, budgets)
+        return propose_chains(self._model, self._laws, self._draft_tokens, sequences, budgets)
 
     def observe(self, outcomes: Sequence[RoundOutcome]) -> None:
         for outcome in outcomes:

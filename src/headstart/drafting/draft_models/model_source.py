@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from headstart.backend import Backend
-from headstart.drafting.context import DraftContext, TextEncoder
+from headstart.drafting.context import DraftContext, LoadedModel, TextEncoder
 from headstart.drafting.draft_models.draft_law import DraftLawOptions
 from headstart.drafting.draft_models.second_model import SecondModel
+from headstart.drafting.draft_models.translated_model import StringDrafts, TranslatedModel
+from headstart.drafting.draft_models.translation import SpellingTokenizer, Translation
 from headstart.drafting.options import require
+from headstart.errors import ConfigError
 from headstart.memory import require_room
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weights import spread_layers
 from headstart.runner import ModelRunner, cache_bytes_per_token
+
+_ENOUGH = 0.5
+"""Share of the target's tokens that a draft's law may be cut to."""
 
 
 @runtime_checkable
@@ -64,6 +70,57 @@ class DraftModelOptions(DraftLawOptions):
             open_checkpoint(self.model)
 
 
+@dataclass(frozen=True)
+class TranslatedModelOptions(DraftModelOptions):
+    """Of a drafter whose draft model may have another tokenizer than the target."""
+
+    matching: Literal["auto", "tokens", "strings"] = "auto"
+    """How guesses of a model with another tokenizer become the target's tokens. tokens: its law is cut to the tokens
+    that both have; strings: its text is cut by the target's tokenizer. auto: tokens where both have at least half of
+    the target's, else strings."""
+
+
+def open_translated_model(
+    context: DraftContext, options: TranslatedModelOptions
+) -> tuple[SecondModel | TranslatedModel, StringDrafts | None]:
+    """The draft model that the options name, whatever its tokenizer; and what drafts with it by strings, where tokens
+    are not what it is matched by.
+
+    Raises:
+        ConfigError, CheckpointError: as ``open_second_model``; tokenizers that cannot be compared by what they spell.
+    """
+    if options.model is None:
+        return open_second_model(context, options), None
+    loaded = _load(context, options.model)
+    difference = _difference(context, loaded)
+    if difference is None:
+        return second_model(context, loaded.backend, options.cache_tokens), None
+    target, draft = context.tokenizer, loaded.tokenizer
+    if not (isinstance(target, SpellingTokenizer) and isinstance(draft, SpellingTokenizer)):
+        raise _another_vocabulary(options.model, difference)
+    draft_size = loaded.backend.config.vocab_size
+    translation = Translation(target, draft, context.vocab_size, draft_size)
+    by_tokens = translation.share >= _ENOUGH if options.matching == "auto" else options.matching == "tokens"
+    require(
+        not by_tokens or len(translation.draft_ids) > 0,
+        f"draft model {options.model!r} has no token in common with the target; use matching=strings.",
+    )
+    how = (
+        "guesses are drawn from these alone (token-level intersection)"
+        if by_tokens
+        else "what it writes is cut by the target's tokenizer (string-level matching), as point masses"
+    )
+    context.tell(
+        f"Draft model {options.model} has another tokenizer than the target: {translation.share:.0%} of the target's "
+        f"tokens are in both vocabularies; {how}."
+    )
+    model = second_model(context, loaded.backend, options.cache_tokens, draft_size)
+    translated = TranslatedModel(model, translation)
+    if by_tokens:
+        return translated, None
+    return translated, StringDrafts(translated, options.draft_tokens, options.min_confidence)
+
+
 def open_second_model(context: DraftContext, options: DraftModelOptions) -> SecondModel:
     """The draft model that the options name, with a cache of its own.
 
@@ -78,8 +135,15 @@ def open_second_model(context: DraftContext, options: DraftModelOptions) -> Seco
     return second_model(context, backend, options.cache_tokens)
 
 
-def second_model(context: DraftContext, backend: Backend, cache_tokens: int | None) -> SecondModel:
-    """A draft model beside the context's target; ``cache_tokens`` None: as many as the target's cache holds."""
+def second_model(
+    context: DraftContext, backend: Backend, cache_tokens: int | None, vocab_size: int | None = None
+) -> SecondModel:
+    """A draft model beside the context's target.
+
+    Args:
+        cache_tokens: room of its cache; None: as many as the target's holds.
+        vocab_size: that its logits are cut or padded to; None: the target's.
+    """
     if cache_tokens is None:
         cache = context.require_runner().cache
         cache_tokens = cache.allocator.num_blocks * cache.block_size
@@ -88,7 +152,7 @@ def second_model(context: DraftContext, backend: Backend, cache_tokens: int | No
         f"a draft model's cache of {cache_tokens} tokens",
         "give a smaller cache_tokens, or fewer to the target's cache",
     )
-    return SecondModel(ModelRunner(backend, cache_tokens), context.vocab_size)
+    return SecondModel(ModelRunner(backend, cache_tokens), vocab_size or context.vocab_size)
 
 
 def load_draft_model(context: DraftContext, name: str) -> Backend:
@@ -99,21 +163,35 @@ def load_draft_model(context: DraftContext, name: str) -> Backend:
     Raises:
         ConfigError, CheckpointError: as ``open_second_model``.
     """
+    loaded = _load(context, name)
+    difference = _difference(context, loaded)
+    if difference is not None:
+        raise _another_vocabulary(name, difference)
+    return loaded.backend
+
+
+def _load(context: DraftContext, name: str) -> LoadedModel:
     loaded = context.require_loader()(name)
-    if isinstance(context.tokenizer, ComparableTokenizer):
-        difference = context.tokenizer.compatible_with(loaded.tokenizer)
-        require(
-            difference is None,
-            f"draft model {name!r} has another vocabulary than the target ({difference}); "
-            "choose a draft model of the target's own family.",
-        )
     target = context.runner
     require(
         loaded.backend.config.encoder is None or target is None or target.backend.config.encoder is not None,
         f"draft model {name!r} has an encoder, which has nothing to read beside a target without one; choose a draft "
         "model without an encoder.",
     )
-    return loaded.backend
+    return loaded
+
+
+def _difference(context: DraftContext, loaded: LoadedModel) -> str | None:
+    """The first difference between the target's token ids and those of another model; None: there is none."""
+    tokenizer = context.tokenizer
+    return tokenizer.compatible_with(loaded.tokenizer) if isinstance(tokenizer, ComparableTokenizer) else None
+
+
+def _another_vocabulary(name: str, difference: str) -> ConfigError:
+    return ConfigError(
+        f"draft model {name!r} has another vocabulary than the target ({difference}); "
+        "choose a draft model of the target's own family."
+    )
 
 
 def _lent_layers(context: DraftContext, count: int | None) -> Backend:

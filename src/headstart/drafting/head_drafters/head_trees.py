@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headstart.draft_tree import ROOT, DraftTree
-from headstart.drafting.base import DraftBudget
+from headstart.drafting.base import DraftBudget, SequenceView
+from headstart.drafting.beam_trees import chosen_nodes, kept_mask
 from headstart.drafting.tree_templates import TreeTemplate
-from headstart.heads.head_pass import PathBounds
+from headstart.heads.head_pass import GrownTree, PathBounds
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
@@ -62,6 +63,20 @@ def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.
         ],
         dtype=np.int32,
     )
+
+
+def pruned_trees(
+    grown: Sequence[GrownTree], sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]
+) -> list[DraftTree]:
+    """Drafts with grades; those of beams, which grew under ``wide_budgets``, cut as their search would choose."""
+    trees = [
+        DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
+    ]
+    parents, scores = [tree.parents.tolist() for tree in grown], [tree.scores.tolist() for tree in grown]
+    tokens = [tree.token_list for tree in trees]
+    for place, kept in chosen_nodes(sequences, budgets, tokens, parents, scores).items():
+        trees[place] = trees[place].restricted_to(kept_mask(kept, len(trees[place])))
+    return trees
 
 
 @dataclass(frozen=True)

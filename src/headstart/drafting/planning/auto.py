@@ -35,6 +35,8 @@ from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.drafting.registry import create_drafter, drafter_options
 from headstart.enumerations import VerifyRule
+from headstart.heads.loading import kind_in
+from headstart.models.files import local_path
 from headstart.phases import phase
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
@@ -45,7 +47,8 @@ _FEW = 4
 sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/0023)."""
 _IMPOSSIBLE = 1e-9
 _FREE = "suffix"
-_HEAD = "eagle3"
+_HEADS = ("eagle3", "dflash")
+"""Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,12 @@ class AutoOptions:
     which guesses while few sequences are decoded at once."""
     model: str | None = None
     """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an EAGLE-3
-    head to use instead of the one that comes with Headstart."""
+    or DFlash head to use instead of the one that comes with Headstart."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Name of a drafter -> dictionary of its options."""
 
     def __post_init__(self) -> None:
-        names = self.names or [_FREE, _HEAD]
+        names = self.names or [_FREE, *_HEADS]
         require(all(names), f"drafters is {self.drafters!r}; give names with + between them, like 'suffix+recycling'.")
         require(len(set(names)) == len(names), f"drafters is {self.drafters!r}; name each drafter once.")
         require("auto" not in names, f"drafters is {self.drafters!r}; auto cannot plan for itself, leave it out.")
@@ -76,6 +79,13 @@ class AutoOptions:
         """The names in ``drafters``; empty if it is None."""
         return [] if self.drafters is None else [name.strip() for name in self.drafters.split("+")]
 
+    @property
+    def head(self) -> str:
+        """The kind of head that ``model``, or the options of one kind, ask for where ``drafters`` is left out."""
+        told = [(kind, self.of(kind).get("model")) for kind in _HEADS]
+        held = [kind for kind, model in told if model is not None and kind_in(local_path(str(model))) == kind]
+        return next(iter(held), _HEADS[0])
+
     def of(self, name: str) -> dict[str, object]:
         """The options of one of the drafters."""
         options = self.drafter_options.get(name, {})
@@ -85,7 +95,7 @@ class AutoOptions:
 
     def check_files(self) -> None:
         """Check that the files which the drafters' options name exist, as ``options.check_files`` does."""
-        for name in self.names or [_FREE, _HEAD]:
+        for name in self.names or [_FREE, self.head]:
             check_files(parse_options(drafter_options(name), name, self.of(name)))
 
 
@@ -415,9 +425,11 @@ class AutoDrafter:
 
 
 def _found(context: DraftContext, options: AutoOptions) -> list[str]:
-    own = "model" in options.of(_HEAD)
-    found = own or (context.find_head is not None and context.find_head(_HEAD) is not None)
-    return [_FREE, _HEAD] if found else [_FREE]
+    if any("model" in options.of(kind) for kind in _HEADS):
+        return [_FREE, options.head]
+    find = context.find_head
+    found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
+    return [_FREE] if found is None else [_FREE, found]
 
 
 def _coupled(sequence: SequenceView) -> InnerSequence:

@@ -157,7 +157,7 @@ _GPT_NEOX_LAYOUT = TensorLayout(
     convert={"qkv": _heads_together},
     ignored=(rf"layers\.\d+\.attention\.{_BUFFERS}", ROTARY_BUFFERS, *CACHE_SCALES),
 )
-_GGUF_LAYOUT = TensorLayout(
+GGUF_LAYOUT = TensorLayout(
     embedding="token_embd",
     positions="position_embd",
     final_norm="output_norm",
@@ -173,6 +173,6 @@ _GGUF_LAYOUT = TensorLayout(
 )
 
 FAMILIES = (
-    Family("gpt2", "gpt2", "gpt2", _gpt2, _gpt2_gguf, _GPT2_LAYOUT, _GGUF_LAYOUT),
-    Family("gpt_neox", "gpt_neox", "gptneox", _gpt_neox, _gpt_neox_gguf, _GPT_NEOX_LAYOUT, _GGUF_LAYOUT),
+    Family("gpt2", "gpt2", "gpt2", _gpt2, _gpt2_gguf, _GPT2_LAYOUT, GGUF_LAYOUT),
+    Family("gpt_neox", "gpt_neox", "gptneox", _gpt_neox, _gpt_neox_gguf, _GPT_NEOX_LAYOUT, GGUF_LAYOUT),
 )

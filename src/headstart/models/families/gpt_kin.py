@@ -15,6 +15,7 @@ from torch import Tensor
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import Fields
+from headstart.models.families.gpt import GGUF_LAYOUT
 from headstart.models.families.layer_normed import BIASED, UNGATED, heads_apart
 from headstart.models.families.llama import activation, halves, in_halves, token_ids_from_gguf, vocab_size_from_gguf
 
@@ -190,24 +191,10 @@ _GPT_BIGCODE = replace(
     },
     convert={"qkv": _bigcode_qkv},
 )
-_GGUF = TensorLayout(
-    embedding="token_embd",
-    positions="position_embd",
-    final_norm="output_norm",
-    head="output",
-    layer={
-        "attention_norm": "blk.{i}.attn_norm",
-        "qkv": "blk.{i}.attn_qkv",
-        "output": "blk.{i}.attn_output",
-        "mlp_norm": "blk.{i}.ffn_norm",
-        "up": "blk.{i}.ffn_up",
-        "down": "blk.{i}.ffn_down",
-    },
-)
 
 FAMILIES = (
     Family("gptj", "gptj", "", _gptj, None, _GPTJ, None),
     Family("codegen", "codegen", "", _codegen, None, _CODEGEN, None),
     Family("gpt_neo", "gpt_neo", "", _gpt_neo, None, _GPT_NEO, None),
-    Family("gpt_bigcode", "gpt_bigcode", "starcoder", _gpt_bigcode, _gpt_bigcode_gguf, _GPT_BIGCODE, _GGUF),
+    Family("gpt_bigcode", "gpt_bigcode", "starcoder", _gpt_bigcode, _gpt_bigcode_gguf, _GPT_BIGCODE, GGUF_LAYOUT),
 )

@@ -1,0 +1,147 @@
+"""Training block heads (DFlash, arXiv:2602.06036, section 4.2): blocks that begin at places of the text drawn anew for
+every step, all of them in one pass, each blind to what the text says after its beginning.
+
+The paper learns the tokens of the text; here each row learns the target's whole law there. Later rows count less, since
+a guess is worth nothing after a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.heads.block import BlockHead
+from headstart.heads.saving import save_head
+from headstart.heads.tables import TargetTables
+from headstart.layers.rotary import RotaryTable
+from headstart.training.losses import LossName
+from headstart.training.masks import Behind, sees_text
+from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
+from headstart.training.states import Batch, shift
+from headstart.training.text_lessons import BatchTextTokens, TextLessons
+
+
+class BlockObjective:
+    """Blocks after some places of the text; guess k of a block is depth k.
+
+    Args:
+        head: on the device where batches come.
+        tables: the target's, float32 or bfloat16, likewise.
+        teacher_ids: int64 target ids whose probabilities are learnt: the draft vocabulary.
+        decay: weight of a guess relative to the one before; None: ``block_decay``.
+    """
+
+    def __init__(
+        self,
+        head: BlockHead,
+        tables: TargetTables,
+        teacher_ids: Tensor,
+        *,
+        loss: LossName = "ce",
+        decay: float | None = None,
+    ) -> None:
+        self.head = head
+        self.depth = head.config.slots
+        self._teacher = Teacher(tables, teacher_ids)
+        self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
+        self._embedding = tables.embedding if head.embedding is None else head.embedding
+        self._loss = loss
+        self._decay = block_decay(head.config.block_size) if decay is None else decay
+        self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Of places as far apart as a block is long, so that a step computes about as many rows as there are tokens."""
+        spacing = self.head.config.block_size
+        among = (batch.positions + int(torch.randint(spacing, ()))) % spacing == 0
+        text_tokens = None if self._lessons is None else self._lessons.of(batch)
+        losses = StepLosses(self.head, self._teacher, batch, self._loss, self._decay, text_tokens)
+        behind = Behind.places(batch, batch.guessed(0) & among)
+        states = self._states(batch, behind)
+        total = torch.zeros((), device=batch.tokens.device)
+        for depth in range(self.depth):
+            places = losses.places(depth) & among
+            said = self._with_before(batch, depth, places, behind.at(states[:, :, depth], places))
+            total = total + spacing * losses.loss(depth, places, said, partial(self._logits, text_tokens))
+        return total
+
+    @torch.no_grad()
+    def held_out(self, batch: Batch) -> HeldOut:
+        text_tokens = None if self._lessons is None else self._lessons.of(batch)
+        chains = Chains(self._teacher, batch, batch.positions % self.head.config.block_size == 0, text_tokens)
+        behind = Behind.places(batch, chains.places)
+        states = self._states(batch, behind)
+        for depth in range(self.depth):
+            said = self._with_before(batch, depth, chains.places, behind.at(states[:, :, depth], chains.places))
+            chains.judge(depth, self._logits(text_tokens, said))
+        return chains.result()
+
+    def save(self, directory: Path, record: Mapping[str, Any]) -> None:
+        save_head(self.head, directory, record, torch.bfloat16)
+
+    def _with_before(self, batch: Batch, depth: int, places: Tensor, states: Tensor) -> Tensor:
+        """States [place, hidden] of guesses; beside them, what is known of the token that the text has before each."""
+        if not self.head.config.markov_rank:
+            return states
+        before = shift(batch.tokens, 1 + depth, 0)[places]
+        return torch.cat((states, self.head.said_before(before)), dim=-1)
+
+    def _logits(self, text_tokens: BatchTextTokens | None, states: Tensor) -> Tensor:
+        config = self.head.config
+        rows = self.head.lm_head.weight if config.own_output else self._teacher.draft_head
+        states, before = states[..., : config.hidden_size], states[..., config.hidden_size :]
+        logits = F.linear(states.to(rows.dtype), rows)
+        if config.markov_rank:
+            logits = logits + self.head.markov_head.markov_w2(before)
+        return logits if text_tokens is None else torch.cat((logits, text_tokens.logits(states)), dim=-1)
+
+    def _states(self, batch: Batch, behind: Behind) -> Tensor:
+        """[pack, place, guess, hidden] what the blocks say: the root of each stands one position after its place."""
+        config = self.head.config
+        size, mask = config.block_size, torch.tensor(config.mask_token_id, device=batch.tokens.device)
+        roots = shift(batch.tokens, 1, 0).gather(1, behind.index)
+        tokens = torch.cat((roots[:, :, None], mask.expand(*roots.shape, size - 1)), dim=2).flatten(1)
+        rows = behind.rows(batch, size)
+        sees = torch.cat((sees_text(rows, batch, None), _own(roots.shape, size, config.causal, mask.device)), dim=2)
+        reach = batch.tokens.shape[1] + size + 1
+        context = self.head.context(batch.features)
+        rotate_text = partial(self._rotary.rotate, positions=batch.positions, reach=reach)
+
+        def attend(index: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.head.context_heads(index, context, rotate_text)
+            together = torch.cat((keys.to(q.dtype), k), 1), torch.cat((values.to(q.dtype), v.to(q.dtype)), 1)
+            return _mix(q, *together, sees)
+
+        embeddings = F.embedding(tokens, self._embedding).float()
+        rotate = partial(self._rotary.rotate, positions=rows.positions, reach=reach)
+        states: Tensor = self.head(embeddings, rotate, attend)
+        return states.view(len(states), -1, size, config.hidden_size)[:, :, config.speaking]
+
+
+def block_decay(block_size: int) -> float:
+    """exp(-1 / gamma) with gamma half a block, which are the paper's 4 and 5 for blocks of 8 and 10 (its 7 for 16)."""
+    return math.exp(-2 / block_size)
+
+
+def _own(shape: torch.Size, size: int, causal: bool, device: torch.device) -> Tensor:
+    """bool [pack, row, row]: the rows of a block see each other, or those before them only."""
+    packs, blocks = shape
+    rows = torch.arange(blocks * size, device=device)
+    own = rows[:, None] // size == rows // size
+    if causal:
+        own &= rows[:, None] >= rows
+    return own.expand(packs, -1, -1)
+
+
+def _mix(q: Tensor, k: Tensor, v: Tensor, sees: Tensor) -> Tensor:
+    """q [pack, row, head, head_dim], k and v [pack, key, kv_head, head_dim] -> [pack, row, head * head_dim]."""
+    shared = q.shape[2] // k.shape[2]
+    q, k, v = (heads.transpose(1, 2) for heads in (q, k, v))
+    k, v = (heads.repeat_interleave(shared, dim=1) for heads in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, sees[:, None]).transpose(1, 2).flatten(2)

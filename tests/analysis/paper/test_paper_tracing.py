@@ -1,0 +1,110 @@
+"""Traced runs: what was computed when, what became of guesses, and the pictures of it."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from headstart.analysis.page import to_html
+from headstart.analysis.paper.pictures import figure_1, figure_5, timeline_svg
+from headstart.analysis.paper.tracing import Line, TracedRun, lines_of, trace_run
+from headstart.analysis.workbench import Contender, Workbench
+from headstart.loading import Model, load_model
+from headstart.sampling.params import SamplingParams
+from tiny_encoder_decoders import make_model, save_model
+
+GREEDY = SamplingParams(temperature=0, max_tokens=17, ignore_eos=True)
+SOURCE = list(b"red blue red green")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    torch.set_num_threads(1)
+    return load_model(save_model(make_model("t5", seed=2), tmp_path_factory.mktemp("t5")), "fp32")
+
+
+@pytest.fixture(scope="module")
+def smaller(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(make_model("umt5", seed=3, num_layers=1, num_decoder_layers=1), tmp_path_factory.mktemp("draft"))
+
+
+def traced(model: Model, contender: str) -> TracedRun:
+    return trace_run(Workbench.of_model(model, max_context=64), Contender.parse(contender), "run", SOURCE, GREEDY)
+
+
+def plain_output(model: Model) -> list[int]:
+    bench = Workbench.of_model(model, max_context=64)
+    sequence = bench.sequence(SOURCE, GREEDY)
+    bench.decode(bench.open(Contender.parse("none")), sequence)
+    return sequence.output
+
+
+def test_rounds_hold_the_output_and_follow_each_other(model: Model, smaller: Path) -> None:
+    run = traced(model, f"draft-model:model={smaller}:draft_tokens=3")
+    said = [
+        token for each in run.rounds for token in (*each.accepted, *([each.answer] if each.answer is not None else []))
+    ]
+    assert said == plain_output(model)
+    assert run.encoder > 0
+    assert run.rounds[0].draft_encoder > 0
+    assert all(each.draft_encoder == 0 for each in run.rounds[1:])
+    at = run.encoder
+    for each in run.rounds:
+        assert each.start == at
+        assert each.draft >= 0
+        assert each.target > 0
+        assert each.end >= each.start + each.draft_encoder + each.draft + each.target - 1e-9
+        assert len(each.accepted) <= each.draft_steps <= 3
+        at = each.end
+    assert run.seconds == at
+
+
+def test_plain_rounds_have_neither_draft_nor_rejection(model: Model) -> None:
+    run = traced(model, "none")
+    assert len(run.rounds) == 17
+    assert all(not each.draft_steps and each.rejected is None and not each.accepted for each in run.rounds)
+    assert run.rounds[0].draft_encoder == 0
+
+
+def test_lines_say_what_was_accepted_rejected_and_put_right(model: Model, tiny_model_dir: Path) -> None:
+    target = load_model(tiny_model_dir, "fp32")
+    bench = Workbench.of_model(target, max_context=128)
+    tokens = target.tokenizer.encode("abc abc abc abc")
+    run = trace_run(bench, Contender.parse("early-exit:layers=2:draft_tokens=3"), "run", tokens, GREEDY)
+    lines = lines_of(run, target.tokenizer)
+    assert lines[0].before == ""
+    for line, following in pairwise(lines):
+        assert following.before == line.before + line.accepted + line.answer
+    rejected = [each.rejected for each in run.rounds]
+    assert [bool(line.rejected) for line in lines] == [token is not None for token in rejected]
+    assert any(rejected)
+
+
+def test_figure_5_draws_every_call(model: Model, smaller: Path) -> None:
+    runs = [traced(model, f"draft-model:model={smaller}:draft_tokens={gamma}") for gamma in (7, 3)]
+    runs.append(traced(model, "none"))
+    svg = timeline_svg(runs)
+    titles = [title.text or "" for title in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}title")]
+    steps = sum(each.draft_steps for run in runs for each in run.rounds)
+    assert sum("draft step " in title for title in titles) == steps
+    assert sum(title.endswith("target pass") for title in titles) == sum(len(run.rounds) for run in runs) + 1  # the key
+    # Once each in the key; the draft has an encoder in the first two runs.
+    assert titles.count("target's encoder") == 4
+    assert titles.count("draft's encoder") == 3
+    assert "17 passes" in titles[0]
+    for left, width in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg):
+        assert 0 <= float(left) <= float(left) + float(width) <= 760
+
+
+def test_figure_1_needs_no_colour_and_escapes_its_texts() -> None:
+    body = figure_1([Line("a <b>", "kept", "lo<st", "own")]).body
+    assert "a &lt;b&gt;" in body
+    assert '<ins class="accepted">kept</ins><del class="rejected">lo&lt;st</del><b class="answer">own</b>' in body
+    page = to_html("t", [figure_1([Line("", "", "", "x")]), figure_5([])])
+    assert "Figure 1" in page
+    assert "<script" not in page
