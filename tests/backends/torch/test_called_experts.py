@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.pass_trials import try_experts, try_passes
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import load_decoder
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
-from test_torch_backend import load, random_tokens
+from tiny_models import make_model, save_model
 from toys import run_all, toy_engine, toy_sequence
 
 MIXED = ("mixtral", "qwen3_moe")
+
+
+@dataclass(frozen=True)
+class Case:
+    model: PreTrainedModel
+    backend: TorchBackend
+
+
+@cache
+def load(family: str) -> Case:
+    model = make_model(family)
+    with TemporaryDirectory() as directory:
+        config, weights = load_decoder(open_checkpoint(save_model(model, Path(directory))), torch.float32)
+        return Case(model, TorchBackend(config, weights))
+
+
+def random_tokens(count: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(3, 101), k=count)
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +65,10 @@ def called(runner: ModelRunner, tokens: list[int], num_layers: int | None = None
 def routes(family: str, tokens: list[int]) -> list[Tensor]:
     """[layer][row, rank] the experts that transformers' routers choose."""
     case = load(family)
-    assert case.config.experts is not None
+    assert case.backend.config.experts is not None
     with torch.no_grad():
         found = case.model(torch.tensor([tokens]), output_router_logits=True).router_logits
-    return [logits.topk(case.config.experts.used, dim=-1).indices for logits in found]
+    return [logits.topk(case.backend.config.experts.used, dim=-1).indices for logits in found]
 
 
 @pytest.mark.parametrize("family", MIXED)
@@ -61,7 +89,7 @@ def test_of_rows_that_follow_a_context_only_theirs_count() -> None:
 
 
 def test_layers_that_are_dense_or_not_run_do_not_count() -> None:
-    config = load("qwen2_moe").config
+    config = load("qwen2_moe").backend.config
     assert [layer.channel for layer in config.layers[:2]] == ["experts", "mlp"]
     assert called(runner_of("qwen2_moe"), [5]) == config.experts.used
     tokens = random_tokens(6)
