@@ -37,7 +37,7 @@ class DraftModelDrafter:
     @property
     def encoder_seconds(self) -> float:
         """See ``RunsAnEncoder``."""
-        return self._model.runner.encoder_seconds
+        return self._model.encoder_seconds
 
     def begin(self, sequence: SequenceView) -> None:
         pass

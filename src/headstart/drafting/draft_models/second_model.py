@@ -43,6 +43,11 @@ class SecondModel:
         """Of weights and cache."""
         return self.runner.backend.nbytes + self._cache.storage.nbytes
 
+    @property
+    def encoder_seconds(self) -> float:
+        """Spent in its encoder so far, where it has one."""
+        return self.runner.encoder_seconds
+
     def cached(self, sequence_id: int) -> int:
         """Tokens of the sequence in the cache."""
         return len(self._tokens.get(sequence_id, ()))

@@ -11,7 +11,6 @@ from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.draft_models.second_model import SecondModel
 from headstart.drafting.draft_models.translation import Translation
 from headstart.drafting.inner_sequence import InnerSequence
-from headstart.runner import ModelRunner
 
 
 class TranslatedModel:
@@ -33,9 +32,9 @@ class TranslatedModel:
         return self.model.nbytes
 
     @property
-    def runner(self) -> ModelRunner:
-        """The model's."""
-        return self.model.runner
+    def encoder_seconds(self) -> float:
+        """See ``SecondModel``."""
+        return self.model.encoder_seconds
 
     def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
         """See ``Reader``. Left out are sequences that end inside a character, too."""
