@@ -28,7 +28,7 @@ class TriedPass(NamedTuple):
 
     rows: int
     seconds: float
-    experts: float | None
+    experts: float | None = None
     """As in ``PassOutput``."""
 
 
