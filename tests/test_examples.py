@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import random
 import runpy
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import headstart
-from headstart import LLM
+from headstart import LLM, SamplingParams
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.saving import save_head
 from headstart.training.synthesis import read_conversations
@@ -149,3 +150,50 @@ def test_tasks_become_prompts_of_every_kind(tmp_path: Path, monkeypatch: pytest.
     assert "Translate.\n\ndata/seed_tasks.jsonl" in asked
     assert any(prompt.startswith("A passage on the town") and prompt.endswith("?") for prompt in asked)
     assert not any("Not this one" in prompt for prompt in asked)
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_a_t5_pair_is_trained_and_decoded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.set_num_threads(1)
+    file, out = tmp_path / ("text.txt" if kind == "text" else "pairs.jsonl"), tmp_path / "pair"
+    said = [f"The quick brown fox number {place} jumps over the lazy dog." for place in range(30)]
+    pairs = [{"question": f"Who jumps, {text}", "answer": text} for text in said[:-1]]
+    pairs.append({"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "The fox."}]})
+    file.write_text("\n\n".join(said) if kind == "text" else "\n".join(map(json.dumps, pairs)))
+    sizes = ["--target", "32,2", "--draft", "32,1", "--vocabulary", "300", "--steps", "3", "--batch", "2"]
+    script = str(EXAMPLES[0].parent / "training" / "train_t5_pair.py")
+    monkeypatch.setattr(sys, "argv", ["x", str(file), "--out", str(out), *sizes])
+    runpy.run_path(script, run_name="__main__")
+    assert "prompts that neither has seen" in capsys.readouterr().out
+    (prompt,) = [json.loads(line) for line in (out / "prompts.jsonl").read_text().splitlines()]
+    assert prompt["category"] == ("editing" if kind == "text" else "answers")
+    plain = LLM(out / "target", "none", precision="fp32")
+    pair = LLM(out / "target", "draft-model", draft_model=out / "draft", precision="fp32")
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    texts = [llm.generate(prompt["turns"][0], params)[0] for llm in (plain, pair)]
+    assert texts[0].token_ids == texts[1].token_ids
+    assert texts[1].stats.drafted
+    assert plain.encode(prompt["turns"][0]).source is not None
+
+
+def test_slips_leave_most_of_a_text() -> None:
+    with_slips = runpy.run_path(str(EXAMPLES[0].parent / "training" / "train_t5_pair.py"))["with_slips"]
+    text = " ".join(f"word{place:03}" for place in range(400))
+    slipped = with_slips(text, random.Random(0))
+    same = sum(word in set(text.split()) for word in slipped.split())
+    assert slipped != text
+    assert 0.9 * 400 < same < 1.05 * 400
+    assert 0.9 * 400 < len(slipped.split()) < 1.1 * 400
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"), [('{"prompt": "x"}\n', "line 1 has no prompt or question with"), ("", "has 0 examples")]
+)
+def test_what_is_no_example_is_refused(lines: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pairs.jsonl").write_text(lines)
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "pairs.jsonl"), "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=said):
+        runpy.run_path(str(EXAMPLES[0].parent / "training" / "train_t5_pair.py"), run_name="__main__")
+    assert not (tmp_path / "out").exists()

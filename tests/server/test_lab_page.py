@@ -85,6 +85,11 @@ def test_a_prompt_is_answered_in_coloured_tokens_beside_its_plain_twin(open_page
         "aria-label", re.compile(rf"speculating: {rounds} passes, [\d.]+ s; plain: 40 passes")
     )
     assert page.locator("#timeline .stripe").count() == 80
+    assert page.locator("#timeline .call.pass").count() == rounds + 40
+    guessed = page.locator("#timeline .call.draft").count()
+    assert guessed >= accepted.count()
+    label = page.locator("#timeline svg").get_attribute("aria-label") or ""
+    assert re.search(r"\. speculating: drafting [\d.]+ s, target passes [\d.]+ s; plain: drafting 0\.00 s", label)
 
 
 def test_a_token_shows_the_round_it_came_from(open_page: OpenPage) -> None:

@@ -137,7 +137,8 @@ def table_4(rows: Sequence[Row]) -> Table:
         "Expected and measured speed (form of the paper's table 4)",
         ("task", "draft", "temp", "γ", "α", "c", "pass", "exp", "emp", "error"),
         tuple(cells),
-        "c: time of a draft step over that of a plain pass, measured. exp: Theorem 3.8 with α and c, for the draft "
+        "c: time of a draft step over that of a plain pass, measured; what a draft model takes to read its prompt is "
+        "among its steps' time. exp: Theorem 3.8 with α and c, for the draft "
         "lengths that occurred. It takes a pass over γ + 1 rows to be as cheap as one over a single row, and "
         "verification to be free; pass: what such a pass took over a plain one. error: emp over exp, less 1.",
         decimals=(0, 0, 0, 0, 2, 3, 2, 2, 2, 0),

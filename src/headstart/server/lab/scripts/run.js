@@ -48,6 +48,11 @@ export class Run {
     return this.rounds.length ? this.rounds.at(-1).seconds - this.begin : 0;
   }
 
+  /** Seconds of the target's encoder; 0 where it has none, or as long as the answer comes. */
+  get encoderSeconds() {
+    return this.stats?.encoder_seconds ?? 0;
+  }
+
   /** Tokens a second; null as long as unknown. */
   get rate() {
     return this.seconds > 0 ? this.tokens / this.seconds : null;
@@ -138,7 +143,8 @@ export function measuredPoint(run, plain) {
   };
 }
 
-function depthOf(round) {
+/** Levels of a round's draft. */
+export function depthOf(round) {
   const depths = [];
   for (const { parent } of round.nodes) depths.push(parent < 0 ? 1 : depths[parent] + 1);
   return Math.max(0, ...depths);
