@@ -141,6 +141,19 @@ def test_results_are_figures_and_no_pages() -> None:
     assert not list((ROOT / "src").rglob("report.html"))
 
 
+def test_the_tables_of_the_plan_to_scale_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    draw = import_module("draw_scale")
+    text = draw.PAGE.read_text(encoding="utf-8")
+    assert draw.written(text) == text
+    assert draw.written(re.sub(r"^\| AM.*\n", "", text, flags=re.MULTILINE)) == text
+    assert all(f"`{name}`" in text for name in (*draw.SERVERS.values(), draw.WEIGHTS))
+    # By hand: 2 cores x 10^6 / (606.7 tokens/s x 3600) core-hours, and 50 tokens asked each of 5 turns.
+    assert "| AMX, bf16 | 16 | 607 | 593 | 0.92 |" in text
+    assert draw.tokens_read(5, 50, 200, 1) == 250
+    assert draw.tokens_read(2, 50, 200, 0) == 350
+
+
 def test_the_tables_and_charts_of_results_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     draw = import_module("draw_results")

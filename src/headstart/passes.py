@@ -165,11 +165,14 @@ class PassOutput:
     ``hidden``: those of ``PassBatch.taps``.
     ``best``: int32 [best], in the order of ``PassBatch.best_rows``: the token of the highest logit, the first of
     equals; -1 where the highest is not finite, or a logit is not a number.
+    ``experts``: distinct experts that the rows called, on average over the layers of experts that were run; None: there
+    are no such layers, or the backend does not tell.
     """
 
     logits: Tensor
     hidden: TapStates = NO_STATES
     best: IntArray | None = None
+    experts: float | None = None
 
 
 def safe_steps(source: Sequence[int], target: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

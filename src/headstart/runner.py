@@ -62,6 +62,8 @@ class SpanOutput:
     hidden: TapStates
     best: IntArray | None = None
     """[row] best tokens as ``PassOutput.best`` has them, of a span that wants them."""
+    pass_experts: float | None = None
+    """``PassOutput.experts``, of the whole pass."""
 
 
 class ModelRunner:
@@ -125,7 +127,8 @@ class ModelRunner:
         )
         self.passes += 1
         if len(spans) == 1:
-            return [SpanOutput(output.logits, output.hidden, output.best if spans[0].logits == "best" else None)]
+            found = output.best if spans[0].logits == "best" else None
+            return [SpanOutput(output.logits, output.hidden, found, output.experts)]
         outputs = []
         any_logits = any(map(len, wanted))
         first_logit = first_best = 0
@@ -139,6 +142,7 @@ class ModelRunner:
                     logits=output.logits[first_logit : first_logit + len(rows)] if any_logits else output.logits,
                     hidden=output.hidden.rows(start, start + len(span)),
                     best=found,
+                    pass_experts=output.experts,
                 )
             )
             first_logit += len(rows)

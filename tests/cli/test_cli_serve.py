@@ -148,3 +148,22 @@ def test_a_drain_ends_though_a_client_never_sends_the_rest(tiny_model_dir: Path)
         server.wait()
         if server.stderr is not None:
             server.stderr.close()
+
+
+def test_a_model_that_is_not_there_is_refused_before_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headstart.integrations.ray.require_ray", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "/missing/model" in refusal(headstart("serve", "--ray", "-m", "/missing/model"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--replicas", "2"], "--replicas is of replicas on Ray; give --ray as well."),
+        (["--ray-address", "auto"], "--ray-address is of replicas on Ray; give --ray as well."),
+        (["--ray"], "install headstart with its extras: headstart[server,ray]."),
+    ],
+)
+def test_replicas_need_ray(given: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert refusal(headstart("serve", "-m", "/not/even/looked/at", *given)).endswith(said)

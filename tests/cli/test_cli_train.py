@@ -50,7 +50,7 @@ def test_train_then_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     wrong = str(tmp_path / "wrong")
     code, _, err = run(capsys, "export", str(head), "--to", "medusa", "--out", wrong, "-m", str(model))
     assert code == 2
-    assert "no form in the format 'medusa'; choose eagle3 or speculators." in err
+    assert "no form in the format 'medusa'; choose eagle3 or speculators or sglang or specforge." in err
 
 
 def test_no_model_or_head_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

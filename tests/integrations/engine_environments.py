@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import site
 import subprocess
 import sys
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,25 @@ SGLANG = Environment(
     ),
     alone=("sglang==0.5.23", "specforge==0.2.0"),
 )  # fmt: skip
-ENGINES = (VLLM, SGLANG)
+
+
+class Beside(Environment):
+    """Packages beside those of this environment, which stays as it is."""
+
+    def install(self) -> None:
+        """As ``Environment.install``."""
+        if self.installed:
+            return
+        venv.create(self.directory, with_pip=True, clear=True)
+        (own,) = self.directory.glob("lib/python*/site-packages")
+        (own / "beside.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
+        self._pip("install", "-c", str(ROOT / "constraints.txt"), *self.requirements)
+        self._mark.touch()
+
+
+# Headstart runs inside Ray, with the packages that it has here.
+RAY = Beside("ray", ("ray[serve]==2.60.0",))
+ENGINES = (VLLM, SGLANG, RAY)
 
 
 def needs(engine: Environment) -> pytest.MarkDecorator:

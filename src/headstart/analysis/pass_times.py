@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from statistics import fmean, median
 
 import numpy as np
@@ -37,6 +38,9 @@ class PassTimes:
     """batch -> rows of each sequence -> seconds, of passes that Python asks for one by one."""
     at_once: dict[int, float] = field(default_factory=dict)
     """batch -> seconds of a pass of one row each, among rounds that are run at once; for backends that do."""
+    experts: dict[int, dict[int, float]] = field(default_factory=dict)
+    """batch -> rows of each sequence -> distinct experts that a pass called, on average over layers; of targets with
+    experts."""
 
     def of(self, batch: int, rows: FloatArray, at_once: bool = False) -> FloatArray:
         """[...] seconds for these numbers of rows of each sequence, interpolated linearly between measured ones.
@@ -51,11 +55,16 @@ class PassTimes:
 class PassTimer:
     """Times passes over sequences in the cache, of each number of ``ROWS`` for each until ``most_rows`` are covered.
 
+    Rows hold one token throughout, or consecutive tokens of a ``text``: what is timed of a target with experts depends
+    on what the rows say.
+
     If requests with these ``params`` need only the best token of a row, the passes are asked only for that; if their
     rounds can be run at once, some are.
     """
 
-    def __init__(self, bench: Workbench, params: SamplingParams, most_rows: int = ROWS[-1]) -> None:
+    def __init__(
+        self, bench: Workbench, params: SamplingParams, most_rows: int = ROWS[-1], text: Sequence[int] = ()
+    ) -> None:
         self._runner = runner = bench.runner
         asked = bench.sequence([_TOKEN], params)
         transforms = asked.transforms
@@ -74,7 +83,13 @@ class PassTimer:
         self._max_context = bench.limits.max_context
         self._contexts: list[float] = []
         self._taken: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._called: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._rounds: dict[int, list[float]] = defaultdict(list)
+        self._text = cycle(text or [_TOKEN])
+
+    def tokens(self, count: int) -> list[int]:
+        """The next ones that rows hold."""
+        return list(islice(self._text, count))
 
     def time(self, ids: Sequence[int]) -> None:
         """Once each, over these sequences together, unless their contexts are too full; what they hold stays as it
@@ -86,11 +101,13 @@ class PassTimer:
         for rows in self._rows:
             if batch * rows > max(batch, ROWS[-1]):
                 break
-            spans = [Span.chain(sequence_id, [_TOKEN] * rows, self._wanted) for sequence_id in ids]
+            spans = [Span.chain(sequence_id, self.tokens(rows), self._wanted) for sequence_id in ids]
             with runner.cache.reserve(dict.fromkeys(ids, rows)):
                 start = time.perf_counter()
-                runner.forward(spans)
+                outputs = runner.forward(spans)
                 self._taken[batch][rows].append(time.perf_counter() - start)
+            if outputs[0].pass_experts is not None:
+                self._called[batch][rows].append(outputs[0].pass_experts)
         if self._at_once:
             with runner.cache.reserve(dict.fromkeys(ids, self._limits.rows)):
                 done = runner.run_stretch(ids, [_TOKEN] * batch, [self._limits] * batch, StretchDrafting())
@@ -108,21 +125,27 @@ class PassTimer:
             },
             # Draws that cannot be told in short leave no rounds.
             {batch: typical(seconds) for batch, seconds in self._rounds.items() if seconds},
+            {batch: {rows: fmean(called) for rows, called in curve.items()} for batch, curve in self._called.items()},
         )
 
 
 def measure_passes(
-    bench: Workbench, context: int, batches: Sequence[int], repeats: int, params: SamplingParams
+    bench: Workbench,
+    context: int,
+    batches: Sequence[int],
+    repeats: int,
+    params: SamplingParams,
+    text: Sequence[int] = (),
 ) -> PassTimes:
     """Time passes for each batch over contexts of equal length, which leave room for the most of ``ROWS``; in turn, so
     that a disturbance hits all alike."""
-    runner, timer = bench.runner, PassTimer(bench, params)
+    runner, timer = bench.runner, PassTimer(bench, params, text=text)
     ids = [_MODEL_ID - place for place in range(max(batches))]
     try:
         for sequence_id in ids:
             runner.cache.add(sequence_id, source=runner.trial_source)
             with runner.cache.reserve({sequence_id: context}):
-                runner.forward([Span.chain(sequence_id, [_TOKEN] * context, "none")])
+                runner.forward([Span.chain(sequence_id, timer.tokens(context), "none")])
                 runner.cache.commit(sequence_id, range(context))
         for _ in range(repeats):
             for batch in batches:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headstart.analysis.page import Cell, Table
+from headstart.analysis.pass_times import PassTimes
 from headstart.analysis.planner import Checked, Forecast, Plan
 from headstart.analysis.plots import Curve, Figure
 
@@ -20,7 +21,7 @@ def to_json(plan: Plan, record: Mapping[str, Any]) -> dict[str, Any]:
         **record,
         "skipped": plan.skipped,
         "passes": [
-            {"context": times.context, "batch": batch, "rows": rows, "seconds": seconds}
+            {"context": times.context, "batch": batch, "rows": rows, "seconds": seconds, **_experts(times, batch, rows)}
             for times in plan.passes
             for batch, curve in times.seconds.items()
             for rows, seconds in curve.items()
@@ -69,6 +70,8 @@ def exhibits(plan: Plan) -> list[Table | Figure]:
     if plan.checked:
         shown.append(_checked(plan))
     shown += [_drafters(plan), *_lengths(plan), *_speedups(plan), _pass_figure(plan)]
+    if any(times.experts for times in plan.passes):
+        shown.append(_expert_table(plan))
     if plan.skipped:
         shown.append(Table("Left out", ("drafter", "why"), tuple(plan.skipped.items())))
     return shown
@@ -185,6 +188,28 @@ def _pass_figure(plan: Plan) -> Figure:
         for batch, curve in times.seconds.items()
     ]
     return Figure("Target pass", "rows, over all sequences", "milliseconds", tuple(curves))
+
+
+def _expert_table(plan: Plan) -> Table:
+    rows: list[tuple[Cell, ...]] = [
+        (times.context, batch, batch * rows, called, 1e3 * times.seconds[batch][rows])
+        for times in plan.passes
+        for batch, curve in times.experts.items()
+        for rows, called in curve.items()
+    ]
+    return Table(
+        "Rows, distinct experts, time",
+        ("context", "sequences together", "rows", "distinct experts", "ms"),
+        tuple(rows),
+        "Passes over the prompts' own tokens; distinct experts that the rows of a pass called, on average over layers.",
+        decimals=(0, 0, 0, 1, 2),
+    )
+
+
+def _experts(times: PassTimes, batch: int, rows: int) -> dict[str, float]:
+    """Distinct experts of a pass, where there are any."""
+    curve = times.experts.get(batch, {})
+    return {"experts": curve[rows]} if rows in curve else {}
 
 
 def _batches(plan: Plan) -> list[int]:

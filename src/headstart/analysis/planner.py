@@ -169,7 +169,8 @@ def make_plan(
         raise ConfigError(f"a plan times passes of {ROWS[-1]} rows; this model's context of {context} is too short.")
     typical = int(median(len(tokens) for tokens in prompts)) + (params.max_tokens or 0) // 2
     contexts = sorted({min(32, room), min(typical, room)})
-    plan.passes = [measure_passes(bench, context, batches, repeats, params) for context in contexts]
+    text = _text(bench, prompts)
+    plan.passes = [measure_passes(bench, context, batches, repeats, params, text) for context in contexts]
     on_step()
     for contender in contenders:
         try:
@@ -189,6 +190,11 @@ def make_plan(
         ]
         on_step()
     return plan
+
+
+def _text(bench: Workbench, prompts: Sequence[Sequence[int]]) -> list[int]:
+    """What rows of timed passes say. Of a model with experts, what its requests do: so they share as many."""
+    return [] if bench.backend.config.experts is None else [token for prompt in prompts for token in prompt]
 
 
 def _shapes(drafter: Profile) -> list[tuple[int, int]]:
@@ -228,7 +234,7 @@ def _check_batch(
             trials.append((each, best))
     limits = [plan.limits(best) for _, best in trials]
     engines = [bench.open(Contender.parse(each.drafter)) for each in limits]
-    timers = [PassTimer(bench, params, 1 + best.nodes) for _, best in trials]
+    timers = [PassTimer(bench, params, 1 + best.nodes, _text(bench, prompts)) for _, best in trials]
     done: list[list[_Decoding]] = []
     try:
         for number, texts in enumerate(_together(prompts, batch)):

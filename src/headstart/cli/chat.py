@@ -15,8 +15,9 @@ from headstart.cli import options
 from headstart.cli.asking import Asked, Guessing, Running, given, warn_of_losses
 from headstart.cli.lines import BLOCK, ScriptLines, TerminalLines, read_message
 from headstart.cli.option_groups import with_groups
-from headstart.cli.options import FREE_DRAFTERS, OUTPUT
+from headstart.cli.options import OUTPUT
 from headstart.cli.wording import tell_aside, tell_error
+from headstart.drafting import FREE_DRAFTERS
 from headstart.errors import HeadstartError, RequestError, closest
 
 if TYPE_CHECKING:

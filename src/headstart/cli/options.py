@@ -14,10 +14,6 @@ from headstart.errors import ConfigError
 
 MODEL, SPECULATION, SAMPLING, STOPPING, OUTPUT = "Model", "Speculation", "Sampling", "Stopping", "Output"
 
-FREE_DRAFTERS = ("ngram", "suffix", "prompt-lookup", "recycling", "lookahead")
-"""Drafters that need no second model and cost nothing until they are named."""
-
-
 Model = Annotated[
     str,
     typer.Option(

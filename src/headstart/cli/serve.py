@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,15 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from headstart.cli import options
-from headstart.cli.asking import Guessing, Running
+from headstart.cli.asking import Running
 from headstart.cli.option_groups import with_groups
-from headstart.cli.options import FREE_DRAFTERS
+from headstart.cli.scaling import Scaling
+from headstart.drafting import FREE_DRAFTERS
 from headstart.errors import ConfigError
 from headstart.other_names import parse_speculation
 
 SPARE_CONNECTIONS = 16
 """For requests that are not generation, and for those that are told to come again later."""
-KEY_VARIABLE = "HEADSTART_API_KEYS"
 SERVER = "Server"
 
 
@@ -84,7 +84,7 @@ def serve(
     api_key_file: Annotated[
         Path | None,
         typer.Option(
-            help=f"A file of API keys, one per line. If left out: those in {KEY_VARIABLE}, separated by commas.",
+            help="A file of API keys, one per line. If left out: those in HEADSTART_API_KEYS, separated by commas.",
             rich_help_panel=SERVER,
         ),
     ] = None,
@@ -149,6 +149,7 @@ def serve(
             rich_help_panel=SERVER,
         ),
     ] = 30.0,
+    scaling: Scaling,
 ) -> None:
     """Serve a model over the OpenAI API, with speculation and a page at / that shows it at work.
 
@@ -158,27 +159,25 @@ def serve(
 
         headstart serve --model ./my-model --drafter suffix --also ngram --port 8080
 
+        headstart serve --ray --replicas 2 --cpus-per-replica 8
+
         curl localhost:8000/v1/completions -H 'content-type: application/json' -d '{"prompt": "Once upon a time"}'
     """
     try:
         from headstart.server.app import create_app
+        from headstart.server.arguments import ServeArguments, api_keys
         from headstart.server.engine_thread import EngineThread
         from headstart.server.listening import Patience, Server, bound, end_quietly, room_for_connections
-        from headstart.server.settings import LOOPBACK, ServerSettings
+        from headstart.server.settings import LOOPBACK
     except ImportError as error:
         raise ConfigError(
             f"serving needs {error.name}; install headstart with its extra: headstart[server]."
         ) from error
     from headstart import phases
     from headstart.cli.progress import Activity
-    from headstart.drafting.registry import checked_options
-    from headstart.lending import heads_for
-    from headstart.llm import LLM
-    from headstart.loading import load_model
-    from headstart.models.generation_config import named_file
 
-    keys = _keys(api_key_file)
-    hosts: tuple[str, ...] | None = tuple(allow_host) if allow_host else LOOPBACK if host in LOOPBACK else None
+    keys = api_keys(api_key_file)
+    scaling.check()
     with bound(host, port):
         pass  # An address that cannot be used is refused before anything slow is done.
     named: dict[str, Any] = {"drafter": drafter, "draft_model": draft_model, "draft_tokens": draft_tokens}
@@ -186,56 +185,42 @@ def serve(
         if any(value is not None for value in named.values()):
             raise ConfigError("--speculative-config says the same as --drafter, --draft-model and --draft-tokens.")
         named |= parse_speculation(speculative_config)
-    draft_model, draft_tokens = named["draft_model"], named["draft_tokens"]
-    name, drafter_options = Guessing(named["drafter"], draft_model, draft_tokens=draft_tokens).chosen()
-    drafter_options |= named.get("drafter_options", {})
-    checked_options(name, draft_model, draft_tokens, drafter_options)
-    for other in also or ():
-        checked_options(other)
-    named_file(generation_config)
+    arguments = ServeArguments(
+        **{each.name: getattr(running, each.name) for each in fields(running)},
+        **named,
+        also=None if also is None else tuple(also),
+        batch_size=batch_size,
+        cache_tokens=cache_tokens,
+        max_rows=max_rows,
+        prefix_caching=prefix_caching,
+        generation_config=generation_config,
+        served_name=tuple(served_name or ()) or None,
+        allow_host=tuple(allow_host or (LOOPBACK if host in LOOPBACK else ())) or None,
+        allow_origin=tuple(allow_origin or ()) or None,
+        spec_decode_metrics=spec_decode_metrics is SpecDecodeMetrics.SUMMARY,
+        max_waiting=max_waiting,
+        max_seconds=max_seconds,
+    )
+    arguments.check()
+    if host not in LOOPBACK and not keys:
+        typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
+    if scaling.ray:
+        scaling.serve(arguments, keys, host, port, drain_seconds)
+        return
     with Activity() as activity, phases.heard(activity.phase):
-        with phases.phase(f"Loading {running.model}"):
-            target = load_model(running.model, running.precision, running.revision, running.device, running.reading)
-        if also is None:
-            also = [*FREE_DRAFTERS, *heads_for(target).by_kind]
-        llm = LLM(
-            target,
-            name,
-            draft_model=draft_model,
-            draft_tokens=draft_tokens,
-            drafter_options=drafter_options,
-            numerics=running.numerics,
-            max_context=running.max_context,
-            max_batch_size=batch_size,
-            cache_tokens=cache_tokens,
-            more_drafters=also,
-            prefix_caching=prefix_caching,
-            max_rows=max_rows,
-            tolerant=True,
-            generation_config=generation_config,
-        )
-    names = tuple(dict.fromkeys(served_name or [running.model]))
+        llm = arguments.load()
     patience = Patience(room_for_connections(max_connections), client_seconds, drain_seconds)
     # Samples that wait keep their connections, and some connections must be left for others.
     max_waiting = min(max_waiting, max(patience.max_connections - batch_size - SPARE_CONNECTIONS, 0))
-    settings = ServerSettings(
-        names[0],
-        other_names=names[1:],
-        api_keys=keys,
-        allowed_hosts=None if hosts is not None and "*" in hosts else hosts,
-        cors_origins=tuple(allow_origin or ()),
-        spec_decode_metrics=spec_decode_metrics is SpecDecodeMetrics.SUMMARY,
-    )
     for sentence in (*llm.notices, llm.memory.sentence(), llm.sampling_defaults.sentence()):
         typer.echo(sentence, err=True)
-    if host not in LOOPBACK and not keys:
-        typer.echo("Warning: there are no API keys; everybody who can reach this address is served.", err=True)
     engine = EngineThread(llm, max_waiting, max_seconds)
     engine.start()
     engine.rehearse()
-    app = create_app(llm, settings, engine=engine)
+    app = create_app(llm, arguments.settings(keys), engine=engine)
     with bound(host, port) as sockets:
-        server = Server(app, sockets, patience, lambda: typer.echo(_welcome(running.model, names, sockets), err=True))
+        welcome = _welcome(running.model, arguments.names, sockets)
+        server = Server(app, sockets, patience, lambda: typer.echo(welcome, err=True))
         end_quietly(server)
         # A second Ctrl-C cuts off the requests in progress; that is wanted, so it needs no traceback in the log.
         with suppress(KeyboardInterrupt):
@@ -253,18 +238,3 @@ def _welcome(model: str, names: Sequence[str], sockets: Sequence[socket.socket])
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     called = "" if tuple(names) == (model,) else f" as {', '.join(names)}"
     return f"Serving {model}{called}.\nOpenAI API: {address}/v1 (described at {address}/docs)\nLab page:   {address}/"
-
-
-def _keys(path: Path | None) -> tuple[str, ...]:
-    from headstart.server.access import read_keys
-
-    if path is None:
-        return read_keys(os.environ.get(KEY_VARIABLE, "").replace(",", "\n"))
-    try:
-        keys = read_keys(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise ConfigError(f"the API keys cannot be read from {path}: {reason}.") from error
-    if not keys:
-        raise ConfigError(f"{path} holds no API key; write one per line.")
-    return keys

@@ -160,6 +160,8 @@ class RoundOutcome:
     """Wall time of the pass."""
     signal_seconds: float = 0.0
     """Wall time of finding ``top_ids`` in the whole pass."""
+    pass_experts: float | None = None
+    """Distinct experts that the whole pass called, as in ``PassOutput.experts``."""
 
     @property
     def kept_rows(self) -> list[int]:

@@ -173,6 +173,7 @@ class _Round:
                     rows,
                     self._clock.pass_seconds,
                     self._clock.signal_seconds,
+                    each.output.pass_experts,
                 )
             )
 
@@ -187,6 +188,7 @@ class _Round:
             hidden=output.hidden,
             pass_rows=rows,
             pass_seconds=self._clock.pass_seconds,
+            pass_experts=output.pass_experts,
         )
         listening = self._schedule.listening.get(sequence.id, ())
         self._outcomes += [outcome, *(replace(outcome, sequence=other) for other in listening)]
@@ -216,6 +218,7 @@ class _Round:
                 rows,
                 self._clock.pass_seconds,
                 self._clock.signal_seconds,
+                each.output.pass_experts,
             )
         )
         cache.commit(sequence.id, [0, *(node + 1 for node in kept)])

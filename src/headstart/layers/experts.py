@@ -35,12 +35,13 @@ class ExpertsParts(Protocol):
     def shared_gate(self) -> Operation | None: ...
 
 
-def run_experts(config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activation: str) -> Tensor:
-    """[..., hidden] -> [..., hidden]."""
+def run_experts(config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activation: str) -> tuple[Tensor, int]:
+    """[..., hidden] -> [..., hidden], and how many distinct experts these rows call."""
     rows = x.reshape(-1, x.shape[-1])
     chosen, weights = choose_experts(config, parts.router(rows.float()), parts.correction)
     mixed = torch.zeros_like(rows)
-    for expert in torch.unique(chosen).tolist():
+    called = torch.unique(chosen).tolist()
+    for expert in called:
         callers, rank = (chosen == expert).nonzero(as_tuple=True)
         weight = weights[callers, rank, None].to(rows.dtype)
         read = rows[callers]
@@ -54,7 +55,7 @@ def run_experts(config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activatio
         if parts.shared_gate is not None:
             shared = shared * parts.shared_gate(rows).sigmoid()
         mixed = mixed + shared
-    return mixed.view(x.shape)
+    return mixed.view(x.shape), len(called)
 
 
 def choose_experts(config: ExpertsConfig, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:

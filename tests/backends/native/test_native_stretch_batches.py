@@ -22,6 +22,7 @@ from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import Guesses, merge, relate
+from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
 from headstart.sampling.params import SamplingParams
@@ -289,7 +290,7 @@ def test_a_planner_learns_from_the_rounds_of_several(
 ) -> None:
     """Every pass is told to have taken the same, so that guesses pay on any machine."""
     monkeypatch.setattr(
-        "headstart.drafting.planning.auto.try_passes", lambda runner: [(rows, 0.01) for rows in (1, 48)]
+        "headstart.drafting.planning.auto.try_passes", lambda runner: [TriedPass(rows, 0.01) for rows in (1, 48)]
     )
     monkeypatch.setattr("headstart.drafting.planning.auto.try_context", lambda runner: 0.0)
     engine = make_engine("auto", head_directory)

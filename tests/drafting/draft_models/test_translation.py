@@ -24,6 +24,7 @@ from headstart.engine.engine import Engine
 from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
 from headstart.llm import LLM
+from headstart.models.encoder_decoder import EncoderConfig
 from headstart.runner import ModelRunner
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
@@ -268,6 +269,19 @@ def test_without_a_common_token_strings_are_left() -> None:
     assert "string-level" in said[0]
     with pytest.raises(ConfigError, match="no token in common with the target; use matching=strings"):
         create_drafter("draft-model", context, model="small", matching="tokens")
+
+
+ENCODER = EncoderConfig(1, 1, 1, 1, max_positions=8, positions="relative")
+
+
+def test_an_encoder_does_not_read_another_tokenizers_tokens() -> None:
+    runner = ModelRunner(ToyBackend(4, table_logits(LAWS[0])), 4096, block_size=8)
+    runner.backend.config = replace(runner.backend.config, encoder=ENCODER)
+    draft = ToyBackend(5, DRAFT_LOGITS)
+    draft.config = replace(draft.config, encoder=ENCODER)
+    context = replace(model_context(runner, {}), tokenizer=TARGET, load_model=lambda name: LoadedModel(draft, DRAFT))
+    with pytest.raises(ConfigError, match="encoder that would read the target's tokens as its own"):
+        create_drafter("draft-model", context, model="small")
 
 
 def write_other_tokenizer(directory: Path) -> None:

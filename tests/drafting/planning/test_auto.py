@@ -13,6 +13,8 @@ from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, Drafter, RoundOutcome, SpeculationParams, TargetSignals
 from headstart.drafting.context import DraftContext
 from headstart.drafting.planning.auto import AutoDrafter
+from headstart.drafting.planning.expert_calls import ExpertCalls, at_random
+from headstart.drafting.planning.pass_costs import PassCosts
 from headstart.drafting.registry import create_drafter
 from headstart.enumerations import VerifyRule
 from headstart.errors import ConfigError
@@ -21,6 +23,7 @@ from headstart.sampling.params import SamplingParams
 
 VOCAB = 12
 BUDGET = DraftBudget(nodes=31, depth=31)
+EXPERTS, USED = 128, 8
 PREDICTABLE = second_order_target(VOCAB)
 Cost = Callable[[int], float]
 """Seconds of a pass by its rows: so many that the clock's own are nothing beside them."""
@@ -195,6 +198,8 @@ class Oracle:
         self.target, self.length, self.price, self.clock = target, length, price, clock
         self.asked = 0
         self.right = True
+        self.right_every = 1
+        """Of its drafts, every so-manieth is right, if any is."""
         self.min_probabilities: list[float | None] = []
         self.heard: set[int] = set()
 
@@ -213,7 +218,8 @@ class Oracle:
         for sequence, budget in zip(sequences, budgets, strict=True):
             context = list(sequence.tokens)
             for _ in range(min(self.length, budget.nodes)):
-                context.append(int(self.target(context)[0 if self.right else 1]))
+                right = self.right and self.asked % self.right_every == 0
+                context.append(int(self.target(context)[0 if right else 1]))
             trees.append(DraftTree.chain(context[len(sequence.tokens) :]))
         return trees
 
@@ -283,6 +289,52 @@ def test_a_rested_drafter_comes_back_when_its_guesses_begin_to_hold(monkeypatch:
     oracles["dear"].right = True
     decode(drafter, [sequence], PREDICTABLE, flat, 1000)
     assert oracles["dear"].asked - rested > 500
+
+
+def decode_mixed(
+    drafter: Drafter, oracle: Oracle, calls: Callable[[int], float], per_expert: float, rounds: int
+) -> tuple[list[int], float]:
+    """As ``decode``, of one sequence and a target with experts: nodes of each round, and the speed-up over plain
+    decoding. A pass takes 1 and ``per_expert`` for each distinct expert; the questions' time counts."""
+    assert isinstance(drafter, AutoDrafter)
+    drafter.costs.passes = PassCosts(ExpertCalls(EXPERTS, USED))
+    sequence, nodes, seconds, before = begin(drafter), [], 0.0, oracle.clock.now
+    said = -len(sequence.tokens)
+    for _ in range(rounds):
+        (tree,) = drafter.propose([sequence], [BUDGET])
+        experts = calls(1 + len(tree))
+        taken = 1.0 + per_expert * experts
+        heard = verify_greedily(sequence, tree, oracle.target, drafter.needs.top_ids)
+        drafter.observe([replace(heard, pass_rows=1 + len(tree), pass_seconds=taken, pass_experts=experts)])
+        seconds += taken
+        nodes.append(len(tree))
+    said += len(sequence.tokens)
+    return nodes, said * (1.0 + per_expert * calls(1)) / (seconds + oracle.clock.now - before)
+
+
+def random_calls(rows: int) -> float:
+    return at_random(EXPERTS, USED, rows)
+
+
+def test_where_further_rows_call_further_experts_fewer_are_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposed = []
+    for calls in (lambda rows: float(USED), random_calls):
+        drafter, oracles = with_oracles(monkeypatch, only=(12, 0.0))
+        # Every other draft is wrong from its first guess, so that no guess is sure.
+        oracles["only"].right_every = 2
+        nodes, _ = decode_mixed(drafter, oracles["only"], calls, 0.3, 300)
+        proposed.append(float(np.mean(nodes[150:])))
+    alike, random = proposed
+    assert 0 < random < 0.7 * alike
+
+
+def test_where_experts_make_every_guess_a_loss_next_to_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a hundredth of plain decoding, the learning included."""
+    drafter, oracles = with_oracles(monkeypatch, only=(4, 0.01))
+    oracles["only"].right = False
+    nodes, speedup = decode_mixed(drafter, oracles["only"], random_calls, 1.0, 3000)
+    assert speedup > 0.99
+    assert sum(nodes[1000:]) < 20
 
 
 def test_a_large_batch_in_which_nothing_pays_costs_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ def test_the_cache_is_left_as_it_was() -> None:
         runner.cache.commit(0, range(5))
     free = runner.cache.allocator.num_free
     tried = try_passes(runner)
-    assert [rows for rows, _ in tried] == sorted({rows for rows, _ in tried})
-    assert all(seconds > 0 for _, seconds in tried)
+    assert [each.rows for each in tried] == sorted({each.rows for each in tried})
+    assert all(each.seconds > 0 for each in tried)
     assert runner.cache.allocator.num_free == free
     assert runner.cache.length(0) == 5
     runner.cache.check()
@@ -34,7 +34,7 @@ def test_the_cache_is_left_as_it_was() -> None:
 def test_passes_that_do_not_fit_are_left_out() -> None:
     tried = try_passes(toy_runner(8))
     assert tried
-    assert max(rows for rows, _ in tried) <= 8
+    assert max(each.rows for each in tried) <= 8
 
 
 def test_a_full_cache_is_no_fault() -> None:
@@ -71,8 +71,8 @@ def test_slow_passes_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "forward", forward)
     monkeypatch.setattr("headstart.drafting.planning.pass_trials.time.perf_counter", lambda: now)
     tried = try_passes(runner)
-    assert [rows for rows, _ in tried] == sizes[1:]
-    assert [seconds for _, seconds in tried] == pytest.approx([0.4] * len(tried))
+    assert [each.rows for each in tried] == sizes[1:]
+    assert [each.seconds for each in tried] == pytest.approx([0.4] * len(tried))
     assert len(tried) == 2
 
 

@@ -11,6 +11,7 @@ from headstart.analysis.bars import Bar, BarChart
 from headstart.analysis.bench.remarks import remarks
 from headstart.analysis.bench.run import BenchRuns, Run
 from headstart.analysis.bench.summary import Speed, Summary
+from headstart.analysis.expert_passes import ExpertCost, expert_costs, expert_table
 from headstart.analysis.page import Cell, Table
 from headstart.analysis.plots import Curve, Figure
 from headstart.analysis.workbench import PLAIN
@@ -38,6 +39,7 @@ def to_json(results: BenchRuns, summaries: Sequence[Summary], record: Mapping[st
             "read_seconds": floor_seconds(results),
             "measured_by": "the pass's own threads" if results.read_is_native else "an estimate from other memory",
         },
+        **({} if results.experts is None else {"expert_passes": [asdict(each) for each in _expert_costs(results)]}),
         "skipped": results.skipped,
         "remarks": remarks(summaries),
         "contenders": [asdict(summary) for summary in summaries],
@@ -75,6 +77,8 @@ def exhibits(results: BenchRuns, summaries: Sequence[Summary]) -> list[Table | F
         acceptance_table(summaries),
         acceptance_figure(summaries),
     ]
+    if results.experts is not None:
+        shown.append(expert_table(results.experts, _expert_costs(results)))
     if results.differences:
         shown.append(difference_table(results))
     if results.skipped:
@@ -244,6 +248,13 @@ def difference_table(results: BenchRuns) -> Table:
         "top-2 gap: how far apart the two best tokens are there, as a part of the logits' range; headstart audit "
         "says whether rounding explains it.",
     )
+
+
+def _expert_costs(results: BenchRuns) -> list[ExpertCost]:
+    """Of the passes of all contenders."""
+    if results.experts is None:
+        return []
+    return expert_costs(results.experts, [each for run in results.runs for each in run.passes])
 
 
 def _speedup(summary: Summary) -> float:

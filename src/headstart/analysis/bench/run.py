@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headstart.analysis.bench.extent import Pace
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
 from headstart.analysis.differences import Difference, first_difference
+from headstart.analysis.expert_passes import ExpertPass
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.backend import Backend
 from headstart.draft_tree import ROOT
@@ -25,6 +26,7 @@ from headstart.engine.outputs import SequenceStats
 from headstart.engine.sequence import Sequence as Decoded
 from headstart.errors import CheckpointError, ConfigError, HeadstartError
 from headstart.loading import Model
+from headstart.models.config import ExpertsConfig
 from headstart.passes import IntArray
 from headstart.sampling.params import SamplingParams
 
@@ -49,6 +51,8 @@ class Run:
     stats: SequenceStats
     must_agree: bool
     """Its tokens have to be those of plain decoding: greedy, or never drawn by a drafter."""
+    passes: tuple[ExpertPass, ...] = ()
+    """[round], where the target has experts."""
 
     @property
     def decode_seconds(self) -> float:
@@ -69,6 +73,8 @@ class BenchRuns:
     """Read by the pass's own threads from its own memory; else estimated by reading other memory with torch."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Contender or prompt -> why it was left out."""
+    experts: ExpertsConfig | None = None
+    """The target's."""
 
     @property
     def turns(self) -> int:
@@ -77,22 +83,36 @@ class BenchRuns:
 
 
 class RecordingDrafter(DrafterWrapper):
-    """Hands everything on to a drafter, and keeps the shape of its drafts."""
+    """Hands everything on to a drafter, and keeps the shape of its drafts and what passes of experts cost."""
 
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
         self._shapes: list[tuple[IntArray, NDArray[np.bool_] | None]] = []
         """Parents and probe marks: a whole tree would keep its laws in memory."""
+        self._passes: list[ExpertPass] = []
 
     def watch(self, rounds: Sequence[WatchedRound]) -> None:
         drafts = [outcome.draft for each in rounds for outcome in each.outcomes if outcome.committed]
         self._shapes += [(draft.parents, draft.probe) for draft in drafts]
+        for each in rounds:
+            decoded = [outcome for outcome in each.outcomes if outcome.committed]
+            if decoded and decoded[0].pass_experts is not None:
+                self._passes.append(ExpertPass(decoded[0].pass_rows, decoded[0].pass_experts, decoded[0].pass_seconds))
 
     def take_depths(self) -> tuple[int, ...]:
         """Levels of each draft since the last call. Counted only now, where no clock runs."""
         depths = tuple(_levels(*shape) for shape in self._shapes)
         self._shapes = []
         return depths
+
+    def take_passes(self) -> tuple[ExpertPass, ...]:
+        """Passes since the last call; none of a target without experts."""
+        passes, self._passes = tuple(self._passes), []
+        return passes
+
+    def forget(self) -> None:
+        """Nothing that was watched so far is to be counted."""
+        self._shapes, self._passes = [], []
 
 
 class Sitting:
@@ -116,7 +136,7 @@ class Sitting:
     ) -> None:
         if not contenders or contenders[0].name != PLAIN:
             raise ConfigError(f"contenders must begin with {PLAIN!r}, which the others are compared with.")
-        self.results = BenchRuns()
+        self.results = BenchRuns(experts=bench.backend.config.experts)
         self._model = model
         self._bench = bench
         self._contenders = list(contenders)
@@ -139,7 +159,7 @@ class Sitting:
         tokens = encode_turns(self._model, prompt.turns[:1], [])[: self._bench.limits.max_context - _PACE_TOKENS]
         sequence = self._bench.sequence(tokens, SamplingParams(temperature=0, max_tokens=_PACE_TOKENS, ignore_eos=True))
         self._bench.decode(self._ready[PLAIN], sequence)
-        _recorder(self._ready[PLAIN]).take_depths()
+        _recorder(self._ready[PLAIN]).forget()
         stats = sequence.stats
         decoding = stats.seconds - stats.prefill_seconds
         return Pace(opening, stats.prefill_seconds / max(len(prompt.turns[0]), 1), decoding / _PACE_TOKENS)
@@ -217,7 +237,7 @@ class Sitting:
                 continue
             # What happens only once is charged to no drafter. No prompt has these tokens, so they teach nothing.
             self._bench.decode(engine, self._bench.sequence([0, 1, 0, 1], _WARM_UP))
-            _recorder(engine).take_depths()
+            _recorder(engine).forget()
         return engines
 
     def _leave_out(self, name: str, error: HeadstartError) -> None:
@@ -273,6 +293,7 @@ class Sitting:
             depths=_recorder(engine).take_depths(),
             stats=sequence.stats,
             must_agree=self._params.greedy or not sequence.stats.sampled_rounds,
+            passes=_recorder(engine).take_passes(),
         )
         return run, sequence
 

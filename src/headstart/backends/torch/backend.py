@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
-from headstart.backends.torch.decoder import Decoder
+from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.kit import TorchKit
 from headstart.backends.torch.mixers import cache_row
 from headstart.models.config import ModelConfig
@@ -134,7 +134,8 @@ class TorchBackend:
             normed = taps[FINAL_TAP].index_select(0, rows)
         else:
             normed = decoder.final_norm(hidden.index_select(0, rows))
-        return PassOutput(decoder.logits(normed), TapStates.of({tap: taps[tap] for tap in batch.taps}))
+        experts = None if config.experts is None else called_experts(layers)
+        return PassOutput(decoder.logits(normed), TapStates.of({tap: taps[tap] for tap in batch.taps}), experts=experts)
 
     def _inputs(self, inputs: RowInputs | None) -> tuple[Tensor, Tensor] | None:
         if inputs is None:

@@ -56,6 +56,8 @@ class Experts:
     def __init__(self, config: ModelConfig, weights: ExpertsWeights, dtype: torch.dtype, device: torch.device) -> None:
         assert config.experts is not None
         self.config, self.activation = config.experts, config.activation
+        self.called = 0
+        """Distinct experts that the latest rows called."""
         # Which experts are called is decided in float32.
         self.router = Linear(weights.router, torch.float32, device)
         self.experts = [Mlp(config, expert, dtype, device) for expert in weights.experts]
@@ -69,4 +71,5 @@ class Experts:
         return sum(part.nbytes for part in parts)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return run_experts(self.config, self, x, self.activation)
+        mixed, self.called = run_experts(self.config, self, x, self.activation)
+        return mixed

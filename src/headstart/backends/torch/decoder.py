@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.backends.torch.attention import AttentionLayout
-from headstart.backends.torch.channels import channel_of
+from headstart.backends.torch.channels import Experts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
@@ -112,3 +114,10 @@ class Decoder:
         logits = self.head(normed).float()
         cap = self.config.logit_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
+def called_experts(layers: Sequence[DecoderLayer]) -> float | None:
+    """Distinct experts that the latest rows called, on average over those of the layers that have any; None: none
+    has."""
+    called = [layer.channel.called for layer in layers if isinstance(layer.channel, Experts)]
+    return fmean(called) if called else None

@@ -148,7 +148,8 @@ class TrainableExperts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         assert self.config.experts is not None
-        return run_experts(self.config.experts, self, x, self.config.activation)  # type: ignore[arg-type]
+        mixed, _ = run_experts(self.config.experts, self, x, self.config.activation)  # type: ignore[arg-type]
+        return mixed
 
     @property
     def weights(self) -> ExpertsWeights:

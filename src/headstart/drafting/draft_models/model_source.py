@@ -98,6 +98,12 @@ def open_translated_model(
     target, draft = context.tokenizer, loaded.tokenizer
     if not (isinstance(target, SpellingTokenizer) and isinstance(draft, SpellingTokenizer)):
         raise _another_vocabulary(options.model, difference)
+    encoder = loaded.backend.config.encoder
+    require(
+        encoder is None or encoder.mel_bins is not None,
+        f"draft model {options.model!r} has an encoder that would read the target's tokens as its own ({difference}); "
+        "choose a draft model of the target's own family.",
+    )
     draft_size = loaded.backend.config.vocab_size
     translation = Translation(target, draft, context.vocab_size, draft_size)
     by_tokens = translation.share >= _ENOUGH if options.matching == "auto" else options.matching == "tokens"

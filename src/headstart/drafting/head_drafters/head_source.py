@@ -24,8 +24,8 @@ class HeadOptions:
     """What every drafter with a trained head may be told."""
 
     model: str | None = None
-    """Directory of the head: one that ``headstart train`` wrote, or an EAGLE, speculators or Medusa checkpoint; None:
-    the head that comes with Headstart for the target."""
+    """Directory of the head: one that ``headstart train`` wrote, or an EAGLE, DFlash, speculators or Medusa checkpoint;
+    None: the head that comes with Headstart for the target."""
     draft_tokens: int = 5
     """Depth of a draft at most."""
     tree_nodes: int = 15

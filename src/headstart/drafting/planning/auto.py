@@ -28,9 +28,10 @@ from headstart.drafting.inner_sequence import InnerSequence
 from headstart.drafting.options import check_files, parse_options, require
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Member, Standing, credits_of
 from headstart.drafting.planning.beam_plans import BeamPlans
+from headstart.drafting.planning.expert_calls import ExpertCalls
 from headstart.drafting.planning.guess_rates import GuessRates
 from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge, relate
-from headstart.drafting.planning.pass_trials import try_context, try_passes
+from headstart.drafting.planning.pass_trials import try_context, try_experts, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
 from headstart.drafting.registry import create_drafter, drafter_options
@@ -171,13 +172,15 @@ class AutoDrafter:
         self.needs = self._all_needs[-1]
         """Best ids are included only in rounds in which a drafter that wants them was asked."""
         self._followed: dict[int, _Followed] = {}
-        self.costs = RoundCosts()
+        experts = None if context.runner is None else context.runner.backend.config.experts
+        self.costs = RoundCosts(None if experts is None else ExpertCalls(experts.count, experts.used))
         """Measured costs of rounds."""
         if context.runner is not None:
             with phase("Timing passes, to know how many guesses pay"):
-                for rows, seconds in try_passes(context.runner):
-                    self.costs.passes.add(rows, seconds)
+                for tried in try_passes(context.runner):
+                    self.costs.passes.add(tried.rows, tried.seconds, experts=tried.experts)
                 self.costs.passes.begin_per_key(try_context(context.runner))
+                self.costs.passes.begin_per_expert(try_experts(context.runner))
         self._beams = BeamPlans(self.costs)
         self._merits = credits_of(self._members)
         self._round = _Round()
@@ -421,7 +424,7 @@ class AutoDrafter:
             self._merits = credits_of(self._members)
         between = max(0.0, start - self._proposed_at - first.pass_seconds - first.signal_seconds)
         other = between + time.perf_counter() - start
-        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size)
+        self.costs.add(first.pass_rows, first.pass_seconds, row_keys, other, now.size, first.pass_experts)
 
 
 def _found(context: DraftContext, options: AutoOptions) -> list[str]:

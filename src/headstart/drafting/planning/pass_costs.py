@@ -7,6 +7,8 @@ from collections import deque
 from itertools import pairwise
 from statistics import median
 
+from headstart.drafting.planning.expert_calls import ExpertCalls
+
 _STEPS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
 """Rows at which the steps of the cost curve end; all passes on a step count as equally costly. The steps are few enough
 to be learned in some dozens of rounds, and fine enough to show the tiles of 16 rows that kernels work in."""
@@ -26,6 +28,8 @@ _MEAN_MEMORY, _SLOPE_MEMORY = 64, 256
 """Passes over which a step's means and the slope are averaged."""
 _SLOPE_DOUBT = 1e7
 """Squared row-keys. Before contexts have varied this much, the slope counts for less than half of what it seems."""
+_EXPERT_DOUBT = 2
+"""The same of what an expert takes, in squares of the experts that a row calls."""
 
 
 class PassCosts:
@@ -34,14 +38,19 @@ class PassCosts:
 
     A step that was never timed is assumed to cost as much as the one below it, so a planner tries it now and then and
     learns what it costs. The slope of the second part is fitted to the differences between passes on the same step.
+
+    With ``calls``, of a model with experts, there is a third part, for the distinct experts that a pass calls. Its
+    slope is fitted in the same way; steps that were never timed count the experts that their rows are expected to call.
     """
 
-    def __init__(self) -> None:
-        self._recent: list[deque[float]] = [deque(maxlen=_RECENT) for _ in _STEPS]
-        """[step] seconds of its last passes, less what their row-keys took."""
+    def __init__(self, calls: ExpertCalls | None = None) -> None:
+        self._recent: list[deque[tuple[float, float]]] = [deque(maxlen=_RECENT) for _ in _STEPS]
+        """[step] of its last passes, seconds less what their row-keys took, and distinct experts."""
         self._last_seen = [-1] * len(_STEPS)
         self._passes = 0
-        self._slope = _Slope(len(_STEPS))
+        self._slope = _Slope(len(_STEPS), _SLOPE_DOUBT)
+        self._calls = calls
+        self._expert_slope = _Slope(len(_STEPS), 1.0 if calls is None else _EXPERT_DOUBT * calls.used**2)
         self._curve: list[float] = []
         """[rows - 1] seconds of the first part; empty: to be drawn anew."""
 
@@ -59,16 +68,38 @@ class PassCosts:
         """A row-key was timed before any context was decoded in."""
         self._slope.begin(seconds)
 
-    def add(self, rows: int, seconds: float, row_keys: float = 0.0) -> None:
-        """A pass of ``rows`` rows (at least 1) was timed."""
+    @property
+    def per_expert(self) -> float:
+        """Seconds of a distinct expert that a pass calls, in all layers together; 0 without experts."""
+        return self._expert_slope.value
+
+    def begin_per_expert(self, seconds: float) -> None:
+        """An expert was timed before anything was decoded."""
+        self._expert_slope.begin(seconds)
+        self._curve = []
+
+    def add(self, rows: int, seconds: float, row_keys: float = 0.0, experts: float | None = None) -> None:
+        """A pass of ``rows`` rows (at least 1) was timed, which called ``experts`` distinct experts in a layer of them;
+        None: the model has none, or it is not known."""
+        called = 0.0
+        if self._calls is not None:
+            if experts is None:
+                called = self._calls.expected(rows)
+            else:
+                self._calls.add(rows, called := experts)
         step = _step(rows)
         if self.stale(rows, _MEMORY):
             self._recent[step].clear()
             self._curve = []
-        self._recent[step].append(max(seconds - self._slope.value * row_keys, 0.0))
+        self._recent[step].append((max(seconds - self._slope.value * row_keys, 0.0), called))
         self._last_seen[step] = self._passes
         self._passes += 1
-        self._slope.add(step, row_keys, seconds)
+        if self._calls is None:
+            self._slope.add(step, row_keys, seconds)
+        else:
+            of_keys, of_experts = self._slope.value * row_keys, self._expert_slope.value * called
+            self._slope.add(step, row_keys, seconds - of_experts)
+            self._expert_slope.add(step, called, seconds - of_keys)
         if self._passes % _REDRAWN_EVERY == 0:
             self._curve = []
 
@@ -87,9 +118,10 @@ class PassCosts:
 
     def _fit(self) -> list[float]:
         points: list[tuple[int, float]] = []
+        per_expert = self._known_per_expert()
         for step in range(len(_STEPS) - 1, -1, -1):
             if self._recent[step] and self._passes - self._last_seen[step] <= _MEMORY:
-                seconds = median(self._recent[step])
+                seconds = median([taken - per_expert * called for taken, called in self._recent[step]])
                 # More rows never cost less. Where they seem to, something disturbed the smaller passes.
                 points.append((_STEPS[step], min(seconds, points[-1][1]) if points else seconds))
         points.reverse()
@@ -103,30 +135,42 @@ class PassCosts:
         hoped = max(seconds * _HOPED_SHARE / rows, rise * _HOPED_SLOPE)
         further = max(int(_FURTHER * rows), _LEAST_FURTHER)
         curve += [seconds + hoped * extra for extra in range(1, further + 1)]
+        if self._calls is not None and per_expert:
+            expected = self._calls.curve(len(curve))
+            curve = [base + per_expert * called for base, called in zip(curve, expected, strict=True)]
         return curve
+
+    def _known_per_expert(self) -> float:
+        """What an expert takes; no more than would leave nothing for the rest of a pass."""
+        if self._calls is None:
+            return 0.0
+        timed = [each for recent in self._recent for each in recent]
+        return min([self._expert_slope.value, *(taken / called for taken, called in timed if called)])
 
 
 class _Slope:
-    """How passes on the same step differ with their row-keys: least squares over the recent past."""
+    """How passes on the same step differ with something that is counted (their row-keys, say): least squares over the
+    recent past. ``doubt``: the squared count up to which the slope counts for less than half of what it seems."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, doubt: float) -> None:
         self.value = self._first = 0.0
+        self._doubt = doubt
         self._means: list[tuple[float, float] | None] = [None] * steps
         self._joint = self._spread = 0.0
 
-    def add(self, step: int, row_keys: float, seconds: float) -> None:
+    def add(self, step: int, counted: float, seconds: float) -> None:
         mean = self._means[step]
         if mean is None:
-            self._means[step] = row_keys, seconds
+            self._means[step] = counted, seconds
             return
-        keys_off, seconds_off = row_keys - mean[0], seconds - mean[1]
+        counted_off, seconds_off = counted - mean[0], seconds - mean[1]
         # A long pause must not look like a long context.
         seconds_off = min(max(seconds_off, -mean[1] / 2), mean[1] / 2)
-        self._means[step] = mean[0] + keys_off / _MEAN_MEMORY, mean[1] + seconds_off / _MEAN_MEMORY
+        self._means[step] = mean[0] + counted_off / _MEAN_MEMORY, mean[1] + seconds_off / _MEAN_MEMORY
         fade = 1 - 1 / _SLOPE_MEMORY
-        self._joint = fade * self._joint + keys_off * seconds_off
-        self._spread = fade * self._spread + keys_off * keys_off
-        self.value = max(0.0, (self._joint + _SLOPE_DOUBT * self._first) / (self._spread + _SLOPE_DOUBT))
+        self._joint = fade * self._joint + counted_off * seconds_off
+        self._spread = fade * self._spread + counted_off * counted_off
+        self.value = max(0.0, (self._joint + self._doubt * self._first) / (self._spread + self._doubt))
 
     def begin(self, value: float) -> None:
         """Start from a value measured elsewhere."""

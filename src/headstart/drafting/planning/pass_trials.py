@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
+
+import numpy as np
 
 from headstart.runner import ModelRunner, Span, Wanted
 
@@ -14,12 +17,23 @@ _CONTEXT, _LEAST_CONTEXT = 1024, 256
 """Tokens of a context that is tried, and the fewest that tell anything."""
 _MANY, _REPEATS = 12, 3
 """Rows of the larger of its passes, and how often each is timed."""
+_LEAST_DIFFERENCE = 0.5
+"""By how many distinct experts passes must differ to tell what one takes."""
 _SCRATCH = -1
 """A sequence of this id takes the rows; requests count from 0."""
 
 
-def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
-    """Rows and seconds of passes of rising size, as many as fit in the cache, the model's positions and about a second.
+class TriedPass(NamedTuple):
+    """A pass that was timed."""
+
+    rows: int
+    seconds: float
+    experts: float | None = None
+    """As in ``PassOutput``."""
+
+
+def try_passes(runner: ModelRunner) -> list[TriedPass]:
+    """Passes of rising size, as many as fit in the cache, the model's positions and about a second.
 
     Nothing is committed, and the cache is left as it was.
     """
@@ -28,7 +42,7 @@ def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
     if not sizes:
         return []
     began = time.perf_counter()
-    tried: list[tuple[int, float]] = []
+    tried: list[TriedPass] = []
     runner.cache.add(_SCRATCH, source=runner.trial_source)
     try:
         # The first one touches weights and cache blocks that may not have been read yet: it tells nothing.
@@ -37,8 +51,8 @@ def try_passes(runner: ModelRunner) -> list[tuple[int, float]]:
             if time.perf_counter() - began > _MOST_SECONDS:
                 break
             start = time.perf_counter()
-            _pass(runner, rows)
-            tried.append((rows, time.perf_counter() - start))
+            experts = _pass(runner, rows)
+            tried.append(TriedPass(rows, time.perf_counter() - start, experts))
     finally:
         runner.cache.remove(_SCRATCH)
     return tried
@@ -74,6 +88,32 @@ def try_context(runner: ModelRunner) -> float:
     return max(0.0, beyond[1] - beyond[0]) / ((_MANY - 1) * length)
 
 
+def try_experts(runner: ModelRunner) -> float:
+    """Seconds that a pass takes for each distinct expert that its rows call, in all layers together: what passes of
+    equally many rows cost, of one token throughout and of many. 0 where the model has no experts, passes take long, or
+    tokens do not differ in the experts that they call."""
+    rows = min(_MANY, runner.cache.num_free_tokens - _memory_tokens(runner), _positions(runner))
+    if runner.backend.config.experts is None or rows < 2:
+        return 0.0
+    taken: dict[bool, list[float]] = {False: [], True: []}
+    called = dict[bool, float]()
+    runner.cache.add(_SCRATCH, source=runner.trial_source)
+    try:
+        for _ in range(_REPEATS):
+            for alike in (True, False):
+                start = time.perf_counter()
+                experts = _pass(runner, rows, alike)
+                seconds = time.perf_counter() - start
+                if experts is None or 2 * _REPEATS * seconds > _MOST_SECONDS:
+                    return 0.0
+                taken[alike].append(seconds)
+                called[alike] = experts
+    finally:
+        runner.cache.remove(_SCRATCH)
+    more = called[False] - called[True]
+    return max(0.0, min(taken[False]) - min(taken[True])) / more if more >= _LEAST_DIFFERENCE else 0.0
+
+
 def _memory_tokens(runner: ModelRunner) -> int:
     return runner.cache.memory_blocks_needed(runner.trial_source) * runner.cache.block_size
 
@@ -83,7 +123,12 @@ def _positions(runner: ModelRunner) -> int:
     return runner.backend.config.max_positions
 
 
-def _pass(runner: ModelRunner, rows: int) -> None:
+def _pass(runner: ModelRunner, rows: int, alike: bool = False) -> float | None:
+    """Run one; the distinct experts that it called. ``alike``: of one token throughout, which call few of them."""
     wanted: Wanted = "best" if runner.backend.finds_best else "all"
+    config, tokens = runner.backend.config, [0] * rows
+    if config.experts is not None and not alike:
+        tokens = np.random.default_rng(0).integers(config.vocab_size, size=rows).tolist()
     with runner.cache.reserve({_SCRATCH: rows}):
-        runner.forward([Span.chain(_SCRATCH, [0] * rows, wanted)])
+        outputs = runner.forward([Span.chain(_SCRATCH, tokens, wanted)])
+    return None if config.experts is None else outputs[0].pass_experts

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headstart.drafting.base import DraftBudget
+from headstart.drafting.planning.expert_calls import ExpertCalls
 from headstart.drafting.planning.pass_costs import PassCosts, Recent
 
 BESIDE_PROMPTS = 0.55
@@ -49,10 +50,13 @@ class TreeSize:
 
 
 class RoundCosts:
-    """Measured costs: of passes by their rows, of the rest of a round, and of rows in passes that read prompts."""
+    """Measured costs: of passes by their rows, of the rest of a round, and of rows in passes that read prompts.
 
-    def __init__(self) -> None:
-        self.passes = PassCosts()
+    ``calls``: as in ``PassCosts``.
+    """
+
+    def __init__(self, calls: ExpertCalls | None = None) -> None:
+        self.passes = PassCosts(calls)
         self._round, self._other, self._min_probability = Recent(), Recent(), Recent()
         self._prompt_row_seconds = 0.0
         """Seconds a row of the last pass that read prompts."""
@@ -62,7 +66,15 @@ class RoundCosts:
         """Seconds of a round without drafting."""
         return self._round.value
 
-    def add(self, rows: int, pass_seconds: float, row_keys: float, other: float, size: TreeSize | None = None) -> None:
+    def add(
+        self,
+        rows: int,
+        pass_seconds: float,
+        row_keys: float,
+        other: float,
+        size: TreeSize | None = None,
+        experts: float | None = None,
+    ) -> None:
         """A round that read no prompts is over.
 
         Args:
@@ -71,8 +83,9 @@ class RoundCosts:
             row_keys: as in ``PassCosts``.
             other: seconds of everything but the pass and the drafts.
             size: that was chosen for it.
+            experts: as in ``PassCosts``.
         """
-        self.passes.add(rows, pass_seconds, row_keys)
+        self.passes.add(rows, pass_seconds, row_keys, experts)
         if size is not None and size.pays is not None:
             self._min_probability.add(
                 min(max(_PATH_SHARE * size.pays, _LOWEST_MIN_PROBABILITY), _HIGHEST_MIN_PROBABILITY)

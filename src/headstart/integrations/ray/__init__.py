@@ -1,0 +1,72 @@
+"""Headstart on Ray Serve: replicas of the engine behind gateways that send each chat back to the replica that knows it.
+
+    serve run headstart.integrations.ray:build_app model=smollm2 replicas=2
+
+A gateway (``gateway.py``) reads a request, makes its routing key (``routing_key.py``) and hands it to a replica
+(``replica.py``), which answers it with the application of ``headstart serve``. Which replica, says ``router.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from headstart.errors import ConfigError
+
+if find_spec("pydantic") is None:
+    raise ConfigError("serving needs pydantic; install headstart with its extras: headstart[server,ray].")
+
+from pydantic import ValidationError
+
+from headstart.integrations.ray.arguments import RayArguments
+from headstart.server.arguments import api_keys
+
+if TYPE_CHECKING:
+    from ray.serve import Application
+
+
+def build_app(arguments: Mapping[str, Any] | RayArguments) -> Application:
+    """The application as ``serve run``, ``serve build`` and ``serve deploy`` take it.
+
+    API keys come from ``api_key_file`` or ``HEADSTART_API_KEYS`` where the application is built.
+
+    Args:
+        arguments: fields of ``RayArguments``; a command line gives them as texts.
+
+    Raises:
+        ConfigError, CheckpointError: one is unknown, has no such value or does not go with another; or Ray is not
+            installed.
+    """
+    try:
+        read = RayArguments.model_validate(arguments)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{field} is no argument here, or has no such value: {first['msg']}.") from None
+    keys = api_keys(read.api_key_file)
+    read.check()
+    return application(read, keys)
+
+
+def application(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
+    """The same, with keys that were read already and arguments that were checked."""
+    try:
+        from headstart.integrations.ray.deployments import deploy
+    except ImportError as error:
+        raise _missing(error.name) from error
+    return deploy(arguments, keys)
+
+
+def require_ray() -> None:
+    """Look whether Ray is there, without importing it.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("ray") is None:
+        raise _missing("ray")
+
+
+def _missing(package: str | None) -> ConfigError:
+    return ConfigError(f"serving on Ray needs {package}; install headstart with its extras: headstart[server,ray].")
