@@ -100,6 +100,7 @@ def test_a_draft_models_encoder_reads_once_and_only_if_guesses_are_wanted(
     assert runner.encoder_passes == 0
     outputs = llm.generate(PROMPTS, GREEDY)
     assert runner.encoder_passes == len(set(PROMPTS))
+    assert runner.encoder_seconds > 0
     assert sum(output.stats.drafted for output in outputs) > 0
     runner.cache.check()
     assert runner.cache.allocator.num_free == runner.cache.allocator.num_blocks
