@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -147,10 +148,10 @@ def make_model(tokenizer: Tokenizer, width: int, layers: int) -> T5ForConditiona
 def train(
     model: T5ForConditionalGeneration, pairs: list[tuple[list[int], list[int]]], args: argparse.Namespace, name: str
 ) -> float:
-    """AdamW with a warm-up and a cosine, over batches of pairs that are about equally long; the last mean loss."""
+    """AdamW with a warm-up and a cosine, over batches of about equally long pairs; the mean loss at its end."""
     rng = random.Random(args.seed)
     optimiser = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.01)
-    began, shown, losses = time.monotonic(), 0.0, [math.nan]
+    began, shown, losses = time.monotonic(), 0.0, list[float]()
     model.to(args.device).train()
     for step, batch in zip(range(args.steps), _batches(pairs, args.batch, rng), strict=False):
         passed = time.monotonic() - began
@@ -166,13 +167,12 @@ def train(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        losses = [*losses[-99:], float(loss.detach())]
+        losses = [*losses[-49:], float(loss.detach())]
         if passed > shown + 10:
             shown = passed
-            mean = sum(losses[-50:]) / len(losses[-50:])
-            print(f"{name}: step {step + 1} of {args.steps}, {passed:.0f} s, loss {mean:.3f}", file=sys.stderr)
-    kept = [loss for loss in losses if not math.isnan(loss)]
-    return sum(kept) / len(kept) if kept else math.nan
+            said_so_far = f"step {step + 1} of {args.steps}, {passed:.0f} s, loss {fmean(losses):.3f}"
+            print(f"{name}: {said_so_far}", file=sys.stderr)
+    return fmean(losses) if losses else math.nan
 
 
 def _batches(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -138,6 +139,41 @@ def test_the_command_serves_and_sigterm_lets_requests_finish(model: Path) -> Non
             assert server.wait(60) == 0
         finally:
             server.kill()
+
+
+def test_a_config_file_is_served(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    application = {
+        "name": "headstart",
+        "import_path": "headstart.integrations.ray:build_app",
+        "args": {"model": str(model), "precision": "fp32", "drafter": "none", "served_name": "tiny, small"},
+    }
+    config = model / "serve.json"  # JSON is YAML
+    config.write_text(json.dumps({"http_options": {"port": port}, "applications": [application]}))
+    with (model / "config.log").open("w+") as log:
+        server = subprocess.Popen(
+            [RAY.python.with_name("serve"), "run", config],
+            stderr=log, stdout=log, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )  # fmt: skip
+        try:
+            end = time.monotonic() + 120
+            while (served := served_names(port)) is None:
+                alive = server.poll() is None and time.monotonic() < end
+                assert alive, (model / "config.log").read_text(encoding="utf-8")[-4000:]
+                time.sleep(0.5)
+            assert served == ["tiny", "small"]
+        finally:
+            server.terminate()
+            server.wait(60)
+
+
+def served_names(port: int) -> list[str] | None:
+    try:
+        reply = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=10)
+    except httpx.TransportError:
+        return None
+    return [each["id"] for each in reply.json()["data"]] if reply.status_code == 200 else None
 
 
 def await_line(log: Path, start: str, server: subprocess.Popen[bytes]) -> str:

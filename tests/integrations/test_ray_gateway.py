@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import httpx
 from starlette.types import Message, Receive, Scope, Send
 
 from headstart.errors import ConfigError
+from headstart.integrations.ray import build_app
 from headstart.integrations.ray.arguments import RayArguments
 from headstart.integrations.ray.forwarding import BODY, START, Forwarded, answers
 from headstart.integrations.ray.gateway import TRIES, FullError, Gateway, LostReplicaError
@@ -243,6 +245,21 @@ def test_a_replica_answers_counts_and_fails_its_health_check_when_it_has_ended(t
 def test_arguments_that_do_not_go_together_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         RayArguments(**given).check()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"replicsa": "2"}, "replicsa"), ({"replicas": "0"}, "replicas"), ({"replicas": "many"}, "replicas")],
+)
+def test_an_applications_arguments_are_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said} is no argument here, or has no such value: .*\\.$"):
+        build_app(given)
+
+
+def test_without_ray_an_application_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"install headstart with its extras: headstart\[server,ray\]\.$"):
+        build_app({"replicas": "2"})
 
 
 def test_arguments_are_read_from_a_command_lines_texts() -> None:

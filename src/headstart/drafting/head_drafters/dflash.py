@@ -74,7 +74,7 @@ class DFlashDrafter(ReadingDrafter):
         logits = self._with_text_tokens(states.flatten(0, 1), logits.flatten(0, 1), drafted, further.shape[1])
         ranking = self._noise_ranking(drafted, further)
         if self._pass.chained:
-            return self._grow_chained(roots, logits, ranking, further, budgets)
+            return self._grow_chained(roots, logits, ranking, further, allowed)
         if ranking.sampled:
             logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
         log_probs, tokens = self._best(logits, further)

@@ -8,13 +8,16 @@ A gateway (``gateway.py``) reads a request, makes its routing key (``routing_key
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headstart.errors import ConfigError
 
 if find_spec("pydantic") is None:
     raise ConfigError("serving needs pydantic; install headstart with its extras: headstart[server,ray].")
+
+from pydantic import ValidationError
 
 from headstart.integrations.ray.arguments import RayArguments
 from headstart.server.arguments import api_keys
@@ -23,17 +26,27 @@ if TYPE_CHECKING:
     from ray.serve import Application
 
 
-def build_app(arguments: RayArguments) -> Application:
+def build_app(arguments: Mapping[str, Any] | RayArguments) -> Application:
     """The application as ``serve run``, ``serve build`` and ``serve deploy`` take it.
 
     API keys come from ``api_key_file`` or ``HEADSTART_API_KEYS`` where the application is built.
 
+    Args:
+        arguments: fields of ``RayArguments``; a command line gives them as texts.
+
     Raises:
-        ConfigError, CheckpointError: arguments do not go together, or Ray is not installed.
+        ConfigError, CheckpointError: one is unknown, has no such value or does not go with another; or Ray is not
+            installed.
     """
-    keys = api_keys(arguments.api_key_file)
-    arguments.check()
-    return application(arguments, keys)
+    try:
+        read = RayArguments.model_validate(arguments)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{field} is no argument here, or has no such value: {first['msg']}.") from None
+    keys = api_keys(read.api_key_file)
+    read.check()
+    return application(read, keys)
 
 
 def application(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
