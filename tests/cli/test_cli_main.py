@@ -17,7 +17,9 @@ import headstart as package
 from headstart.cli import prompts
 from headstart.cli.main import app
 
-COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+COMMANDS = [
+    command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
+]
 COMMANDS.append("bench")
 CALLS = [(), *((name,) for name in COMMANDS), ("bench", "serve")]
 QUICK = [["--version"], ["drafters"], *([*call, "--help"] for call in CALLS)]

@@ -365,7 +365,8 @@ def test_a_profile_times_the_rounds_of_a_batch(drafter: str, head_directory: Pat
     rounds = len(watching.timed[2])
     assert rounds > 10
     assert {levels for levels, _ in watching.timed[2]} - {0, 1}
-    assert watching.profile(drafter, [2]).seconds[2].other > 0
+    seconds = watching.profile(drafter, [2]).seconds[2]
+    assert seconds.other + seconds.other_step > 0  # which of them, the machine's load says
 
 
 def test_a_row_without_a_best_token_fails_its_request_alone(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from head_toys import shake
 
-from devices import PLACES, on
+from devices import DEVICES, PLACES, on
 from headstart.backends.native.heads import NativeEaglePass
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import read_matrix
@@ -90,6 +90,7 @@ def test_the_text_is_the_targets_own(
         assert any(len(each) for each in read), "no tokens of the text"
 
 
+@pytest.mark.parametrize("target", DEVICES, indirect=True)
 @pytest.mark.parametrize(
     ("name", "caching"), [("eagle3", False), ("eagle3", True), ("dflash", True), ("medusa", False), ("pass", False)]
 )
@@ -115,6 +116,7 @@ def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_pat
     assert all(output.outputs[0].stats.drafted > 0 for output in outputs)
 
 
+@pytest.mark.parametrize("target", DEVICES, indirect=True)
 @pytest.mark.parametrize("name", ["eagle3", "dflash", "medusa", "pass"])
 def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> None:
     prompts, params = [list(range(40, 110))], SamplingParams(temperature=0, max_tokens=24)

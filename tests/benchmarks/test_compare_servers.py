@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
 
-import serving
+import compare_servers
 
 
 class Little(BaseHTTPRequestHandler):
@@ -68,7 +68,7 @@ def test_all_servers_get_the_same_questions(
 ) -> None:
     first, second = urls
     words = [f"a={first}", f"b={second}", "--users", "1,3", "--each", "2", "--repeats", "2", "--max-tokens", "7"]
-    serving.main([*words, "--out", str(tmp_path)])
+    compare_servers.main([*words, "--out", str(tmp_path)])
     by_port: dict[int, list[str]] = {}
     for port, prompt, tokens in Little.asked:
         by_port.setdefault(port, []).append(prompt)
@@ -77,7 +77,7 @@ def test_all_servers_get_the_same_questions(
     # A round that is not counted, and two repeats of two questions, for each of four users.
     assert len(one) == 4 * 1 + 4 * 2 * 2
     assert sorted(one) == sorted(other)
-    record = json.loads((tmp_path / "serving.json").read_text())
+    record = json.loads((tmp_path / "compare_servers.json").read_text())
     assert [(load["server"], load["users"], load["tokens"]) for load in record["loads"]] == [
         *(("a", 1, 14), ("b", 1, 14), ("b", 1, 14), ("a", 1, 14)),
         *(("a", 3, 42), ("b", 3, 42), ("b", 3, 42), ("a", 3, 42)),
@@ -88,9 +88,9 @@ def test_all_servers_get_the_same_questions(
 
 
 def test_the_table_compares_with_the_first_server() -> None:
-    servers = [serving.Server(name, "", "") for name in "ab"]
-    loads = [serving.Load(name, 4, 0, tokens, 2.0, 1.0) for name, tokens in (("a", 200), ("b", 80))]
-    assert serving.table(servers, loads).splitlines()[1].split() == [
+    servers = [compare_servers.Server(name, "", "") for name in "ab"]
+    loads = [compare_servers.Load(name, 4, 0, tokens, 2.0, 1.0) for name, tokens in (("a", 200), ("b", 80))]
+    assert compare_servers.table(servers, loads).splitlines()[1].split() == [
         "4",
         "100.0",
         "40.0",
@@ -108,8 +108,8 @@ def test_what_goes_wrong_is_one_sentence(urls: list[str], capsys: pytest.Capture
         ([f"a={urls[0]}", "--users", "x"], "invalid"),
     ):
         with pytest.raises(SystemExit):
-            serving.main(words)
+            compare_servers.main(words)
         assert said in capsys.readouterr().err
     Little.refuses = True
     with pytest.raises(SystemExit, match=r"refused: .*told to"):
-        serving.main([f"a={urls[0]}", "--users", "1"])
+        compare_servers.main([f"a={urls[0]}", "--users", "1"])
