@@ -2,7 +2,7 @@
 
     headstart serve --port 8000
     vllm serve FOLDER --port 8001 --dtype bfloat16
-    python benchmarks/peers/compare_servers.py headstart=http://127.0.0.1:8000 vllm=http://127.0.0.1:8001 --users 1,4,16,64
+    python benchmarks/peers/compare_servers.py headstart=http://127.0.0.1:8000 vllm=http://127.0.0.1:8001 --users 1,4,16
 
 The servers run already, each with as many threads as it would have alone, and rest while others are asked. A user asks
 again when answered (closed loop). Under each number of users the servers take turns, and the order rotates from one
