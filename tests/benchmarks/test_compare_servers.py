@@ -77,7 +77,7 @@ def test_all_servers_get_the_same_questions(
     # A round that is not counted, and two repeats of two questions, for each of four users.
     assert len(one) == 4 * 1 + 4 * 2 * 2
     assert sorted(one) == sorted(other)
-    record = json.loads((tmp_path / "compare_servers.json").read_text())
+    record = json.loads((tmp_path / "serving.json").read_text())
     assert [(load["server"], load["users"], load["tokens"]) for load in record["loads"]] == [
         *(("a", 1, 14), ("b", 1, 14), ("b", 1, 14), ("a", 1, 14)),
         *(("a", 3, 42), ("b", 3, 42), ("b", 3, 42), ("a", 3, 42)),
