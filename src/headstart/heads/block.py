@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
-from headstart.heads.modules import Attention, RmsNorm, SiluMlp, begin_randomly, fused
-from headstart.layers.layer import Operation, run_head_layers
+from headstart.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
+from headstart.layers.layer import run_head_layers
 from headstart.models.config import ModelConfig, RopeConfig
-from headstart.models.weights import LinearWeights, spread_layers
+from headstart.models.weights import spread_layers
 
 KIND = "dflash"
 MOST_SLOTS = 64
@@ -136,8 +136,10 @@ class BlockAttention(Attention):
         self.k_norm = RmsNorm(config.head_dim, config.norm_eps)
 
 
-class BlockLayer(nn.Module):
+class BlockLayer(HeadLayer):
     """The parts of one layer (``HeadLayerParts``)."""
+
+    self_attn: BlockAttention
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -145,34 +147,6 @@ class BlockLayer(nn.Module):
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
         self.input_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = RmsNorm(config.hidden_size, config.norm_eps)
-
-    @property
-    def input_norm(self) -> Operation:
-        return self.input_layernorm
-
-    @property
-    def qkv(self) -> Operation:
-        return self.self_attn.qkv
-
-    @property
-    def output(self) -> Operation:
-        return self.self_attn.o_proj
-
-    @property
-    def mlp_norm(self) -> Operation:
-        return self.post_attention_layernorm
-
-    @property
-    def up(self) -> Operation:
-        return self.mlp.up
-
-    @property
-    def down(self) -> Operation:
-        return self.mlp.down_proj
-
-    def fused(self) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
-        """See ``modules.fused``."""
-        return fused(self.self_attn, self.mlp)
 
 
 class MarkovHead(nn.Module):

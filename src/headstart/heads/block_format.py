@@ -18,6 +18,7 @@ from torch import Tensor
 from headstart.errors import CheckpointError, ConfigError
 from headstart.heads.block import MOST_SLOTS, BlockConfig, BlockHead
 from headstart.heads.files import load_strictly, require_draft_ids
+from headstart.heads.layer_format import describe_layers, require_embedding
 from headstart.heads.speculators import SPECULATORS_VERSION, speculators_config
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
@@ -50,9 +51,8 @@ def read_block(
         named.pop("d2t", None)
     head = BlockHead(config)
     load_strictly(head, named, source)
-    if embedding is not None and embedding.shape != (config.vocab_size, config.hidden_size):
-        wanted = [config.vocab_size, config.hidden_size]
-        raise CheckpointError(f"{source}: embed_tokens.weight is {list(embedding.shape)}, not {wanted}.")
+    if embedding is not None:
+        require_embedding(embedding, config, source)
     head.embedding = embedding
     require_draft_ids(head.target_ids, config.vocab_size, said, source)
     return head
@@ -65,23 +65,7 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         CheckpointError: speculators has no place for something that this head does.
     """
     config = head.config
-    layer: dict[str, Any] = {
-        "model_type": "qwen3",
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.mlp_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.max_positions,
-        "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope.theta,
-        "rope_scaling": config.rope.scaling,
-        "vocab_size": config.vocab_size,
-        "attention_bias": config.attention_bias,
-        "tie_word_embeddings": False,
-    }
+    layer = describe_layers(config, "qwen3")
     if kind == "dflash":
         nested: dict[str, Any] = {
             "mask_token_id": config.mask_token_id,

@@ -21,10 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
-from headstart.heads.modules import Attention, RmsNorm, SiluMlp, begin_randomly, fused
-from headstart.layers.layer import Operation, run_head_layers
+from headstart.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
+from headstart.layers.layer import run_head_layers
 from headstart.models.config import ModelConfig, RopeConfig
-from headstart.models.weights import LinearWeights
 from headstart.passes import FINAL_TAP
 
 MOST_LAYERS = 64
@@ -118,7 +117,7 @@ def eagle_config(
     )
 
 
-class EagleLayer(nn.Module):
+class EagleLayer(HeadLayer):
     """The parts of one of a head's layers, as ``HeadLayerParts`` too.
 
     ``input_layernorm`` is of the embedding in EAGLE-3's first layer, of the layer's input in further ones; EAGLE-1's
@@ -138,34 +137,6 @@ class EagleLayer(nn.Module):
         self.self_attn = Attention(width, config.hidden_size, *shape)
         self.post_attention_layernorm = RmsNorm(*norm_of)
         self.mlp = SiluMlp(config.hidden_size, config.mlp_size)
-
-    @property
-    def input_norm(self) -> Operation:
-        return self.input_layernorm
-
-    @property
-    def qkv(self) -> Operation:
-        return self.self_attn.qkv
-
-    @property
-    def output(self) -> Operation:
-        return self.self_attn.o_proj
-
-    @property
-    def mlp_norm(self) -> Operation:
-        return self.post_attention_layernorm
-
-    @property
-    def up(self) -> Operation:
-        return self.mlp.up
-
-    @property
-    def down(self) -> Operation:
-        return self.mlp.down_proj
-
-    def fused(self) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
-        """See ``modules.fused``."""
-        return fused(self.self_attn, self.mlp)
 
 
 class EagleHead(nn.Module):

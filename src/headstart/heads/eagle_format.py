@@ -18,6 +18,7 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.heads.eagle import MOST_LAYERS, EagleConfig, EagleHead, eagle3_taps
 from headstart.heads.files import load_strictly, require_draft_ids
+from headstart.heads.layer_format import describe_layers, require_embedding
 from headstart.heads.speculators import SPECULATORS_VERSION, speculators_config
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
@@ -53,9 +54,7 @@ def read_eagle(
     head = EagleHead(config)
     load_strictly(head, named, source)
     if embedding is not None:
-        if embedding.shape != (config.vocab_size, config.hidden_size):
-            wanted = [config.vocab_size, config.hidden_size]
-            raise CheckpointError(f"{source}: embed_tokens.weight is {list(embedding.shape)}, not {wanted}.")
+        require_embedding(embedding, config, source)
         head.embedding = embedding
     elif config.hidden_size != config.target_hidden_size:
         raise CheckpointError(
@@ -69,23 +68,7 @@ def read_eagle(
 def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> dict[str, Any]:
     """``config.json`` of a head; ``verifier``: the target's name, for speculators."""
     config = head.config
-    layer: dict[str, Any] = {
-        "model_type": "llama",
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.mlp_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.max_positions,
-        "rms_norm_eps": config.norm_eps,
-        "rope_theta": config.rope.theta,
-        "rope_scaling": config.rope.scaling,
-        "vocab_size": config.vocab_size,
-        "attention_bias": config.attention_bias,
-        "tie_word_embeddings": False,
-    }
+    layer = describe_layers(config, "llama")
     flags = {name: getattr(config, name) for name in _FLAGS}
     if kind == "eagle":
         return {"architectures": ["LlamaForCausalLM"], **layer, "bias": config.fc_bias}

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from headstart.layers.layer import Operation
 from headstart.models.weights import LinearWeights
 
 
@@ -73,14 +74,47 @@ def side_by_side(*layers: nn.Linear) -> LinearWeights:
     return LinearWeights(torch.cat(weights), torch.cat(biases) if biases else None)
 
 
-def fused(attention: Attention, mlp: SiluMlp) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
-    """A layer's matrices as a pass multiplies them: queries with keys and values, output, gate with up, down."""
-    return (
-        side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
-        LinearWeights(attention.o_proj.weight, attention.o_proj.bias),
-        side_by_side(mlp.gate_proj, mlp.up_proj),
-        LinearWeights(mlp.down_proj.weight),
-    )
+class HeadLayer(nn.Module):
+    """The parts of a head's layer, as ``HeadLayerParts`` too. Each kind of head makes its own; files name them so."""
+
+    input_layernorm: RmsNorm
+    self_attn: Attention
+    post_attention_layernorm: RmsNorm
+    mlp: SiluMlp
+
+    @property
+    def input_norm(self) -> Operation:
+        return self.input_layernorm
+
+    @property
+    def qkv(self) -> Operation:
+        return self.self_attn.qkv
+
+    @property
+    def output(self) -> Operation:
+        return self.self_attn.o_proj
+
+    @property
+    def mlp_norm(self) -> Operation:
+        return self.post_attention_layernorm
+
+    @property
+    def up(self) -> Operation:
+        return self.mlp.up
+
+    @property
+    def down(self) -> Operation:
+        return self.mlp.down_proj
+
+    def fused(self) -> tuple[LinearWeights, LinearWeights, LinearWeights, LinearWeights]:
+        """The matrices as a pass multiplies them: queries with keys and values, output, gate with up, down."""
+        attention, mlp = self.self_attn, self.mlp
+        return (
+            side_by_side(attention.q_proj, attention.k_proj, attention.v_proj),
+            LinearWeights(attention.o_proj.weight, attention.o_proj.bias),
+            side_by_side(mlp.gate_proj, mlp.up_proj),
+            LinearWeights(mlp.down_proj.weight),
+        )
 
 
 def begin_randomly(module: nn.Module) -> None:
