@@ -29,7 +29,7 @@ test-sanitized: $(VENV)/.dev  ## the native tests under the address and undefine
 	OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	CXX='env LD_PRELOAD= g++ -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer' \
-	$(BIN)/pytest tests/backends/native $(TESTS)
+	$(BIN)/pytest -n auto tests/backends/native $(TESTS)
 
 test-wheel: $(VENV)/.dev wheel  ## the wheel, installed where there is no compiler
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m wheel
