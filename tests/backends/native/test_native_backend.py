@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,11 @@ import pytest
 import torch
 from native_cases import Rows, has_isa, make_pass, native, random_tokens, random_weights, run_chunks, small_config
 
-from headstart.backends.native.backend import NativeBackend, native_backend, supports
+from headstart.backends.native.backend import NativeBackend, supports
 from headstart.backends.torch.backend import TorchBackend
+from headstart.enumerations import Precision
 from headstart.errors import ConfigError
+from headstart.loading import create_backend
 from headstart.models.config import RopeConfig
 
 ISA = next((isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)), None)
@@ -43,17 +44,16 @@ def test_says_why_it_cannot_run_a_model(changes: dict[str, Any], reason: str) ->
         NativeBackend(config, random_weights(small_config()), "bf16", 1, ISA)
 
 
-def test_none_where_it_does_not_apply(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    config = small_config()
-    built = native_backend(config, random_weights(config), "int8", 1)
-    assert built is not None
+def test_torch_computes_where_it_does_not_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, other = small_config(), small_config(head_dim=48)
+    built = create_backend(config, random_weights(config), Precision.INT8)
+    assert isinstance(built, NativeBackend)
     assert built.name.endswith("-int8")
-    with caplog.at_level(logging.WARNING):
-        assert native_backend(small_config(head_dim=48), random_weights(config)) is None
-    assert len(caplog.records) == 1
-    assert "head_dim 48" in caplog.text
+    assert isinstance(create_backend(other, random_weights(other)), TorchBackend)
+    with pytest.raises(ConfigError, match="head_dim 48"):
+        create_backend(other, random_weights(other), Precision.INT8)
     monkeypatch.setenv("HEADSTART_NATIVE", "0")
-    assert native_backend(config, random_weights(config)) is None
+    assert isinstance(create_backend(config, random_weights(config)), TorchBackend)
 
 
 def test_names_and_sizes(backend: NativeBackend) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import logging
 from functools import cache
 from itertools import accumulate
 
@@ -25,8 +24,6 @@ from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
-
-logger = logging.getLogger(__name__)
 
 
 def supports(config: ModelConfig) -> str | None:
@@ -64,19 +61,6 @@ def _lacking(config: ModelConfig) -> str | None:
         "a norm of the embedding": config.embedding_norm,
     }
     return next((need for need, is_so in needs.items() if is_so), None)
-
-
-def native_backend(
-    config: ModelConfig, weights: DecoderWeights, precision: Precision = "bf16", threads: int | None = None
-) -> NativeBackend | None:
-    """The native backend where it applies, else None and one log line that says why."""
-    reason = supports(config)
-    if reason is not None:
-        logger.warning("no native path for %s, using PyTorch: %s", config.name or config.family, reason)
-        return None
-    if load_library() is None:  # which has said why
-        return None
-    return NativeBackend(config, weights, precision, threads)
 
 
 class NativeBackend:
