@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from tiny_checkpoint import write_tiny_model
 from tiny_models import make_model
 
 NAMES = {
@@ -119,3 +120,23 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     config["num_nextn_predict_layers"] = modules
     (directory / "config.json").write_text(json.dumps(config))
     return reference
+
+
+def write_tiny_mimo(directory: Path, seed: int = 0) -> Path:
+    """The tiny chat model as a MiMo with one module."""
+    write_tiny_model(directory, seed=seed, layers=4)
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if name.startswith("model.layers.3.")]:
+        tensors[name.replace("layers.3.", "mtp_layers.0.")] = tensors.pop(name)
+    hidden = tensors["model.norm.weight"].shape[0]
+    generator = torch.Generator().manual_seed(seed)
+    own = "model.mtp_layers.0."
+    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+        tensors[f"{own}{name}.weight"] = 1 + 0.1 * torch.randn(hidden, generator=generator)
+    tensors[f"{own}input_proj.weight"] = torch.randn(hidden, 2 * hidden, generator=generator) * (2 * hidden) ** -0.5
+    save_file(tensors, path, metadata={"format": "pt"})
+    config = (directory / "config.json").read_text().replace('"llama"', '"mimo"')
+    config = config.replace('"num_hidden_layers": 4', '"num_hidden_layers": 3, "attention_bias": false')
+    (directory / "config.json").write_text(config)
+    return directory

@@ -11,7 +11,6 @@ import pytest
 import torch
 from drafting_toys import ToySequence
 from head_toys import head_context, head_drafter, random_modules, random_tables, state_after
-from safetensors.torch import load_file, save_file
 
 from devices import DEVICES, PLACES, on
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
@@ -26,7 +25,7 @@ from headstart.loading import Model, load_model
 from headstart.passes import FINAL_TAP
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
-from multi_token_models import write_modules
+from multi_token_models import write_modules, write_tiny_mimo
 from tiny_checkpoint import write_tiny_model, write_tokenizer
 
 VOCAB = 12
@@ -118,26 +117,6 @@ def test_a_target_without_modules_is_told() -> None:
         create_drafter("mtp", context)
 
 
-def with_modules(directory: Path, seed: int = 0) -> Path:
-    """The tiny chat model as a MiMo with one module."""
-    write_tiny_model(directory, seed=seed, layers=4)
-    path = directory / "model.safetensors"
-    tensors = load_file(path)
-    for name in [name for name in tensors if name.startswith("model.layers.3.")]:
-        tensors[name.replace("layers.3.", "mtp_layers.0.")] = tensors.pop(name)
-    hidden = tensors["model.norm.weight"].shape[0]
-    generator = torch.Generator().manual_seed(seed)
-    own = "model.mtp_layers.0."
-    for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
-        tensors[f"{own}{name}.weight"] = 1 + 0.1 * torch.randn(hidden, generator=generator)
-    tensors[f"{own}input_proj.weight"] = torch.randn(hidden, 2 * hidden, generator=generator) * (2 * hidden) ** -0.5
-    save_file(tensors, path, metadata={"format": "pt"})
-    config = (directory / "config.json").read_text().replace('"llama"', '"mimo"')
-    config = config.replace('"num_hidden_layers": 4', '"num_hidden_layers": 3, "attention_bias": false')
-    (directory / "config.json").write_text(config)
-    return directory
-
-
 PROMPTS = [list(range(40, 40 + length)) for length in (1, 3, 30, 12)]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=24),
@@ -151,7 +130,7 @@ OPTIONS = {"precision": "fp32", "min_probability": 0.0}
 @pytest.fixture(scope="module", params=PLACES)
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     with on(request.param) as device:
-        yield load_model(with_modules(tmp_path_factory.mktemp("model")), "fp32", device=device)
+        yield load_model(write_tiny_mimo(tmp_path_factory.mktemp("model")), "fp32", device=device)
 
 
 def test_the_text_is_the_targets_own(target: Model) -> None:
@@ -210,7 +189,7 @@ def test_families_guess_for_themselves(family: str, tmp_path: Path) -> None:
 def test_modules_of_another_checkpoint(target: Model, tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=12)
     (tmp_path / "same").mkdir()
-    other = with_modules(tmp_path / "same", seed=5)
+    other = write_tiny_mimo(tmp_path / "same", seed=5)
     llm = LLM(target, "mtp", draft_model=other, drafter_options=OPTIONS)
     assert llm.generate(PROMPTS[:1], params)[0].outputs[0].stats.drafted > 0
     (tmp_path / "other").mkdir()
