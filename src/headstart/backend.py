@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
-from headstart.heads.head_pass import BlockHeadPass, HeadPass, ParallelHeadsPass
+from headstart.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ParallelHeadsPass
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
@@ -77,6 +77,14 @@ class BackendKit(Protocol):
 
         Raises:
             ConfigError: the precision cannot be had for this head here.
+        """
+        ...
+
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedHeadPass:
+        """What runs an EAGLE head that guesses several tokens in one pass, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
         """
         ...
 

@@ -65,7 +65,7 @@ VARIANTS = [
     Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
 REMEMBERING = {"synthetic", "recycling", "auto", "lookahead", "pass"}
-WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "mtp", "medusa", "blockwise", "pass"}
+WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "p-eagle", "mtp", "medusa", "blockwise", "pass"}
 ON_CPU = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 CASES = [
     *ON_CPU,

@@ -121,7 +121,9 @@ def random_modules(vocab_size: int, count: int = 2, **changes: object) -> MultiT
 @cache
 def _directory(kind: str, vocab_size: int) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="headstart-head-"))
-    if kind == "pass":
+    if kind == "p-eagle":
+        save_head(random_eagle(vocab_size, slots=4, mask_token_id=8), directory)
+    elif kind == "pass":
         lookahead = LookaheadEmbeddings(3, HIDDEN)
         shake(lookahead, 13)
         save_head(lookahead, directory)

@@ -12,6 +12,7 @@ from headstart.backends.native.suffix_text import NativeSuffixText
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.kit import TorchKit
+from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import Kit, ParallelPass
 from headstart.heads.block import BlockHead
@@ -38,6 +39,10 @@ class NativeKit:
         if supports_head(head.config) is not None:
             return TorchKit().head_pass(head, tables, precision)
         return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
+
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
+        """See ``BackendKit``; by PyTorch."""
+        return TorchKit().masked_pass(head, tables, precision)
 
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``; its products in compiled code, its attention by PyTorch."""

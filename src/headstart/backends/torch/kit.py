@@ -6,6 +6,7 @@ import torch
 
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
 from headstart.errors import ConfigError
@@ -34,6 +35,10 @@ class TorchKit:
     def head_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> EaglePass:
         """See ``BackendKit``."""
         return EaglePass(head, tables, self._dtype(precision), self.device)
+
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
+        """See ``BackendKit``."""
+        return MaskedPass(head, tables, self._dtype(precision), self.device)
 
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``."""

@@ -48,7 +48,7 @@ _FEW = 4
 sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/0023)."""
 _IMPOSSIBLE = 1e-9
 _FREE = "suffix"
-_HEADS = ("eagle3", "dflash")
+_HEADS = ("eagle3", "dflash", "p-eagle")
 """Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
 _MODULES = "mtp"
 """Runs what came with the target, where no head does."""
@@ -62,8 +62,8 @@ class AutoOptions:
     else the multi-token modules of the target's checkpoint, if it has any; which guess while few sequences are decoded
     at once."""
     model: str | None = None
-    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an EAGLE-3
-    or DFlash head to use instead of the one that comes with Headstart."""
+    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an
+    EAGLE-3, P-EAGLE or DFlash head to use instead of the one that comes with Headstart."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Name of a drafter -> dictionary of its options."""
 
