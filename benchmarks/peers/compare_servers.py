@@ -7,7 +7,8 @@
 The servers run already, each with as many threads as it would have alone, and rest while others are asked. A user asks
 again when answered (closed loop). Under each number of users the servers take turns, and the order rotates from one
 repeat to the next, so that what else the machine does hits all alike: trust the ratios. Answers are greedy and go on
-past any end (``ignore_eos``), so that all write as many tokens. A server's first round under a load is not counted.
+past any end (``ignore_eos``), so that all write as many tokens. No server is asked anything twice, for one that
+remembers its answers would copy them: name a file with enough prompts. A few questions at first are not counted.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
+from itertools import islice
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -31,6 +33,8 @@ from headstart.analysis.provenance import finished, provenance
 
 TIMEOUT = 600
 """Seconds that a server has for one answer."""
+WARM_UP = 4
+"""Questions to each server that are not counted."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,35 @@ def measure(server: Server, prompts: Sequence[str], users: int, tokens: int, rep
 
 
 def sit(
-    servers: Sequence[Server], prompts: Sequence[str], users: Sequence[int], *, each: int, tokens: int, repeats: int
+    servers: Sequence[Server],
+    prompts: Sequence[str],
+    users: Sequence[int],
+    *,
+    each: int,
+    questions: int,
+    tokens: int,
+    repeats: int,
 ) -> list[Load]:
-    """All servers under all loads; ``each``: questions of a user."""
+    """All servers under all loads; ``each``: questions of a user, ``questions`` at least in all.
+
+    Raises:
+        ValueError: there are not enough prompts to ask none twice.
+    """
+    counts = {number: max(number * each, questions) for number in users}
+    needed = WARM_UP + repeats * sum(counts.values())
+    if needed > len(prompts):
+        raise ValueError(
+            f"these loads take {needed} prompts, and there are {len(prompts)}; name a file with more by --prompts, or "
+            "lower --repeats, --each or --users."
+        )
+    fresh = iter(prompts)
+    first = list(islice(fresh, WARM_UP))
+    for server in servers:
+        measure(server, first, WARM_UP, tokens, 0)
     loads = []
     for number in users:
-        asked = list(islice(cycle(prompts), number * each))
-        for server in servers:
-            measure(server, asked[:number], number, tokens, 0)
         for repeat in range(repeats):
+            asked = list(islice(fresh, counts[number]))
             turn = repeat % len(servers)
             for server in (*servers[turn:], *servers[:turn]):
                 loads.append(measure(server, asked, number, tokens, repeat))
@@ -127,11 +151,11 @@ def sit(
 
 
 def table(servers: Sequence[Server], loads: Sequence[Load]) -> str:
-    """Tokens a second by users and server, medians over repeats, and how often the first server's fit into them."""
+    """Tokens a second by users and server, medians over repeats, and the first server's over them."""
     lines = [f"{'users':>5}  " + "  ".join(f"{server.name:>24}" for server in servers)]
     for users in dict.fromkeys(load.users for load in loads):
         speeds = [median(load.speed for load in loads if (load.server, load.users) == (s.name, users)) for s in servers]
-        cells = [f"{speed:9.1f} ({speeds[0] / speed:5.2f} times less)" for speed in speeds[1:]]
+        cells = [f"{speed:9.1f} (first is {speeds[0] / speed:5.2f} x)" for speed in speeds[1:]]
         lines.append("  ".join((f"{users:>5}", f"{speeds[0]:>24.1f}", *(f"{cell:>24}" for cell in cells))))
     return "\n".join(lines)
 
@@ -140,9 +164,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("servers", nargs="+", metavar="NAME=URL")
     parser.add_argument("--users", default="1,4,16,64", help="numbers of users, with commas")
-    parser.add_argument("--each", type=int, default=2, help="questions of a user under each load")
+    parser.add_argument("--each", type=int, default=1, help="questions of a user under each load")
+    parser.add_argument("--questions", type=int, default=8, help="questions under each load, at least")
     parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--prompts", type=Path, help="JSONL in Spec-Bench's form; first turns are used")
     parser.add_argument("--out", type=Path, help="directory for serving.json")
     options = parser.parse_args(words)
@@ -152,9 +177,21 @@ def main(words: Sequence[str] | None = None) -> None:
     except ValueError as error:
         parser.error(str(error))
     prompts = [prompt.turns[0] for prompt in read_prompts(options.prompts)]
+    Random(0).shuffle(prompts)  # tasks of all kinds under every load
     where = provenance()
+    settings = {name: getattr(options, name) for name in ("each", "questions", "max_tokens", "repeats")}
     try:
-        loads = sit(servers, prompts, users, each=options.each, tokens=options.max_tokens, repeats=options.repeats)
+        loads = sit(
+            servers,
+            prompts,
+            users,
+            each=options.each,
+            questions=options.questions,
+            tokens=options.max_tokens,
+            repeats=options.repeats,
+        )
+    except ValueError as error:
+        parser.error(str(error))
     except urllib.error.HTTPError as error:
         sys.exit(f"Error: {error.url} refused: {error.read(500).decode(errors='replace')}")
     except OSError as error:
@@ -162,7 +199,6 @@ def main(words: Sequence[str] | None = None) -> None:
     print(table(servers, loads))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        settings = {"each": options.each, "max_tokens": options.max_tokens, "repeats": options.repeats}
         record = {
             "provenance": finished(where),
             "servers": [asdict(server) for server in servers],
