@@ -1,10 +1,10 @@
 """Servers beside each other under the same load: so many users at once, the same prompts, as many tokens.
 
-    headstart serve --port 8000
-    vllm serve FOLDER --port 8001 --dtype bfloat16
-    python benchmarks/peers/compare_servers.py headstart=http://127.0.0.1:8000 vllm=http://127.0.0.1:8001 --users 1,4,16
+    python benchmarks/peers/compare_servers.py --start headstart,vllm,vllm-eagle3,llama-server,openvino --out results
+    python benchmarks/peers/compare_servers.py mine=http://127.0.0.1:8000 theirs=http://127.0.0.1:8001 --users 1,4,16
 
-The servers run already, each with as many threads as it would have alone, and rest while others are asked. A user asks
+``--start`` starts servers of one model file and ends them afterwards (``servers.py``); others run already. Each has as
+many threads as it would have alone, and rests while others are asked. A user asks
 again when answered (closed loop). Under each number of users the servers take turns, and the order rotates from one
 repeat to the next, so that what else the machine does hits all alike: trust the ratios. Answers are greedy and go on
 past any end (``ignore_eos``), so that all write as many tokens. A server's first round under a load is not counted.
@@ -14,23 +14,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from servers import SERVERS, Room, StartError, started
 
 from headstart.analysis.bench.prompts import read_prompts
 from headstart.analysis.provenance import finished, provenance
+from headstart.errors import HeadstartError
+from headstart.models.aliases import DEFAULT_MODEL
 
 TIMEOUT = 600
 """Seconds that a server has for one answer."""
+TOKENS_EACH = 1024
+"""Of a started server's cache, for each user."""
 
 
 @dataclass(frozen=True)
@@ -138,31 +146,52 @@ def table(servers: Sequence[Server], loads: Sequence[Load]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("servers", nargs="+", metavar="NAME=URL")
+    parser.add_argument("servers", nargs="*", metavar="NAME=URL", help="servers that run already")
+    parser.add_argument(
+        "--start", default="", metavar="NAMES", help=f"servers to start, with commas: {', '.join(SERVERS)}"
+    )
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="of the servers that are started: a GGUF file or alias")
+    parser.add_argument("--threads", type=int, help="of each of these; left out: PyTorch's number")
     parser.add_argument("--users", default="1,4,16,64", help="numbers of users, with commas")
     parser.add_argument("--each", type=int, default=2, help="questions of a user under each load")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--prompts", type=Path, help="JSONL in Spec-Bench's form; first turns are used")
-    parser.add_argument("--out", type=Path, help="directory for serving.json")
+    parser.add_argument("--out", type=Path, help="directory for serving.json, and for the logs of what is started")
     options = parser.parse_args(words)
+    names = [name.strip() for name in options.start.split(",") if name.strip()]
+    if unknown := set(names) - set(SERVERS):
+        parser.error(f"there is no server {min(unknown)!r} to start; choose from {', '.join(SERVERS)}.")
+    if not names and not options.servers:
+        parser.error("name servers: --start NAMES, or NAME=URL.")
     try:
         users = [int(number) for number in options.users.split(",")]
-        servers = [Server.of(text) for text in options.servers]
+        given = [Server.of(text) for text in options.servers]
     except ValueError as error:
         parser.error(str(error))
-    prompts = [prompt.turns[0] for prompt in read_prompts(options.prompts)]
-    where = provenance()
+    room = Room(options.model, users=max(users), cache_tokens=max(users) * TOKENS_EACH)
+    if options.threads is not None:
+        room = replace(room, threads=options.threads)
+    # Ending this ends what it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        loads = sit(servers, prompts, users, each=options.each, tokens=options.max_tokens, repeats=options.repeats)
+        prompts = [prompt.turns[0] for prompt in read_prompts(options.prompts)]
+        with TemporaryDirectory() as folder, started(names, room, options.out or Path(folder)) as urls:
+            servers = [*(Server.of(f"{name}={url}") for name, url in urls.items()), *given]
+            where = provenance()
+            loads = sit(servers, prompts, users, each=options.each, tokens=options.max_tokens, repeats=options.repeats)
     except urllib.error.HTTPError as error:
         sys.exit(f"Error: {error.url} refused: {error.read(500).decode(errors='replace')}")
     except OSError as error:
         sys.exit(f"Error: a server left ({error}).")
+    except (StartError, HeadstartError) as error:
+        sys.exit(f"Error: {error}")
     print(table(servers, loads))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
         settings = {"each": options.each, "max_tokens": options.max_tokens, "repeats": options.repeats}
+        if names:
+            settings |= {name: getattr(room, name) for name in ("threads", "users", "max_context", "cache_tokens")}
         record = {
             "provenance": finished(where),
             "servers": [asdict(server) for server in servers],
