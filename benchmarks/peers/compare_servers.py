@@ -186,6 +186,8 @@ def main(words: Sequence[str] | None = None) -> None:
         sys.exit(f"Error: a server left ({error}).")
     except (StartError, HeadstartError) as error:
         sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     print(table(servers, loads))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,6 @@ from headstart.text.corpus import Document
 from headstart.training.gathering import Order, WrittenShard
 from headstart.training.shards import Shard, write_shard
 
-RETRIES = 3
-"""Of a shard whose actor or machine was lost; one that ends whoever writes it must not go on forever."""
 Row = dict[str, Any]
 
 
@@ -87,7 +85,6 @@ class RayWriters:
             fn_constructor_kwargs={"order": order, "threads": threads},
             compute=pool,
             num_cpus=self._cpus,
-            max_task_retries=RETRIES,
             runtime_env={"env_vars": {"OMP_NUM_THREADS": str(threads)}},
         )
         try:
