@@ -1,6 +1,6 @@
-"""Environments of the engines that Headstart's drafters and heads are tried in, kept in the user's cache directory.
+"""Environments of the programs that Headstart is tried in, under and beside, kept in the user's cache directory.
 
-python tests/integrations/engine_environments.py     # makes them: several GB, once
+python tests/engine_environments.py     # makes them: several GB, once
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))
 
 from environments import PEERS, Environment  # noqa: E402
@@ -53,8 +53,11 @@ class Beside(Environment):
 
 
 # Headstart runs inside Ray, with the packages that it has here.
-RAY = Beside("ray", ("ray[serve]==2.60.0",))
-ENGINES = (VLLM, SGLANG, RAY)
+RAY = Beside("ray", ("ray[data,serve]==2.60.0",))
+GUIDELLM = Environment("guidellm", ("guidellm==0.8.1",))
+AIPERF = Environment("aiperf", ("aiperf==0.13.0",))
+OPENVINO, LLAMA_SERVER = PEERS["openvino"], PEERS["llama-cpp-wheel"]
+ENGINES = (VLLM, SGLANG, RAY, GUIDELLM, AIPERF, OPENVINO, LLAMA_SERVER)
 
 
 def needs(engine: Environment) -> pytest.MarkDecorator:
