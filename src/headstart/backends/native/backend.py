@@ -47,6 +47,7 @@ def _lacking(config: ModelConfig) -> str | None:
     norms = config.qk_norm
     needs = {
         "mixtures of experts": any(layer.channel != "mlp" for layer in config.layers),
+        "layers that keep states": config.keeps_states,
         "latent attention": any(layer.mixer != "attention" for layer in config.layers),
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
@@ -114,7 +115,7 @@ class NativeBackend:
     def nbytes(self) -> int:
         return int(self._library.bytes(self.handle))
 
-    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS) -> KVStorage:
+    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS, num_states: int = 0) -> KVStorage:
         """Zero-filled storage.
 
         Raises:
