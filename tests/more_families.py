@@ -56,7 +56,7 @@ LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rop
     "num_key_value_heads": 4
 }
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
 RECURRENT = ["linear_attention", "full_attention", "linear_attention"]
 DELTA: dict[str, Any] = {**TINY, "head_dim": 16, "layer_types": RECURRENT} | {
     "linear_num_key_heads": 2,

@@ -255,7 +255,7 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
         ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
         ("granite4", {"layer_types": ["attention", "rwkv"] * 2}, "entries each of attention, full_attention, mamba"),
-        ("granite4", {"layer_types": None}, "layer_types is None, but must be 4 entries"),
+        ("granite4", {"layer_types": ["attention"]}, "but must be 4 entries"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
         ("gpt-neox", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "rotates 0 dimensions"),
