@@ -112,8 +112,8 @@ def _nearest(types: Sequence[str]) -> int:
 
 
 def blocks_forms(weights: DecoderWeights, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1, part] the forms where everything is to be in blocks: the file's own if that is asked for and
-    they have a kernel; else the head has levels of eight bits."""
+    """uint8 [layer * 4 + 1, part] the forms where everything is to be in blocks: the file's own, if that is asked for
+    and they have a kernel; else the head has levels of eight bits."""
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT])
     if as_stored:
         _keep_own(list(weights.linears), forms, multiplies_bytes)
@@ -125,8 +125,8 @@ def _alike(forms: Sequence[int]) -> NDArray[np.uint8]:
 
 
 _AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
-"""Types that blocks of such levels hold to the bit and in as few bytes: with a dot product of bytes they are as fast, and
-rows have two bits more."""
+"""Types that blocks of such levels hold to the bit and in as few bytes: with a dot product of bytes they are as fast,
+and rows have two bits more."""
 
 
 def _keep_own(linears: Sequence[LinearWeights], forms: NDArray[np.uint8], multiplies_bytes: bool) -> bool:

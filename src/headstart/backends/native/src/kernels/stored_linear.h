@@ -74,18 +74,35 @@ static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][2], const ch
   }
 }
 
-// total += the products of one run of a block's inputs, which stands `place` inputs behind the begin of the rows' tile,
-// in units of the rows.
+// Whether the sums of a whole tile of rows are taken in integers.
+template <class Blocks>
+constexpr bool is_tile = Blocks::kSumInputs == kStoredTileInputs;
+
+// out[rows of a tile][32] += sums of products that count in the rows' units.
+template <int kRows>
+static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows], int half, const char *tile, float *out) {
+#pragma GCC unroll 16
+  for (int r = 0; r < kRows; ++r) {
+    float *const to = out + r * kColumns + half * 16;
+    store(to, fma(total[r], splat(stored_units(tile + r * kStoredRowBytes).unit), load(to)));
+  }
+}
+
+// total += the products of one run of a block's inputs, which stands `place` inputs behind the begin of the rows' tile;
+// out += them where they are all of the tile.
 template <class Blocks, int kRows>
 static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][2], const char *block, int run,
-                                             const char *tile, int place, Lanes (&total)[kRows][2]) {
+                                             const char *tile, int place, Lanes (&total)[2][kRows], float *out) {
   constexpr int kParts = Blocks::kSumInputs / kBlockInputs;
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
     const Lanes unit = Blocks::unit(block, half, run);
     Lanes all[kRows];
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][half]), unit, total[r][half]);
+    for (int r = 0; r < kRows; ++r) {
+      const Lanes products = to_floats(sums[r][half]);
+      all[r] = is_tile<Blocks> ? products * unit : fma(products, unit, total[half][r]);
+    }
     if constexpr (Blocks::kOffsets)
       for (int part = 0; part < kParts; ++part) {
         const Lanes offset = Blocks::offset(block, half, run * kParts + part);
@@ -95,26 +112,18 @@ static HEADSTART_PREFETCHES void finish_sums(const ShortSums (&sums)[kRows][2], 
           all[r] = fma(offset, splat(sum), all[r]);
         }
       }
+    if constexpr (is_tile<Blocks>) {
+      finish_tile(all, half, tile, out);
+    } else {
 #pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) total[r][half] = all[r];
+      for (int r = 0; r < kRows; ++r) total[half][r] = all[r];
+    }
   }
 }
-
-// out += total, of a tile of rows.
 template <int kRows>
-static HEADSTART_PREFETCHES void finish_tile(const Lanes (&total)[kRows][2], const char *tile, float *out) {
+static HEADSTART_PREFETCHES void clear(Lanes (&total)[2][kRows]) {
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      float *const to = out + r * kColumns + half * 16;
-      store(to, fma(total[r][half], splat(stored_units(tile + r * kStoredRowBytes).unit), load(to)));
-    }
-}
-template <int kRows>
-static HEADSTART_PREFETCHES void clear(Lanes (&total)[kRows][2]) {
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) total[r][0] = total[r][1] = splat(0.f);
+  for (int r = 0; r < kRows; ++r) total[0][r] = total[1][r] = splat(0.f);
 }
 
 // out[kRows][32] = rows from `row` on times the pair's columns: weights go from their blocks straight into products.
@@ -127,7 +136,7 @@ static inline void multiply_stored_rows(const PackedLinear &linear, const char *
   const char *tile = a.row(row);
   for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs, tile += a.tile_bytes) {
     const int count = std::min(kStoredTileInputs, linear.padded_inputs - first);
-    Lanes total[kRows][2];
+    Lanes total[2][kRows];
     clear(total);
     for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
       const char *line = block;
@@ -146,10 +155,11 @@ static inline void multiply_stored_rows(const PackedLinear &linear, const char *
             add_group<Blocks, kRows>(sums, block, index * kScaleGroups + group, scales, x);
           }
         }
-        finish_sums<Blocks, kRows>(sums, block, run, tile, place, total);
+        finish_sums<Blocks, kRows>(sums, block, run, tile, place, total, out);
       }
     }
-    finish_tile(total, tile, out);
+    if constexpr (!is_tile<Blocks>)
+      for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
   }
 }
 
@@ -176,7 +186,7 @@ static inline void unpack_stored(const char *block, int count, char *words) {
 template <class Blocks, int kRows>
 static inline void add_unpacked(const char *block, int count, const char *words, const char *tile, float *out,
                                 Prefetch &prefetch) {
-  Lanes total[kRows][2];
+  Lanes total[2][kRows];
   clear(total);
   for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes)
     for (int run = 0; run < Blocks::kInputs / Blocks::kSumInputs; ++run) {
@@ -189,9 +199,10 @@ static inline void add_unpacked(const char *block, int count, const char *words,
         for (int i = 0; i < kGroupWords; ++i, words += kPairLine)
           add_two<kRows>(sums, load_shorts(words), load_shorts(words + kHalfLine), x + 4 * i);
       }
-      finish_sums<Blocks, kRows>(sums, block, run, tile, place, total);
+      finish_sums<Blocks, kRows>(sums, block, run, tile, place, total, out);
     }
-  finish_tile(total, tile, out);
+  if constexpr (!is_tile<Blocks>)
+    for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
 }
 
 // The same as `multiply_stored_rows` for more rows: weights are made once for all of them, 256 inputs at a time.
