@@ -152,6 +152,28 @@ def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
     return tuple(types) if len(types) == PARTS else ()
 
 
+_CALLED = {
+    FOUR: "blocks of 4 bits",
+    EIGHT: "blocks of 8 bits",
+    FINE: "blocks of 16 weights with 8 bits each",
+    BF16: "bf16",
+}
+
+
+def computed_in(weights: DecoderWeights, forms: NDArray[np.uint8]) -> str:
+    """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
+    types: dict[str, set[str]] = {}
+    for linear, row in zip(weights.linears, forms.tolist(), strict=True):
+        for kind in types_of(linear.matrix):
+            if kind not in ("F32", "F16", "BF16"):
+                types.setdefault("the file's own blocks" if row[0] >= OWN else _CALLED[row[0]], set()).add(kind)
+    if set(types) <= {_CALLED[FOUR], _CALLED[EIGHT]}:
+        return ""
+    own_first = sorted(types, key=lambda name: (name in _CALLED.values(), name))
+    parts = [f"{name} ({', '.join(sorted(types[name]))})" for name in own_first]
+    return f"Weights are computed in {', '.join(parts)}."
+
+
 def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArray[np.uint8]:
     """uint8 [layer, matrix] how many bits levels get where weights are in blocks: 4, or 8 for what a file keeps in more
     than 4 of which it keeps most weights in 4 (Q4_K_M, say). Of other files, 4 bits are what was asked for.

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import BF16, KINDS, LINEARS, OWN, blocks_forms, nearest_forms
+from headstart.backends.native.formats import BF16, KINDS, LINEARS, OWN, blocks_forms, computed_in, nearest_forms
 from headstart.backends.native.library import Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
@@ -77,6 +77,7 @@ class PackedModel:
         self._config = config
         self._saving: Thread | None = None
         """Writes the weights to disk, and reads them from the model until it is done."""
+        asked = precision
         if precision == "nearest":
             self._forms = nearest_forms(weights, library.multiplies_bytes)
             precision = "bf16" if (self._forms == BF16).all() else precision
@@ -94,6 +95,8 @@ class PackedModel:
             self.handle = self._filled(weights)
         weakref.finalize(owner, _destroy, library, self.handle, self._saving)
         self.rounding = self._rounding()
+        self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
+        """What the file's types are computed in, a sentence."""
 
     def _name(self, weights: DecoderWeights, precision: Precision) -> str:
         """What ``nearest`` comes to."""
