@@ -154,6 +154,19 @@ def test_the_tables_of_the_plan_to_scale_are_current(monkeypatch: pytest.MonkeyP
     assert draw.tokens_read(2, 50, 200, 0) == 350
 
 
+def test_the_papers_tables_and_pictures_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    draw = import_module("draw_paper")
+    text = draw.PAGE.read_text(encoding="utf-8")
+    assert draw.page(text) == text
+    assert draw.page(re.sub(r"^\| `?(editing|text|T5|GPT).*\n", "", text, flags=re.MULTILINE)) == text
+    for pair in draw.PAIRS:
+        for name, svg in draw.pictures(pair).items():
+            assert (draw.IMAGES / name).read_text(encoding="utf-8") == svg
+            assert f"images/{name}" in text
+    assert draw.draft_name("draft-model:model=a/b:layers=2, γ = 7") == "draft-model:layers=2, γ = 7"
+
+
 def test_the_tables_and_charts_of_results_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     draw = import_module("draw_results")

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, processors
 from transformers import PreTrainedModel
 
 from headstart import LLM, RequestError, SamplingParams
 from headstart.drafting.registry import available_drafters
 from sentencepiece_bytes import model_bytes
-from tiny_encoder_decoders import START, make_model, reference_tokens, save_model
+from tiny_encoder_decoders import START, make_model, name_languages, reference_tokens, save_model
 
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
 PROMPTS = ["abc abc", "cab", "a b c a b c a b c"]
@@ -101,19 +100,7 @@ def speaking(tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel,
     """With NLLB's spelling of languages in place of three bytes, the English one before every text."""
     model = make_model("m2m-100")
     path = save_model(model, tmp_path_factory.mktemp("nllb"))
-    tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
-    text = tokenizer.to_str()
-    named = {"eng_Latn": 1, "fra_Latn": 2, "deu_Latn": 3}
-    described = json.loads(text)
-    spelt = {place: token for token, place in described["model"]["vocab"].items()}
-    described["model"]["vocab"] = {
-        {place: name for name, place in named.items()}.get(place, token): place for place, token in spelt.items()
-    }
-    tokenizer = Tokenizer.from_str(json.dumps(described))
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in named])
-    around = [(name, named[name]) for name in ("eng_Latn",)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="eng_Latn $A", special_tokens=around)
-    tokenizer.save(str(path / "tokenizer.json"))
+    name_languages(path, ["eng_Latn", "fra_Latn", "deu_Latn"])
     return model, path
 
 
