@@ -86,7 +86,7 @@ class EncoderDecoderBackend:
         own = self.encoder.embedder.nbytes if self.encoder.config.vocab_size is not None else 0
         return self._embedding.nbytes + own + self.encoder.nbytes + matrices + self._head.nbytes
 
-    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
         return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device)
 
     @torch.inference_mode()
