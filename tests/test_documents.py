@@ -105,6 +105,8 @@ def test_scripts_exist_and_know_their_options() -> None:
     for call in calls:
         script, *rest = call.split()
         source = (ROOT / script).read_text(encoding="utf-8")
+        beside = [(ROOT / script).with_name(f"{name}.py") for name in re.findall(r"^from (\w+) import", source, re.M)]
+        source += "".join(path.read_text(encoding="utf-8") for path in beside if path.exists())
         assert all(f'"{word}"' in source for word in rest if OPTION.fullmatch(word))
 
 
