@@ -108,7 +108,7 @@ def test_a_comparison_starts_measures_and_ends_them(
     compare_servers.main([*words, "--out", str(tmp_path / "out")])
     record = json.loads((tmp_path / "out" / "serving.json").read_text())
     assert [server["name"] for server in record["servers"]] == ["little"]
-    assert [(load["users"], load["tokens"]) for load in record["loads"]] == [(1, 10), (2, 20)]
+    assert [(load["users"], load["tokens"]) for load in record["loads"]] == [(1, 20), (2, 20)]
     assert (record["settings"]["users"], record["settings"]["threads"]) == (2, 1)
     assert (tmp_path / "out" / "little.log").exists()
     assert ends(int((tmp_path / "child").read_text()))
