@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_hybrids import write_hybrid
 from gguf_models import tensors_for, write_gguf
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -103,6 +104,32 @@ def test_logits_equal_those_of_the_model_the_file_was_made_from(name: str, tmp_p
     model = make_model(family, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
     logits = logits_of(write_gguf(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+NEMOTRON = {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9}
+HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("lfm2", {"conv_bias": False}),
+    "lfm2_moe": ("lfm2_moe", {}),
+    "granitehybrid": ("granitemoehybrid-h", {}),
+    "granitehybrid-experts": ("granitemoehybrid-h-experts", {"mamba_proj_bias": False}),
+    "nemotron_h": (
+        "nemotron_h",
+        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]},
+    ),
+    "nemotron_h_moe": ("nemotron_h", NEMOTRON | {"layers_block_type": ["moe", "linear_attention", "full_attention"]}),
+    "qwen3next": ("qwen3_next", {"mlp_only_layers": []}),
+    "qwen35": ("qwen3_5_text", {}),
+    "qwen35moe": ("qwen3_5_moe_text", {}),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_so_do_files_of_models_with_states(name: str, tmp_path: Path) -> None:
+    family, changes = HYBRIDS[name]
+    model = make_model(family, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_hybrid(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

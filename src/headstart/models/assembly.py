@@ -227,9 +227,18 @@ class Assembly:
 
     def _delta(self, index: int, delta: DeltaConfig) -> DeltaWeights:
         heads, hidden = delta.value_heads, self.config.hidden_size
-        sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values, "delta_share": heads, "delta_step": heads}
-        if "delta_qkv_gate" in self.layout.layer:
-            sizes = {"delta_qkv_gate": delta.convolved + delta.values, "delta_share_step": 2 * heads}
+        names = self.layout.layer
+        sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values}
+        if "delta_qkv_gate" in names:
+            sizes = {"delta_qkv_gate": delta.convolved + delta.values}
+        sizes |= (
+            {"delta_share_step": 2 * heads}
+            if "delta_share_step" in names
+            else {
+                "delta_share": heads,
+                "delta_step": heads,
+            }
+        )
         return DeltaWeights(
             input=self._linear(index, sizes, hidden, False),
             kernel=self._kernel(index, "convolution_kernel", delta.convolved, delta.length),
@@ -423,8 +432,10 @@ class Assembly:
     def _vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:
         """float32 [size], or [count, size], of a role that is no matrix."""
         name = self._name(index, role)
-        shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
+        shape: Shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
         shape = (1, size) if role in self.layout.as_rows else shape
+        if role in self.layout.folded:
+            shape = self.layout.folded[role](self.config)
         return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
     def _name(self, index: int, role: str, expert: int = 0) -> str:
