@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_alibi import write_alibi
 from gguf_hybrids import write_hybrid
 from gguf_models import tensors_for, write_gguf
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -130,6 +131,14 @@ def test_so_do_files_of_models_with_states(name: str, tmp_path: Path) -> None:
     model = make_model(family, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
     logits = logits_of(write_hybrid(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon", "falcon-new"])
+def test_so_do_files_whose_parts_are_put_in_order(name: str, tmp_path: Path) -> None:
+    model = make_model(name)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_alibi(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 
