@@ -9,6 +9,7 @@ import pytest
 import torch
 from gguf_alibi import write_alibi
 from gguf_hybrids import write_hybrid
+from gguf_latent import write_latent
 from gguf_models import tensors_for, write_gguf
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -22,6 +23,7 @@ from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.gguf_file import GgufFile
 from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weight_loading import load_decoder
+from more_families import YARN
 from passes import BLOCK_SIZE, Rows, make_pass
 from tiny_models import make_model, reference_logits
 
@@ -139,6 +141,20 @@ def test_so_do_files_whose_parts_are_put_in_order(name: str, tmp_path: Path) -> 
     model = make_model(name)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
     logits = logits_of(write_alibi(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+SAME_STRETCH = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("deepseek_v2", {}), ("deepseek_v2-lite", {}), ("deepseek_v3", {"rope_parameters": SAME_STRETCH})],
+)
+def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    model = make_model(name, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

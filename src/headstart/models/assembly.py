@@ -195,11 +195,29 @@ class Assembly:
             q_norm=q_norm,
             q_up=q_up,
             kv_norm=self._norm(self.layout.layer["kv_norm"].format(i=index), "kv_norm", latent.kv_rank),
-            kv_up=self._linear(index, {"kv_up": both}, latent.kv_rank, False),
+            kv_up=self._linear(index, {"kv_up": both}, latent.kv_rank, False)
+            if "kv_up" in self.layout.layer
+            else self._key_value_up(index, latent),
             output=self._linear(
                 index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.output_bias
             ),
         )
+
+    def _key_value_up(self, index: int, latent: LatentConfig) -> LinearWeights:
+        """Of two tensors, [head, kv_rank, plain_dim] and [head, value_dim, kv_rank]."""
+        heads, rank = self.config.num_heads, latent.kv_rank
+        names = [self._name(index, role) for role in ("key_up", "value_up")]
+
+        def read() -> Tensor:
+            keys = self.fetch(names[0], (heads, rank, latent.plain_dim)).transpose(1, 2)
+            values = self.fetch(names[1], (heads, latent.value_dim, rank))
+            return torch.cat((keys.to(self.dtype), values.to(self.dtype)), dim=1).flatten(0, 1)
+
+        if self.source is None:
+            read()
+        rows = heads * (latent.plain_dim + latent.value_dim)
+        matrix = FileMatrix((MatrixPart(names[0], rows, read),), rank, self.dtype)
+        return LinearWeights(matrix, stored_bits=max(map(self._stored_bits, names)))
 
     def _convolution(self, index: int, convolution: ConvolutionConfig) -> ConvolutionWeights:
         size, bias = self.config.hidden_size, convolution.bias
