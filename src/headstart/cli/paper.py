@@ -10,7 +10,9 @@ import typer
 from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.acceptance import Seed, Temperatures, parsed_temperatures
+from headstart.cli.asking import Reader
 from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SPECULATION
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
@@ -23,10 +25,13 @@ _TRACED_TOKENS = 32
 """Of the run behind the figures: more rounds would be too narrow to tell apart."""
 
 
+@with_groups
 def paper(
+    *,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
+    reader: Reader,
     drafts: Annotated[
         str,
         typer.Option(
@@ -102,7 +107,7 @@ def paper(
     )
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision)
+        loaded = load_model(model, precision.value, revision, reading=reader.reading)
         texts = turns * (len(pairs) + repeats * (1 + len(pairs) * len(lengths)))
         activity.show("Measuring", len(requests) * texts)
         with interruption.kept():

@@ -128,7 +128,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
             qkv_bias=config.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
             output_bias=config.output_bias or _has_bias(layout, tensors, "output"),
             mlp_bias=config.mlp_bias or _has_bias(layout, tensors, "gate", "up", "down"),
-            qk_norm=config.qk_norm if _may_norm_heads(layout, tensors) else None,
+            qk_norm=config.qk_norm if _may_norm_heads(config, layout, tensors) else None,
             name=name,
         ),
         source,
@@ -148,9 +148,10 @@ def encoder_decoder_layout(config: ModelConfig, kind: CheckpointKind) -> Encoder
     return layout(config)
 
 
-def _may_norm_heads(layout: TensorLayout, tensors: Container[str]) -> bool:
+def _may_norm_heads(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> bool:
     """Whether there are norms of heads in the file, or nothing is known of its tensors."""
-    name = layout.layer.get("q_norm", "").format(i=0)
+    first = next((index for index, layer in enumerate(config.layers) if layer.attends), 0)
+    name = layout.layer.get("q_norm", "").format(i=first)
     return f"{layout.embedding}.weight" not in tensors or f"{name}.weight" in tensors
 
 
