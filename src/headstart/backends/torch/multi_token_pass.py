@@ -16,6 +16,7 @@ from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import cache_row
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.parallel_pass import best_tokens
+from headstart.backends.torch.states import LayerStore
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
@@ -173,7 +174,8 @@ class MultiTokenPass:
         heads = config.num_heads // cache_row(config)[1]
         layout = DraftLayout(groups, counts, index, layer.sight, heads, self.dtype, self.device)
         shared = self._decoder.at(torch.from_numpy(positions).to(self.device), layout)
-        return module.final_norm(layer(module.read(embeddings, before), self._pool.tensors[index], shared))
+        store = LayerStore(self._pool.tensors[index])
+        return module.final_norm(layer(module.read(embeddings, before), store, shared))
 
     def _shifted(self, made: Tensor, index: int, groups: Sequence[DraftRows], ends: NDArray[np.int64]) -> Tensor:
         """What a module made of the row before each row; zeros where there is none."""
