@@ -38,6 +38,7 @@ from headstart.models.weights import (
     MlpWeights,
     NormWeights,
     TensorSource,
+    TwoMixersWeights,
 )
 
 Shape = tuple[int, ...]
@@ -130,9 +131,10 @@ class Assembly:
         if layer.mixer == "convolution":
             assert config.convolution is not None
             return self._convolution(index, config.convolution)
-        if layer.mixer == "mamba2":
+        if layer.mixer in ("mamba2", "attention+mamba2"):
             assert config.mamba2 is not None
-            return self._mamba2(index, config.mamba2)
+            mamba = self._mamba2(index, config.mamba2)
+            return mamba if layer.mixer == "mamba2" else TwoMixersWeights(self._attention(index), mamba)
         if layer.mixer == "delta":
             assert config.delta is not None
             return self._delta(index, config.delta)
@@ -239,7 +241,7 @@ class Assembly:
             step_bias=self._vector(index, "step_bias", heads),
             log_decay=self._vector(index, "log_decay", heads),
             skip=self._vector(index, "skip", heads),
-            norm=NormWeights(self._vector(index, "state_norm", mamba.inner)),
+            norm=None if mamba.norm == "none" else NormWeights(self._vector(index, "state_norm", mamba.inner)),
             output=self._linear(index, {"mamba_output": self.config.hidden_size}, mamba.inner, mamba.bias),
         )
 
@@ -362,7 +364,22 @@ class Assembly:
             return self._row(name, inputs)
         if role in self.layout.excerpts and convert is not None:
             return self._excerpt(name, shape, self._rows(role, outputs), convert)
+        scales = dict(self.config.row_scales).get(role)
+        if scales is not None:
+            return self._scaled(name, shape, scales)
         return self._part(name, shape, self.layout.transposed, convert)
+
+    def _scaled(self, name: str, shape: tuple[int, int], scales: tuple[tuple[int, float], ...]) -> MatrixPart:
+        """A matrix [out, in] times factors of its rows."""
+        counts, factors = zip(*scales, strict=True)
+
+        def read() -> Tensor:
+            of_rows = torch.tensor(factors).repeat_interleave(torch.tensor(counts))
+            return (self.fetch(name, shape).float() * of_rows[:, None]).to(self.dtype)
+
+        if self.source is None:
+            self.fetch(name, shape)
+        return MatrixPart(name, shape[0], read)
 
     def _rows(self, role: str, outputs: int) -> int:
         """Rows of the tensor that a role's are in."""
