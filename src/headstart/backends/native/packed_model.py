@@ -17,16 +17,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import BF16, KINDS, LINEARS, blocks_bits, nearest_bits
+from headstart.backends.native.formats import BF16, KINDS, DecoderParts, blocks_bits, linears_of, nearest_bits
 from headstart.backends.native.library import Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
-from headstart.backends.native.packing import ACTIVATIONS, FINAL_NORM, OUTPUT_HEAD, Packer, address, expect, new_model
+from headstart.backends.native.packing import (
+    ACTIVATIONS,
+    EMBEDDING_NORM,
+    FINAL_NORM,
+    OUTPUT_HEAD,
+    Packer,
+    address,
+    expect,
+    new_model,
+)
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -59,7 +67,7 @@ class PackedModel:
         owner: object,
         library: Library,
         config: ModelConfig,
-        weights: DecoderWeights,
+        weights: DecoderParts,
         precision: Precision,
         threads: int,
     ) -> None:
@@ -85,7 +93,7 @@ class PackedModel:
         weakref.finalize(owner, _destroy, library, self.handle, self._saving)
         self.rounding = self._rounding()
 
-    def _name(self, weights: DecoderWeights, precision: Precision) -> str:
+    def _name(self, weights: DecoderParts, precision: Precision) -> str:
         """What ``nearest`` comes to."""
         if precision != "nearest":
             return precision
@@ -94,7 +102,7 @@ class PackedModel:
                 return name
         return "mixed"
 
-    def _require_room(self, weights: DecoderWeights) -> None:
+    def _require_room(self, weights: DecoderParts) -> None:
         config = self._config
         planned = np.zeros(3, np.int64)
         self._library.packed_bytes(ctypes.byref(self._shape), address(self._bits), address(planned))
@@ -111,7 +119,7 @@ class PackedModel:
             "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
         )
 
-    def _filled(self, weights: DecoderWeights) -> int:
+    def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
         library, identity = self._library, weights.identity
         kept = None if identity is None else packed_cache()
@@ -144,18 +152,22 @@ class PackedModel:
         return handle if filled else 0
 
     @torch.inference_mode()
-    def _pack(self, handle: int, weights: DecoderWeights) -> bool:
+    def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
         for index, layer in enumerate(config.layers):
             library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
+        packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         packer.embedding(weights.table, weights.positions, keeps=True)
-        places = [(index, which) for index in range(config.num_layers) for which in range(len(LINEARS))]
+        places = [
+            (index, which) for index, parts in enumerate(weights.layers) for which in range(len(linears_of(parts)))
+        ]
         places.append((-1, OUTPUT_HEAD))
         linears = list(weights.linears)
+        after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, parts)
+            packer.norms(index, parts, after_sums)
         for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
             if following is not None:
                 expect(following.matrix)
@@ -250,6 +262,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
         tokens=config.vocab_size,
+        cross=config.encoder is not None,
         norm_eps=config.norm_eps,
         attention_scale=config.scale,
         attention_softcap=config.attention_softcap or 0.0,
