@@ -89,7 +89,9 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
             if "embed_positions" in key and not parameter.requires_grad:
                 continue
             if parameter.ndim >= 2:
-                spread = LOUD * parameter[0].numel() ** -0.5 if "shared" not in key and "embed" not in key else 0.5
+                # Wider rows are scaled up by more of the families, and would drown the layers.
+                table = "shared" in key or "embed" in key
+                spread = 0.5 * T5["d_model"] / config.d_model if table else LOUD * parameter[0].numel() ** -0.5
                 parameter.normal_(0, 1.0 if "relative" in key else spread)
                 if key.endswith("Attention.q.weight"):  # a T5 scales no scores: those of wide heads spread as far
                     parameter.mul_((T5["d_kv"] / config.d_kv) ** 0.5)
