@@ -64,10 +64,13 @@ def table() -> str:
         if not family.model_type:
             continue
         where = "as the decoder inside" if family.model_type not in known else _place(known[family.model_type])
-        architecture = f"`{family.architecture}`" if family.architecture else "–"
+        kin = dict.fromkeys(other.architecture for other in (family, *FAMILIES) if other.hf is family.hf)
+        architecture = ", ".join(f"`{each}`" for each in kin if each) or "–"
         lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
-        lines.append(f"| `{other.model_type}` | – | encoder and decoder | {_place(known[other.model_type])} |")
+        architecture = f"`{other.architecture}`" if other.architecture else "–"
+        where = _place(known[other.model_type])
+        lines.append(f"| `{other.model_type}` | {architecture} | encoder and decoder | {where} |")
     return "\n".join(lines)
 
 

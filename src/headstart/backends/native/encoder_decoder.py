@@ -70,7 +70,8 @@ class NativeEncoderDecoder(NativeBackend):
         library = self._library
         for layer, table in enumerate(_distance_tables(config, weights)):
             library.set_distance_bias(self.handle, layer, table.data_ptr(), table.shape[1])
-        rounded = weights.embedding.to(torch.float32 if precision == "fp32" else torch.bfloat16)
+        table = weights.embedding if weights.encoder.embedding is None else weights.encoder.embedding
+        rounded = table.to(torch.float32 if precision == "fp32" else torch.bfloat16)
         _require_room(config, weights, rounded)
         linear = partial(_packed, library, precision, self.threads)
         with torch.inference_mode():

@@ -155,8 +155,8 @@ def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: b
 
 
 def blocks_forms(weights: DecoderParts, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
-    """uint8 [layer * matrices + 1, part] the forms where everything is to be in blocks: the file's own, if that is asked
-    for and they have a kernel; else the head has levels of eight bits."""
+    """uint8 [layer * matrices + 1, part] the forms where everything is to be in blocks: the file's own, if that is
+    asked for and they have a kernel; else the head has levels of eight bits."""
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT])
     if as_stored:
         _keep_own(list(weights.linears), forms, multiplies_bytes)
