@@ -21,6 +21,7 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
+from headstart.engine.sizing import state_room
 from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context, heads_for
@@ -161,7 +162,8 @@ class Workbench:
             max_source=source_length(backend.config, max_context),
         )
         source = min(self.limits.max_source, max_context)
-        self.runner = WatchedRunner(backend, max_sequences * (max_context + source) + self.limits.draft_rows)
+        room = max_sequences * (max_context + source) + self.limits.draft_rows
+        self.runner = WatchedRunner(backend, room, num_states=state_room(backend, self.limits))
         bare = DraftContext(backend.config.vocab_size, self.runner)
         self._context = bare if surroundings is None else surroundings(self.runner)
         self._ids = count()
@@ -292,7 +294,8 @@ class Workbench:
                 wanted = (root, *path)
                 # What a path shares with the one before it is not computed again.
                 kept = common_prefix(cached, wanted, len(path))
-                self.runner.cache.truncate(sequence_id, len(before) + kept)
+                held = self.runner.cache.truncate(sequence_id, len(before) + kept)
+                self._read_silently(sequence_id, [*before, *wanted][held : len(before) + kept])
                 for token in wanted[kept:]:
                     (logits,) = self._pass(sequence_id, [token], "last")
                 yield logits
@@ -308,7 +311,8 @@ class Workbench:
                 "this model cannot be measured: its encoder reads audio, or its files name no decoder_start_token_id."
             )
         first = () if encoder.forced_first_token_id is None else (encoder.forced_first_token_id,)
-        return [encoder.start_token_id, *first], EncoderInput(tuple(tokens))
+        read = EncoderInput(tuple(tokens), foreign=encoder.vocab_size is not None)
+        return [encoder.start_token_id, *first], read
 
     @contextmanager
     def _cached(self, source: EncoderInput | None) -> Iterator[int]:
@@ -325,7 +329,7 @@ class Workbench:
             self._pass(sequence_id, tokens[start : start + _READ_ROWS], "none")
 
     def _pass(self, sequence_id: int, tokens: Sequence[int], logits: Wanted) -> Tensor:
-        with self.runner.cache.reserve({sequence_id: len(tokens)}):
+        with self.runner.cache.reserve({sequence_id: len(tokens)}, final={sequence_id}):
             (output,) = self.runner.forward([Span.chain(sequence_id, tokens, logits)])
             self.runner.cache.commit(sequence_id, range(len(tokens)))
         return output.logits

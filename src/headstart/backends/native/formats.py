@@ -86,6 +86,8 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights, ...]:
     """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's."""
+    assert layer.mixer is not None
+    assert layer.channel is not None
     return (*layer.mixer.linears, *layer.channel.linears)
 
 

@@ -1,0 +1,196 @@
+"""Mamba-2 beside attention: Bamba and Nemotron-H, and Granite 4 H as GGUF files have it (else see ``granite``).
+
+Sources: the configuration and modelling files of transformers (models/bamba, nemotron_h).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from headstart.models.config import ExpertsConfig, LayerConfig, Mamba2Config, ModelConfig
+from headstart.models.families import gguf_states
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.experts import used_of
+from headstart.models.families.fields import Fields
+from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, granite4
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, activation, base_from_hf
+from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, checked_groups, mamba2_from_hf, mamba2_layer
+from headstart.models.families.rope import rope_from_hf
+
+
+def _bamba(fields: Fields) -> ModelConfig:
+    head_dim = fields.integer("head_dim", fields.integer("hidden_size") // fields.integer("num_attention_heads"))
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        "bamba",
+        tied=False,
+        rope=rope_from_hf(fields, head_dim // 2, whole_heads=False),
+        default_eps=1e-5,
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+        mamba2=mamba2_from_hf(fields.with_entries(rms_norm_eps=fields.number("rms_norm_eps", 1e-5))),
+    )
+    attending = fields.get("attn_layer_indices") or []
+    if not isinstance(attending, list) or not all(isinstance(each, int) for each in attending):
+        raise fields.bad("attn_layer_indices", attending, "a list of layers")
+    kinds = ("attention" if index in attending else "mamba2" for index in range(config.num_layers))
+    layers = (LayerConfig() if kind == "attention" else LayerConfig(rope=None, mixer="mamba2") for kind in kinds)
+    return replace(config, layers=tuple(layers))
+
+
+_PARTS = {
+    "linear_attention": LayerConfig(rope=None, mixer="mamba2", channel="none"),
+    "full_attention": LayerConfig(rope=None, channel="none"),
+    "mlp": LayerConfig(rope=None, mixer="none"),
+    "moe": LayerConfig(rope=None, mixer="none", channel="experts"),
+}
+_OLDER = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"} | {
+    "mamba": "linear_attention",
+    "attention": "full_attention",
+}
+
+
+def _nemotron_h(fields: Fields) -> ModelConfig:
+    kinds = fields.get("layers_block_type") or fields.get("layer_types") or fields.get("hybrid_override_pattern")
+    if not isinstance(kinds, list | str) or not kinds:
+        raise fields.missing("layers_block_type")
+    named = [_OLDER.get(each, each) for each in kinds]
+    if any(each not in _PARTS for each in named):
+        raise fields.bad("layers_block_type", kinds, f"entries each of {', '.join(_PARTS)}")
+    bias = fields.flag("use_bias", False)
+    heads, groups = fields.integer("mamba_num_heads", 128), fields.integer("n_groups", 8)
+    fields.require("mamba_hidden_act", "silu", default="silu")
+    eps = fields.number("layer_norm_epsilon", 1e-5)
+    mamba = Mamba2Config(
+        heads,
+        fields.integer("mamba_head_dim", 64),
+        fields.integer("ssm_state_size", 128),
+        groups,
+        fields.integer("conv_kernel", 4, minimum=2),
+        fields.flag("use_conv_bias", True),
+        bias,
+        fields.number("time_step_min", 0.001),
+        math.inf,
+        eps,
+    )
+    config = base_from_hf(
+        fields.with_entries(num_hidden_layers=len(named), intermediate_size=fields.get("intermediate_size") or 21504),
+        "nemotron_h",
+        tied=False,
+        default_head_dim=128,
+        eps="layer_norm_epsilon",
+        default_eps=1e-5,
+        activation=activation(fields, "mlp_hidden_act", "relu2"),
+        gated_mlp=False,
+        mlp_bias=fields.flag("mlp_bias", False),
+        mamba2=checked_groups(fields, "n_groups", mamba),
+        ropes=(),
+    )
+    return replace(
+        config,
+        layers=tuple(_PARTS[each] for each in named),
+        experts=_nemotron_experts(fields) if "moe" in named else None,
+    )
+
+
+def _nemotron_experts(fields: Fields) -> ExpertsConfig:
+    if fields.get("moe_latent_size") is not None:
+        raise fields.unsupported("moe_latent_size", fields.get("moe_latent_size"), "left out")
+    count, groups = fields.integer("n_routed_experts", 8), fields.integer("n_group", 1)
+    return ExpertsConfig(
+        count,
+        used_of(fields, count, 2),
+        fields.integer("moe_intermediate_size", 7688),
+        gated=False,
+        shared_size=fields.integer("moe_shared_expert_intermediate_size", 7688),
+        score="sigmoid",
+        correction=True,
+        groups=groups,
+        groups_used=fields.integer("topk_group", 1, maximum=groups),
+        group_score="two_best",
+        normalised=fields.flag("norm_topk_prob", True),
+        scale=fields.number("routed_scaling_factor", 1.0),
+    )
+
+
+_BAMBA_LAYER = {
+    **HF_LAYER,
+    **MAMBA2_LAYER,
+    "mlp_norm": "layers.{i}.pre_ff_layernorm",
+    **{part: f"layers.{{i}}.feed_forward.{part}_proj" for part in ("gate", "up", "down")},
+}
+_NEMOTRON_LAYER = {
+    "attention_norm": "layers.{i}.norm",
+    "mlp_norm": "layers.{i}.norm",
+    **{part: f"layers.{{i}}.mixer.{part}_proj" for part in ("q", "k", "v", "up", "down")},
+    "output": "layers.{i}.mixer.o_proj",
+    "router": "layers.{i}.mixer.gate",
+    "router_correction": "layers.{i}.mixer.gate.e_score_correction_bias",
+    **{f"expert_{part}": f"layers.{{i}}.mixer.experts.{{e}}.{part}_proj" for part in ("up", "down")},
+    **{f"shared_{part}": f"layers.{{i}}.mixer.shared_experts.{part}_proj" for part in ("up", "down")},
+    **mamba2_layer("mixer"),
+}
+_NEMOTRON = TensorLayout(
+    prefix="backbone.",
+    embedding="embeddings",
+    final_norm="norm_f",
+    head="lm_head",
+    layer=_NEMOTRON_LAYER,
+    whole=MAMBA2_WHOLE | {"router_correction"},
+    ignored=(r"mtp\..*",),
+)
+
+_NEMOTRON_LAYOUT = replace(_NEMOTRON, other=replace(_NEMOTRON, prefix="model."))
+
+FAMILIES = (
+    Family(
+        "bamba",
+        "bamba",
+        "",
+        _bamba,
+        None,
+        replace(HF_LAYOUT, final_norm="final_layernorm", layer=_BAMBA_LAYER, whole=MAMBA2_WHOLE),
+        None,
+    ),
+    Family(
+        "nemotron_h",
+        "nemotron_h",
+        "nemotron_h",
+        _nemotron_h,
+        gguf_states.nemotron_h,
+        _NEMOTRON_LAYOUT,
+        gguf_states.NEMOTRON_H,
+    ),
+    Family(
+        "nemotron_h_moe",
+        "",
+        "nemotron_h_moe",
+        _nemotron_h,
+        gguf_states.nemotron_h,
+        _NEMOTRON_LAYOUT,
+        gguf_states.NEMOTRON_H,
+        "experts",
+    ),
+    Family(
+        "granite4_h",
+        "",
+        "granitehybrid",
+        granite4,
+        gguf_states.granite_hybrid,
+        GRANITE4_LAYOUT,
+        gguf_states.GRANITE_HYBRID,
+    ),
+    Family(
+        "granite4_h_moe",
+        "",
+        "granitehybrid",
+        granite4,
+        gguf_states.granite_hybrid,
+        GRANITE4_MOE_LAYOUT,
+        gguf_states.GRANITE_HYBRID,
+        "experts",
+    ),
+)
