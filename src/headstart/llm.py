@@ -157,7 +157,7 @@ class LLM:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        notices: list[str] = [target.notice] if target.notice else []
+        notices = [sentence for sentence in (target.notice, target.kept) if sentence]
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}

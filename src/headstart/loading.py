@@ -57,6 +57,8 @@ class Model:
     chat_template: ChatTemplate
     notice: str = ""
     """What a user is to know of how it is computed; nothing where Headstart's own code does."""
+    kept: str = ""
+    """What a file's quantised types are computed in, a sentence; nothing where that goes without saying."""
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -126,6 +128,7 @@ def load_opened(
         tokenizer=tokenizer,
         chat_template=chat_template,
         notice=notice,
+        kept=backend.kept if isinstance(backend, native.NativeBackend) else "",
     )
 
 
@@ -213,6 +216,7 @@ def create_encoder_decoder(
     halves = (weights.encoder, weights.decoder)
     sizes = [math.prod(each.matrix.shape) for half in halves for each in half.linears]
     sizes += [weights.embedding.numel()] * 2
+    sizes += [] if weights.encoder.embedding is None else [weights.encoder.embedding.numel()]
     _require_room(config, sum(sizes) * dtype.itemsize + 4 * max(sizes), dtype)
     return EncoderDecoderBackend(config, weights, dtype, kit=_compiled_kit())
 

@@ -66,7 +66,8 @@ def table() -> str:
         architecture = ", ".join(f"`{each}`" for each in kin if each) or "–"
         lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
-        lines.append(f"| `{other.model_type}` | – | encoder and decoder | PyTorch (an encoder) |")
+        architecture = f"`{other.architecture}`" if other.architecture else "–"
+        lines.append(f"| `{other.model_type}` | {architecture} | encoder and decoder | PyTorch (an encoder) |")
     return "\n".join(lines)
 
 

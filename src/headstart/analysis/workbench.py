@@ -311,7 +311,8 @@ class Workbench:
                 "this model cannot be measured: its encoder reads audio, or its files name no decoder_start_token_id."
             )
         first = () if encoder.forced_first_token_id is None else (encoder.forced_first_token_id,)
-        return [encoder.start_token_id, *first], EncoderInput(tuple(tokens))
+        read = EncoderInput(tuple(tokens), foreign=encoder.vocab_size is not None)
+        return [encoder.start_token_id, *first], read
 
     @contextmanager
     def _cached(self, source: EncoderInput | None) -> Iterator[int]:

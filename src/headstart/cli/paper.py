@@ -76,7 +76,7 @@ def paper(
     """
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
     from headstart.analysis.paper.measuring import Pair, Sheet, measure
-    from headstart.analysis.paper.pictures import timeline_svg
+    from headstart.analysis.paper.pictures import lines_svg, timeline_svg
     from headstart.analysis.paper.report import exhibits, to_json
     from headstart.analysis.paper.tracing import TracedRun, lines_of, trace_run
     from headstart.analysis.provenance import Origin
@@ -146,6 +146,7 @@ def paper(
     hand_out(result, shown, record, as_json, out, "paper", title, interruption.sentence)
     if out is not None and traced:
         write_text(out / "figure5.svg", timeline_svg(traced) + "\n")
+        write_text(out / "figure1.svg", lines_svg(lines) + "\n")
     if not as_json and lines:
         _print_lines(lines)
     interruption.end()

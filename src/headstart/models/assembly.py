@@ -17,7 +17,7 @@ from headstart.models.config import (
     LayerConfig,
     Mamba2Config,
 )
-from headstart.models.layout_tensors import LayoutTensors, stacked
+from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
     AttentionWeights,
@@ -63,7 +63,7 @@ class Assembly(LayoutTensors):
             embedding_norm = self._norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
         return DecoderWeights(
             embedding=embedding,
-            layers=tuple(self._layer(i, layer) for i, layer in enumerate(config.layers)),
+            layers=tuple(self.layer(i, layer) for i, layer in enumerate(config.layers)),
             final_norm=final_norm,
             head=head,
             positions=positions,
@@ -84,7 +84,17 @@ class Assembly(LayoutTensors):
         part = self._part(f"{name}.weight", (self.config.vocab_size, size))
         return FileMatrix((part,), size, self.dtype, keeps=True)
 
-    def _layer(self, index: int, layer: LayerConfig) -> LayerWeights:
+    def stream_norm(self, name: str) -> NormWeights:
+        """A norm of the stream that is none of the decoder's own."""
+        return self._norm(name, "", self.config.hidden_size)
+
+    def matrix(self, name: str, shape: Shape) -> LinearWeights:
+        """A matrix [out, in] that is none of the decoder's own."""
+        part = self._part(f"{name}.weight", shape)
+        return LinearWeights(FileMatrix((part,), shape[1], self.dtype), stored_bits=self._stored_bits(f"{name}.weight"))
+
+    def layer(self, index: int, layer: LayerConfig) -> LayerWeights:
+        """The layer that the names give this number."""
         config = self.config
 
         def norm(role: str) -> NormWeights:

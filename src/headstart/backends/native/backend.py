@@ -108,6 +108,7 @@ class NativeBackend:
         self.name = f"native-{library.isa}-{packed.name}"
         self.handle = packed.handle
         self.rounding = packed.rounding
+        self.kept = packed.kept
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)
