@@ -264,9 +264,9 @@ FAMILIES = (
     Family(
         "falcon_h1",
         "falcon_h1",
-        "",
+        "falcon-h1",
         _falcon_h1,
-        None,
+        gguf_states.falcon_h1,
         replace(
             HF_LAYOUT,
             final_norm="final_layernorm",
@@ -274,7 +274,7 @@ FAMILIES = (
             whole=MAMBA2_WHOLE,
             convert={"final_norm": divided},
         ),
-        None,
+        gguf_states.FALCON_H1,
     ),
     Family(
         "bamba",
