@@ -104,7 +104,7 @@ def test_a_long_recording_is_written_down_as_transformers_does_it(directory: Pat
     for transcript in transcripts:
         assert transcript.text == text
         assert len(transcript.stats) >= 3
-        assert transcript.segments == transcripts[0].segments
+        assert [each.tokens for each in transcript.segments] == [each.tokens for each in transcripts[0].segments]
         for segment, expected in zip(transcript.segments, found["segments"][0], strict=True):
             assert segment.start == pytest.approx(float(expected["start"]), abs=0.006)
             assert segment.end == pytest.approx(min(float(expected["end"]), transcript.duration), abs=0.006)
