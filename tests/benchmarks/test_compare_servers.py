@@ -67,19 +67,33 @@ def test_all_servers_get_the_same_questions(
     urls: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second = urls
-    words = [f"a={first}", f"b={second}", "--users", "1,3", "--each", "2", "--repeats", "2", "--max-tokens", "7"]
+    words = [
+        f"a={first}",
+        f"b={second}",
+        "--users",
+        "1,3",
+        "--each",
+        "2",
+        "--questions",
+        "3",
+        "--repeats",
+        "2",
+        "--max-tokens",
+        "7",
+    ]
     compare_servers.main([*words, "--out", str(tmp_path)])
     by_port: dict[int, list[str]] = {}
     for port, prompt, tokens in Little.asked:
         by_port.setdefault(port, []).append(prompt)
         assert tokens == 7
     one, other = by_port.values()
-    # A round that is not counted, and two repeats of two questions, for each of four users.
-    assert len(one) == 4 * 1 + 4 * 2 * 2
+    # Those that are not counted, and two repeats of three questions and of six.
+    assert len(one) == compare_servers.WARM_UP + 2 * (3 + 6)
+    assert len(set(one)) == len(one)
     assert sorted(one) == sorted(other)
     record = json.loads((tmp_path / "serving.json").read_text())
     assert [(load["server"], load["users"], load["tokens"]) for load in record["loads"]] == [
-        *(("a", 1, 14), ("b", 1, 14), ("b", 1, 14), ("a", 1, 14)),
+        *(("a", 1, 21), ("b", 1, 21), ("b", 1, 21), ("a", 1, 21)),
         *(("a", 3, 42), ("b", 3, 42), ("b", 3, 42), ("a", 3, 42)),
     ]
     lines = capsys.readouterr().out.splitlines()
@@ -94,10 +108,10 @@ def test_the_table_compares_with_the_first_server() -> None:
         "4",
         "100.0",
         "40.0",
-        "(",
+        "(first",
+        "is",
         "2.50",
-        "times",
-        "less)",
+        "x)",
     ]
 
 
@@ -106,6 +120,7 @@ def test_what_goes_wrong_is_one_sentence(urls: list[str], capsys: pytest.Capture
         (["nobody"], "name=URL"),
         (["a=http://127.0.0.1:9"], "does not say"),
         ([f"a={urls[0]}", "--users", "x"], "invalid"),
+        ([f"a={urls[0]}", "--users", "64"], "--prompts"),
     ):
         with pytest.raises(SystemExit):
             compare_servers.main(words)

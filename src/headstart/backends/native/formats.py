@@ -15,9 +15,12 @@ from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
 
-FOUR, EIGHT, FINE, BF16 = 4, 8, 10, 16
-"""Blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16. As ``headstart_create``
-takes them."""
+PARTS = 3
+"""Of a matrix, that may have forms of their own: queries, keys and values; gates and ups; others are one part."""
+
+FOUR, EIGHT, FINE, BF16, OWN = 4, 8, 10, 16, 64
+"""Blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16; ``OWN`` and the number of a
+type: a file's own blocks. As ``headstart_create`` takes them."""
 
 KINDS = {
     "F32": 0,
@@ -39,6 +42,12 @@ KINDS = {
     "MXFP4": 39,
 }
 """What the library reads as files have it (``src/kernels/stored_rows.h``); of other types it is given floats."""
+
+OWN_KERNELS = (
+    *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+)
+"""What the library multiplies in the file's own blocks (``src/kernels/stored/``)."""
 
 _HELD_BY = {
     "Q4_0": {FOUR, EIGHT, FINE},
@@ -77,33 +86,94 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights, ...]:
     """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's."""
+    assert layer.mixer is not None
+    assert layer.channel is not None
     return (*layer.mixer.linears, *layer.channel.linears)
 
 
-def nearest_bits(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1] the form of each matrix that is smallest of those at least as near to the file as bf16.
+def nearest_forms(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
+    """uint8 [layer * 4 + 1, part] the smallest form of each matrix that is at least as near to the file as bf16.
 
-    ``multiplies_bytes``: without a dot product of bytes, rows are dear in eight bits; then only the head, which few
-    rows read, has them, and it alone is no reason for blocks.
+    ``multiplies_bytes``: without a dot product of bytes, rows are dear in blocks of eight bits that are not the file's
+    own; then only the head, which few rows read, has them, and it alone is no reason for blocks.
     """
-    bits = [_nearest(types_of(linear.matrix)) for linear in weights.linears]
+    linears = list(weights.linears)
+    forms = _alike([_nearest(types_of(linear.matrix)) for linear in linears])
     if not multiplies_bytes:
-        bits = [
-            BF16 if each == FINE or (each == EIGHT and index < len(bits) - 1) else each
-            for index, each in enumerate(bits)
-        ]
-        if FOUR not in bits:
-            bits = [BF16] * len(bits)
-    return np.array(bits, np.uint8)
+        dear = (forms == FINE) | (forms == EIGHT)
+        dear[-1] = forms[-1] == FINE
+        forms[dear] = BF16
+    kept = _keep_own(linears, forms, multiplies_bytes)
+    if not multiplies_bytes and not kept and FOUR not in forms:
+        forms[:] = BF16
+    return forms
 
 
 def _nearest(types: Sequence[str]) -> int:
     return min(set.intersection(*(_HELD_BY.get(each, set()) for each in types)), default=BF16)
 
 
-def blocks_bits(weights: DecoderWeights, as_stored: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1] the forms where everything is to be in blocks; the head has levels of eight bits."""
-    return np.append(level_bits(weights.layers, as_stored).reshape(-1), np.uint8(EIGHT))
+def blocks_forms(weights: DecoderWeights, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
+    """uint8 [layer * 4 + 1, part] the forms where everything is to be in blocks: the file's own, if that is asked for
+    and they have a kernel; else the head has levels of eight bits."""
+    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT])
+    if as_stored:
+        _keep_own(list(weights.linears), forms, multiplies_bytes)
+    return forms
+
+
+def _alike(forms: Sequence[int]) -> NDArray[np.uint8]:
+    return np.repeat(np.array(forms, np.uint8)[:, None], PARTS, axis=1)
+
+
+_AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
+"""Types that blocks of such levels hold to the bit and in as few bytes: with a dot product of bytes they are as fast,
+and rows have two bits more."""
+
+
+def _keep_own(linears: Sequence[LinearWeights], forms: NDArray[np.uint8], multiplies_bytes: bool) -> bool:
+    """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
+    kept = False
+    for linear, row in zip(linears, forms, strict=True):
+        types = own_types(linear.matrix)
+        if not types or (multiplies_bytes and set(types) <= set(_AS_SMALL.get(row[0], ()))):
+            continue
+        row[:] = [OWN + KINDS[each] for each in types]
+        kept = True
+    return kept
+
+
+def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
+    """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot."""
+    types = types_of(matrix)
+    if not all(each in OWN_KERNELS for each in types):
+        return ()
+    if len(set(types)) == 1:
+        return (types[0],) * PARTS
+    # Gates and ups are mixed with each other.
+    return tuple(types) if len(types) == PARTS else ()
+
+
+_CALLED = {
+    FOUR: "blocks of 4 bits",
+    EIGHT: "blocks of 8 bits",
+    FINE: "blocks of 16 weights with 8 bits each",
+    BF16: "bf16",
+}
+
+
+def computed_in(weights: DecoderWeights, forms: NDArray[np.uint8]) -> str:
+    """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
+    types: dict[str, set[str]] = {}
+    for linear, row in zip(weights.linears, forms.tolist(), strict=True):
+        for kind in types_of(linear.matrix):
+            if kind not in ("F32", "F16", "BF16"):
+                types.setdefault("the file's own blocks" if row[0] >= OWN else _CALLED[row[0]], set()).add(kind)
+    if set(types) <= {_CALLED[FOUR], _CALLED[EIGHT]}:
+        return ""
+    own_first = sorted(types, key=lambda name: (name in _CALLED.values(), name))
+    parts = [f"{name} ({', '.join(sorted(types[name]))})" for name in own_first]
+    return f"Weights are computed in {', '.join(parts)}."
 
 
 def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArray[np.uint8]:

@@ -59,11 +59,6 @@ class PassCosts:
         """Whether any pass was seen."""
         return self._passes > 0
 
-    @property
-    def per_key(self) -> float:
-        """Seconds of a row-key."""
-        return self._slope.value
-
     def begin_per_key(self, seconds: float) -> None:
         """A row-key was timed before any context was decoded in."""
         self._slope.begin(seconds)
