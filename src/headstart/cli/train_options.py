@@ -24,6 +24,7 @@ class HeadChoice(StrEnum):
     """Names of ``training.making.HEAD_NAMES``, which is costly to import."""
 
     EAGLE3 = "eagle3"
+    P_EAGLE = "p-eagle"
     DFLASH = "dflash"
     EAGLE = "eagle"
     MEDUSA = "medusa"
@@ -51,7 +52,9 @@ class OptimiserChoice(StrEnum):
     ADAMW = "adamw"
 
 
-_OPTIMISERS = {head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.DFLASH, HeadChoice.MEDUSA)}
+_OPTIMISERS = {
+    head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.P_EAGLE, HeadChoice.DFLASH, HeadChoice.MEDUSA)
+}
 """Where it is not adamw."""
 
 
@@ -158,8 +161,8 @@ class HeadOptions:
         int | None,
         typer.Option(
             min=1,
-            help="How many tokens dflash, medusa, blockwise and pass guess ahead. Left out: 4 (dflash: 9), or as the "
-            "head of --init.",
+            help="How many tokens p-eagle, dflash, medusa, blockwise and pass guess ahead. Left out: 4 (p-eagle 8, "
+            "dflash 9), or as the head of --init.",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -207,8 +210,8 @@ class HeadOptions:
         str | None,
         typer.Option(
             help="The target's layers that draft-model starts from: how many, evenly spread, or which, like 0,1,29. "
-            "Left out: the first two and the last. For eagle3, eagle and dflash: how many layers the head has; left "
-            "out: 1 (dflash 3), or as the head of --init.",
+            "Left out: the first two and the last. For eagle3, p-eagle, eagle and dflash: how many layers the head "
+            "has; left out: 1 (dflash 3), or as the head of --init.",
             metavar="N|LIST",
             rich_help_panel=HEAD,
         ),
@@ -216,8 +219,9 @@ class HeadOptions:
     init: Annotated[
         Path | None,
         typer.Option(
-            help="Start from an existing head of the same kind (eagle3, dflash, eagle, medusa, blockwise), yours or "
-            "another project's; its draft vocabulary may differ, and it may have fewer layers.",
+            help="Start from an existing head of the same kind (eagle3, p-eagle, dflash, eagle, medusa, blockwise), "
+            "yours or another project's; its draft vocabulary may differ, and it may have fewer layers. p-eagle may "
+            "start from an eagle3 head.",
             metavar="DIR",
             rich_help_panel=HEAD,
         ),
@@ -284,7 +288,7 @@ class LearningOptions:
         OptimiserChoice | None,
         typer.Option(
             help="muon: Muon for the inner matrices, AdamW for the rest; halves the steps of eagle3 and medusa; their "
-            "default, and dflash's. adamw: AdamW alone, the default of the others.",
+            "default, p-eagle's and dflash's. adamw: AdamW alone, the default of the others.",
             rich_help_panel=TRAINING,
         ),
     ] = None

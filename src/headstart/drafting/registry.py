@@ -174,6 +174,18 @@ _BUILT_IN = {
             f"{_HERE}.head_drafters.dflash:DFlashDrafter",
         ),
         DrafterInfo(
+            "p-eagle",
+            "the likeliest paths of what EAGLE-3's layer guesses in one pass, behind masks",
+            "P-EAGLE 2026 (arXiv:2602.01469); DDTree (arXiv:2604.12989)",
+            f"{_HERE}.head_drafters.p_eagle:PEagleDrafter",
+        ),
+        DrafterInfo(
+            "mtp",
+            "a confident tree from the multi-token modules that came with the target's checkpoint",
+            "DeepSeek-AI 2024, DeepSeek-V3, section 2.2 (arXiv:2412.19437)",
+            f"{_HERE}.head_drafters.mtp:MtpDrafter",
+        ),
+        DrafterInfo(
             "eagle2",
             "a confident tree from a trained layer that reads the target's last state",
             "Li et al. 2024, EAGLE-2 (arXiv:2406.16858)",

@@ -11,8 +11,8 @@ from headstart.heads.block import KIND as BLOCK_KIND
 from headstart.heads.block import BlockHead
 from headstart.heads.block_format import NESTED as BLOCK_KEY
 from headstart.heads.block_format import read_block
-from headstart.heads.eagle import EagleHead
-from headstart.heads.eagle_format import read_eagle
+from headstart.heads.eagle import PARALLEL_KIND, EagleHead
+from headstart.heads.eagle_format import SPECULATORS_PARALLEL, guesses_in_parallel, read_eagle
 from headstart.heads.files import CONFIG_FILE, MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
 from headstart.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
@@ -90,12 +90,12 @@ def check_format(directory: Path) -> None:
 
 
 def kind_of(head: Head) -> str:
-    """What ``headstart train`` calls such a head: "eagle3", "eagle", "dflash", "medusa", "blockwise" or "pass"."""
+    """What ``headstart train`` calls such a head: "eagle3", "p-eagle", "eagle", "dflash", "medusa", ..."""
     match head:
         case BlockHead():
             return BLOCK_KIND
         case EagleHead():
-            return head.config.variant
+            return head.config.kind
         case ParallelHeads():
             return head.config.kind
     return LOOKAHEAD_KIND
@@ -111,7 +111,10 @@ def kind_in(directory: Path) -> str | None:
     except CheckpointError:
         return None
     if found == "speculators":
-        return str(description[_SPECULATORS_KEY])
+        named = str(description[_SPECULATORS_KEY])
+        return PARALLEL_KIND if named == SPECULATORS_PARALLEL else named
+    if found == "eagle3" and guesses_in_parallel(description):
+        return PARALLEL_KIND
     return str(description[KIND_KEY]) if found == "headstart" else found
 
 
@@ -134,9 +137,10 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Coll
         return "headstart"
     kind = description.get(_SPECULATORS_KEY)
     if kind is not None:
-        if kind not in ("eagle3", "eagle", BLOCK_KIND):
+        if kind not in ("eagle3", "eagle", SPECULATORS_PARALLEL, BLOCK_KIND):
             raise CheckpointError(
-                f"{directory} holds a speculator of type {kind!r}; of this format eagle3, eagle and dflash can be read."
+                f"{directory} holds a speculator of type {kind!r}; of this format eagle3, peagle, eagle and dflash can "
+                "be read."
             )
         return "speculators"
     if BLOCK_KEY in description:

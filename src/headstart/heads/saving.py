@@ -13,7 +13,7 @@ from headstart.errors import CheckpointError
 from headstart.heads.block import KIND as BLOCK_KIND
 from headstart.heads.block import BlockHead
 from headstart.heads.block_format import BlockFormat, block_tensors, describe_block
-from headstart.heads.eagle import EagleHead
+from headstart.heads.eagle import PARALLEL_KIND, EagleHead
 from headstart.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
 from headstart.heads.files import RECORD_KEY, write_description, write_head
 from headstart.heads.loading import Head, kind_of
@@ -56,7 +56,7 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
     """Write a head as other programs read it.
 
     Args:
-        format_name: speculators (EAGLE-1 and 3, DFlash), eagle (EAGLE-1), eagle3, sglang (EAGLE-3), specforge
+        format_name: speculators (EAGLE-1 and 3, P-EAGLE, DFlash), eagle (EAGLE-1), eagle3, sglang (EAGLE-3), specforge
             (EAGLE-3, DFlash) or medusa.
         tables: the target's, which these formats hold in part.
         target: its name.
@@ -70,7 +70,7 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
         torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "medusa_lm_head.pt")
         write_description(directory, describe_medusa(head, target))
         return
-    if isinstance(head, EagleHead) and format_name in _KINDS[head.config.variant]:
+    if isinstance(head, EagleHead) and format_name in _KINDS[head.config.kind]:
         if format_name in ("sglang", "specforge"):
             serving: ServingFormat = format_name
             write_head(directory, describe_for(serving, head), tensors_for(serving, head, tables.embedding), {})
@@ -101,6 +101,7 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
 _KINDS = {
     "eagle": ("eagle", "speculators"),
     "eagle3": ("eagle3", "speculators", "sglang", "specforge"),
+    PARALLEL_KIND: ("eagle3", "speculators"),
     BLOCK_KIND: ("speculators", "specforge"),
     "medusa": ("medusa",),
 }

@@ -85,7 +85,7 @@ class Assembly:
             embedding_norm = self._norm(layout.embedding_norm, "embedding_norm", config.hidden_size)
         return DecoderWeights(
             embedding=embedding,
-            layers=tuple(self._layer(i, layer) for i, layer in enumerate(config.layers)),
+            layers=tuple(self.layer(i, layer) for i, layer in enumerate(config.layers)),
             final_norm=final_norm,
             head=head,
             positions=positions,
@@ -106,7 +106,17 @@ class Assembly:
         part = self._part(f"{name}.weight", (self.config.vocab_size, size))
         return FileMatrix((part,), size, self.dtype, keeps=True)
 
-    def _layer(self, index: int, layer: LayerConfig) -> LayerWeights:
+    def stream_norm(self, name: str) -> NormWeights:
+        """A norm of the stream that is none of the decoder's own."""
+        return self._norm(name, "", self.config.hidden_size)
+
+    def matrix(self, name: str, shape: Shape) -> LinearWeights:
+        """A matrix [out, in] that is none of the decoder's own."""
+        part = self._part(f"{name}.weight", shape)
+        return LinearWeights(FileMatrix((part,), shape[1], self.dtype), stored_bits=self._stored_bits(f"{name}.weight"))
+
+    def layer(self, index: int, layer: LayerConfig) -> LayerWeights:
+        """The layer that the names give this number."""
         config = self.config
 
         def norm(role: str) -> NormWeights:
@@ -195,11 +205,29 @@ class Assembly:
             q_norm=q_norm,
             q_up=q_up,
             kv_norm=self._norm(self.layout.layer["kv_norm"].format(i=index), "kv_norm", latent.kv_rank),
-            kv_up=self._linear(index, {"kv_up": both}, latent.kv_rank, False),
+            kv_up=self._linear(index, {"kv_up": both}, latent.kv_rank, False)
+            if "kv_up" in self.layout.layer
+            else self._key_value_up(index, latent),
             output=self._linear(
                 index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.output_bias
             ),
         )
+
+    def _key_value_up(self, index: int, latent: LatentConfig) -> LinearWeights:
+        """Of two tensors, [head, kv_rank, plain_dim] and [head, value_dim, kv_rank]."""
+        heads, rank = self.config.num_heads, latent.kv_rank
+        names = [self._name(index, role) for role in ("key_up", "value_up")]
+
+        def read() -> Tensor:
+            keys = self.fetch(names[0], (heads, rank, latent.plain_dim)).transpose(1, 2)
+            values = self.fetch(names[1], (heads, latent.value_dim, rank))
+            return torch.cat((keys.to(self.dtype), values.to(self.dtype)), dim=1).flatten(0, 1)
+
+        if self.source is None:
+            read()
+        rows = heads * (latent.plain_dim + latent.value_dim)
+        matrix = FileMatrix((MatrixPart(names[0], rows, read),), rank, self.dtype)
+        return LinearWeights(matrix, stored_bits=max(map(self._stored_bits, names)))
 
     def _convolution(self, index: int, convolution: ConvolutionConfig) -> ConvolutionWeights:
         size, bias = self.config.hidden_size, convolution.bias
@@ -227,9 +255,18 @@ class Assembly:
 
     def _delta(self, index: int, delta: DeltaConfig) -> DeltaWeights:
         heads, hidden = delta.value_heads, self.config.hidden_size
-        sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values, "delta_share": heads, "delta_step": heads}
-        if "delta_qkv_gate" in self.layout.layer:
-            sizes = {"delta_qkv_gate": delta.convolved + delta.values, "delta_share_step": 2 * heads}
+        names = self.layout.layer
+        sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values}
+        if "delta_qkv_gate" in names:
+            sizes = {"delta_qkv_gate": delta.convolved + delta.values}
+        sizes |= (
+            {"delta_share_step": 2 * heads}
+            if "delta_share_step" in names
+            else {
+                "delta_share": heads,
+                "delta_step": heads,
+            }
+        )
         return DeltaWeights(
             input=self._linear(index, sizes, hidden, False),
             kernel=self._kernel(index, "convolution_kernel", delta.convolved, delta.length),
@@ -423,8 +460,10 @@ class Assembly:
     def _vector(self, index: int, role: str, size: int, count: int | None = None) -> Tensor:
         """float32 [size], or [count, size], of a role that is no matrix."""
         name = self._name(index, role)
-        shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
+        shape: Shape = () if role in self.layout.scalars else (size,) if count is None else (count, size)
         shape = (1, size) if role in self.layout.as_rows else shape
+        if role in self.layout.folded:
+            shape = self.layout.folded[role](self.config)
         return self._convert(role, self.fetch(name, shape).float()).view(-1 if count is None else shape)
 
     def _name(self, index: int, role: str, expert: int = 0) -> str:

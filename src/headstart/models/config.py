@@ -191,6 +191,8 @@ class DeltaConfig:
     """Rows that the convolution sees, their own included."""
     norm_eps: float = 1e-6
     """Of the norm of what a head gives, before the gate."""
+    tiled: bool = False
+    """Heads of values that share a head of keys stand as far apart as there are of those (GGUF); else side by side."""
 
     @property
     def keys(self) -> int:

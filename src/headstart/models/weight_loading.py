@@ -64,7 +64,7 @@ def _has_own_head(checkpoint: Checkpoint, config: ModelConfig) -> bool:
     whatever the configuration says of ties."""
     shapes = checkpoint.shapes()
     if config.encoder is not None:
-        names = encoder_decoder_layout(config)
+        names = encoder_decoder_layout(config, "hf")
         head = f"{names.head}.weight"
         tables = [f"{name}.weight" for each in names.embeddings for name in (each, each.removeprefix("model."))]
     else:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from headstart.analysis.page import to_html
-from headstart.analysis.paper.pictures import figure_1, figure_5, timeline_svg
+from headstart.analysis.paper.pictures import figure_1, figure_5, lines_svg, timeline_svg
 from headstart.analysis.paper.tracing import Line, TracedRun, lines_of, trace_run
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.loading import Model, load_model
@@ -99,6 +99,19 @@ def test_figure_5_draws_every_call(model: Model, smaller: Path) -> None:
     assert "17 passes" in titles[0]
     for left, width in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg):
         assert 0 <= float(left) <= float(left) + float(width) <= 760
+
+
+def test_figure_1_as_a_picture_shows_the_end_of_a_long_line() -> None:
+    lines = [Line("", "a <b>", "lo\nst", "own"), Line("x" * 200 + "end", "kept", "", "")]
+    root = ElementTree.fromstring(lines_svg(lines))
+    spans = [(span.get("class"), span.text) for span in root.iter("{http://www.w3.org/2000/svg}tspan")]
+    assert spans[3:] == [("accepted", "a <b>"), ("rejected", "lo↵st"), ("own", "own"), ("accepted", "kept")]
+    *_, first, second = root.iter("{http://www.w3.org/2000/svg}text")
+    assert first.text is None
+    assert second.text is not None
+    assert second.text.startswith("…x")
+    assert second.text.endswith("xend")
+    assert len(second.text) + len("kept") == 94
 
 
 def test_figure_1_needs_no_colour_and_escapes_its_texts() -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from headstart.backends.torch.attention import AttentionLayout, attend
+from headstart.backends.torch.attention import Layout, attend
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
@@ -35,7 +35,7 @@ from headstart.models.weights import (
 class MixerPass:
     """What the mixers of one pass share."""
 
-    layout: AttentionLayout
+    layout: Layout
     rotations: Sequence[Rotation]
     """Of the rows, for each of the model's ropes."""
     growth: Tensor | None

@@ -215,4 +215,5 @@ def _reads(encoder: EncoderConfig, source: EncoderInput, config: ModelConfig) ->
         return False
     if source.features is not None:
         return encoder.mel_bins == len(source.features)
-    return encoder.mel_bins is None and max(source.tokens) < config.vocab_size
+    same_kind = source.foreign == (encoder.vocab_size is not None)
+    return encoder.mel_bins is None and same_kind and max(source.tokens) < (encoder.vocab_size or config.vocab_size)

@@ -1,4 +1,4 @@
-"""Mamba-2 beside attention: Bamba and Nemotron-H. (Granite 4 H is in ``granite``.)
+"""Mamba-2 beside attention: Bamba and Nemotron-H, and Granite 4 H as GGUF files have it (else see ``granite``).
 
 Sources: the configuration and modelling files of transformers (models/bamba, nemotron_h).
 """
@@ -9,64 +9,14 @@ import math
 from dataclasses import replace
 
 from headstart.models.config import ExpertsConfig, LayerConfig, Mamba2Config, ModelConfig
+from headstart.models.families import gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of
 from headstart.models.families.fields import Fields
+from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, granite4
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, activation, base_from_hf
+from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, checked_groups, mamba2_from_hf, mamba2_layer
 from headstart.models.families.rope import rope_from_hf
-
-
-def mamba2_from_hf(fields: Fields) -> Mamba2Config:
-    """As Bamba and Granite describe it."""
-    heads, inner = (
-        fields.integer("mamba_n_heads", 128),
-        fields.integer("mamba_expand", 2) * fields.integer("hidden_size"),
-    )
-    named = fields.get("mamba_d_head")
-    head_dim = inner // heads if named in (None, "auto") else fields.integer("mamba_d_head")
-    if heads * head_dim != inner:
-        raise fields.bad("mamba_n_heads", heads, f"a number of heads of size {head_dim} that make up {inner}")
-    least, most = _limits(fields)
-    return _checked(
-        fields,
-        "mamba_n_groups",
-        Mamba2Config(
-            heads,
-            head_dim,
-            fields.integer("mamba_d_state", 256),
-            fields.integer("mamba_n_groups", 1),
-            fields.integer("mamba_d_conv", 4, minimum=2),
-            fields.flag("mamba_conv_bias", True),
-            fields.flag("mamba_proj_bias", False),
-            least,
-            most,
-            fields.number("rms_norm_eps", 1e-6),
-        ),
-    )
-
-
-def _limits(fields: Fields) -> tuple[float, float]:
-    limits = fields.get("time_step_limit")
-    if limits is None:
-        return 0.0, math.inf
-    numbers = [_number(each) for each in limits] if isinstance(limits, list) else []
-    if len(numbers) != 2 or not 0 <= numbers[0] <= numbers[1]:
-        raise fields.bad("time_step_limit", limits, "two numbers, the lower one first")
-    return numbers[0], numbers[1]
-
-
-def _number(value: object) -> float:
-    """JSON has no infinity; transformers writes an object for it, others a text. Not a number: nothing of the kind."""
-    value = value.get("__float__") if isinstance(value, dict) else value
-    if isinstance(value, str):
-        return math.inf if value.lower() in ("inf", "infinity") else math.nan
-    return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _checked(fields: Fields, key: str, mamba: Mamba2Config) -> Mamba2Config:
-    if mamba.heads % mamba.groups:
-        raise fields.bad(key, mamba.groups, f"a divisor of the {mamba.heads} heads")
-    return mamba
 
 
 def _bamba(fields: Fields) -> ModelConfig:
@@ -136,7 +86,7 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
         activation=activation(fields, "mlp_hidden_act", "relu2"),
         gated_mlp=False,
         mlp_bias=fields.flag("mlp_bias", False),
-        mamba2=_checked(fields, "n_groups", mamba),
+        mamba2=checked_groups(fields, "n_groups", mamba),
         ropes=(),
     )
     return replace(
@@ -166,21 +116,6 @@ def _nemotron_experts(fields: Fields) -> ExpertsConfig:
     )
 
 
-def _mamba2_layer(block: str) -> dict[str, str]:
-    """Names of a mixer's tensors in a block of a layer."""
-    return {
-        "mamba_input": f"layers.{{i}}.{block}.in_proj",
-        "convolution_kernel": f"layers.{{i}}.{block}.conv1d",
-        "step_bias": f"layers.{{i}}.{block}.dt_bias",
-        "log_decay": f"layers.{{i}}.{block}.A_log",
-        "skip": f"layers.{{i}}.{block}.D",
-        "state_norm": f"layers.{{i}}.{block}.norm",
-        "mamba_output": f"layers.{{i}}.{block}.out_proj",
-    }
-
-
-MAMBA2_LAYER = _mamba2_layer("mamba")
-MAMBA2_WHOLE = frozenset({"step_bias", "log_decay", "skip"})
 _BAMBA_LAYER = {
     **HF_LAYER,
     **MAMBA2_LAYER,
@@ -196,7 +131,7 @@ _NEMOTRON_LAYER = {
     "router_correction": "layers.{i}.mixer.gate.e_score_correction_bias",
     **{f"expert_{part}": f"layers.{{i}}.mixer.experts.{{e}}.{part}_proj" for part in ("up", "down")},
     **{f"shared_{part}": f"layers.{{i}}.mixer.shared_experts.{part}_proj" for part in ("up", "down")},
-    **_mamba2_layer("mixer"),
+    **mamba2_layer("mixer"),
 }
 _NEMOTRON = TensorLayout(
     prefix="backbone.",
@@ -207,6 +142,8 @@ _NEMOTRON = TensorLayout(
     whole=MAMBA2_WHOLE | {"router_correction"},
     ignored=(r"mtp\..*",),
 )
+
+_NEMOTRON_LAYOUT = replace(_NEMOTRON, other=replace(_NEMOTRON, prefix="model."))
 
 FAMILIES = (
     Family(
@@ -221,10 +158,39 @@ FAMILIES = (
     Family(
         "nemotron_h",
         "nemotron_h",
-        "",
+        "nemotron_h",
         _nemotron_h,
-        None,
-        replace(_NEMOTRON, other=replace(_NEMOTRON, prefix="model.")),
-        None,
+        gguf_states.nemotron_h,
+        _NEMOTRON_LAYOUT,
+        gguf_states.NEMOTRON_H,
+    ),
+    Family(
+        "nemotron_h_moe",
+        "",
+        "nemotron_h_moe",
+        _nemotron_h,
+        gguf_states.nemotron_h,
+        _NEMOTRON_LAYOUT,
+        gguf_states.NEMOTRON_H,
+        "experts",
+    ),
+    Family(
+        "granite4_h",
+        "",
+        "granitehybrid",
+        granite4,
+        gguf_states.granite_hybrid,
+        GRANITE4_LAYOUT,
+        gguf_states.GRANITE_HYBRID,
+    ),
+    Family(
+        "granite4_h_moe",
+        "",
+        "granitehybrid",
+        granite4,
+        gguf_states.granite_hybrid,
+        GRANITE4_MOE_LAYOUT,
+        gguf_states.GRANITE_HYBRID,
+        "experts",
     ),
 )
