@@ -64,7 +64,7 @@ def long_form(reference: PreTrainedModel, read: torch.Tensor, **settings: Any) -
     """The segments of transformers."""
     asked = {"language": "de", "task": "transcribe"} | settings
     found = reference.generate(  # type: ignore[operator]
-        input_features=read, return_timestamps=True, return_segments=True, do_sample=False, num_beams=1, **asked
+        input_features=read, return_timestamps=True, return_segments=True, do_sample=False, **asked
     )
     segments: list[dict[str, Any]] = found["segments"][0]
     return segments
@@ -146,8 +146,10 @@ def test_several_recordings_are_as_if_alone(llm: LLM, tmp_path: Path) -> None:
         assert [segment.id for segment in transcript.segments] == list(range(len(transcript.segments)))
 
 
-def test_beams_follow_the_rules_of_times(model: Model) -> None:
+def test_beams_follow_the_rules_of_times(model: Model, reference: PreTrainedModel) -> None:
     params = SamplingParams(beam_width=3, max_tokens=30)
+    (whole,) = LLM(model, "none").transcribe(sound(0.6), TIMED, SamplingParams(beam_width=3, max_tokens=None))
+    require_equal(whole.segments, long_form(reference, features(sound(0.6)), num_beams=3), 0.6)
     found = [LLM(model, drafter).transcribe(sound(0.9), TIMED, params)[0] for drafter in ("none", "recycling")]
     assert told(found[0].segments) == told(found[1].segments)
     for segment in found[0].segments:

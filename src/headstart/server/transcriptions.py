@@ -132,7 +132,7 @@ class Transcriber:
             work = await asyncio.to_thread(self._begun, asked)
             if asked.stream:
                 return await self._streamed(work, request)
-            async for _ in self._texts(work, request):
+            async for _ in self._texts(work, request, growing=False):
                 pass
             return _reply(work.transcript(), asked.form, task)
         except ConfigError as error:
@@ -144,8 +144,8 @@ class Transcriber:
         recording = read_recording(asked.data, self._settings.max_audio_seconds)
         return Transcription(self._llm.model, recording, asked.params, asked.sampling)
 
-    async def _texts(self, work: Transcription, request: Request) -> AsyncIterator[str]:
-        """The text so far, whenever more of it is final.
+    async def _texts(self, work: Transcription, request: Request, growing: bool) -> AsyncIterator[str]:
+        """The whole text in the end; if ``growing``, also the text so far, whenever more of it may be final.
 
         Raises:
             RequestError: a window cannot be served.
@@ -162,7 +162,7 @@ class Transcriber:
             async with self._engine.watched(answer, request):
                 async for piece in answer:
                     _check(samples, answer)
-                    if piece.prompt_index == _WINDOW:
+                    if growing and piece.prompt_index == _WINDOW:
                         tokens += piece.token_ids
                         yield work.text_so_far(tokens)
             await asyncio.to_thread(work.take, samples)
@@ -188,7 +188,7 @@ class Transcriber:
         ]
 
     async def _streamed(self, work: Transcription, request: Request) -> Response:
-        texts = self._texts(work, request)
+        texts = self._texts(work, request, growing=True)
         # Whatever can be refused is, before the reply begins.
         first = await anext(texts, "")
 

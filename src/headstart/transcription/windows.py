@@ -97,10 +97,10 @@ class Transcription:
         self._language = params.language or (None if tokens.languages else "en")
         self._seek = 0
         self._source: EncoderInput | None = None
-        self._said: list[int] = []
-        """Text tokens that are final."""
+        self._said = b""
+        """Text that is final."""
         self._kept: list[int] = []
-        """The same with their times."""
+        """Its tokens, times among them."""
         self._segments: list[Segment] = []
         self._stats: list[SequenceStats] = []
         self._done = False
@@ -156,27 +156,25 @@ class Transcription:
         new = self._segments_of(pieces, window.sequence.logprobs, nobody)
         for piece in pieces:
             self._kept += piece.tokens
-            self._said += self._text_of(piece.tokens)
+            self._said += self._bytes_of(piece.tokens)
         self._segments += new
         self._seek += advance
         self._source = None
         self._done = not self._timed or self._seek >= self._recording.frames
         return new
 
-    def text_so_far(self, tokens: Sequence[int], ended: bool = False) -> str:
+    def text_so_far(self, tokens: Sequence[int]) -> str:
         """The text that is final when the window has said ``tokens`` so far."""
         if self._language is None:
             return ""
         kept = tokens if not self._timed else tokens[: settled(tokens, self._tokens.first_time)]
-        text = self._decoded([*self._said, *self._text_of(kept)])
+        text = _text(self._said + self._bytes_of(kept))
         # The rest of a character may be still to come.
-        return text if ended else text.rstrip("\ufffd").rstrip()
+        return text.rstrip("\ufffd").rstrip()
 
     def transcript(self) -> Transcript:
         """What has been written down."""
-        return Transcript(
-            self._decoded(self._said), self._language or "", self._recording.seconds, self._segments, self._stats
-        )
+        return Transcript(_text(self._said), self._language or "", self._recording.seconds, self._segments, self._stats)
 
     def _window_sampling(self) -> SamplingParams:
         """Each window's draws are its own."""
@@ -213,12 +211,12 @@ class Transcription:
     def _segments_of(
         self, pieces: Sequence[Piece], logprobs: Sequence[TokenLogprobs], nobody: float | None
     ) -> list[Segment]:
-        text = self._decoded([token for piece in pieces for token in self._text_of(piece.tokens)]).encode()
+        text = _text(b"".join(self._bytes_of(piece.tokens) for piece in pieces)).encode()
         ratio = len(text) / len(zlib.compress(text))
         mean = sum(each.logprob for each in logprobs) / len(logprobs) if logprobs else None
         begun, new = self._seek / FRAMES_PER_SECOND, list[Segment]()
         for piece in pieces:
-            said = self._decoded(self._text_of(piece.tokens))
+            said = _text(self._bytes_of(piece.tokens))
             if not said and self._timed:
                 continue
             start, end = (
@@ -240,13 +238,15 @@ class Transcription:
             )
         return new
 
-    def _text_of(self, tokens: Sequence[int]) -> list[int]:
-        """Those that are text."""
-        silent = self._tokens.silent
-        return [token for token in tokens if silent is None or token <= silent]
+    def _bytes_of(self, tokens: Sequence[int]) -> bytes:
+        """What tokens say, times and special tokens left out."""
+        silent, special = self._tokens.silent, self._tokenizer.special_ids
+        text = [token for token in tokens if (silent is None or token <= silent) and token not in special]
+        return b"".join(map(self._tokenizer.token_bytes, text))
 
-    def _decoded(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens).strip()
+
+def _text(said: bytes) -> str:
+    return said.decode(errors="replace").strip()
 
 
 def speech_prompt(
