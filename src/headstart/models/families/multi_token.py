@@ -56,9 +56,7 @@ _GGUF = _in_layer("blk.{i}", ("nextn.enorm", "nextn.hnorm", "nextn.eh_proj", "ne
 _MIMO = _in_layer(
     "model.mtp_layers.{i}", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), hidden_first=True
 )
-_QWEN = MultiTokenLayout(
-    "mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"
-)
+_QWEN = MultiTokenLayout("mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
 _LIKE_QWEN = replace(_QWEN, windowed=True)
 """Others took the names over."""
 
