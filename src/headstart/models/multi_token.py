@@ -90,7 +90,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         return checkpoint.read(name, index)
 
     def modules(fetch: Fetch, source: Checkpoint | None) -> tuple[MultiTokenModule, ...]:
-        assembly = Assembly(config, layout, "", dtype, fetch, source, "")
+        assembly = Assembly(config, layout, "", dtype, fetch, source, embedding="")
         return tuple(
             MultiTokenModule(
                 embedding_norm=assembly.stream_norm(names.embedding_norm.format(i=number)),
