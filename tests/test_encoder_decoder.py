@@ -262,6 +262,40 @@ def test_exact_numerics_need_the_native_pass(tmp_path: Path) -> None:
         LLM(loaded, "none", numerics="exact")
 
 
+@pytest.mark.parametrize("settings", [{"no_repeat_ngram_size": 2}, {"encoder_no_repeat_ngram_size": 1}])
+@pytest.mark.parametrize("drafter", ["none", "recycling", "early-exit"])
+def test_repeated_n_grams_are_those_of_transformers(settings: dict[str, int], drafter: str, model: Model) -> None:
+    llm, before, after = LLM(model, drafter), [], []
+    prompts = [*PROMPTS[:2], "".join(map(chr, range(32, 127)))]
+    for prompt in prompts:
+        (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, **settings))
+        free = reference_tokens(reference("t5"), list(prompt.encode()), 24, eos_token_id=None)
+        expected = reference_tokens(reference("t5"), list(prompt.encode()), 24, eos_token_id=None, **settings)
+        assert output.token_ids == expected
+        before.append(free)
+        after.append(expected)
+    assert before != after
+    (found,) = llm.generate(PROMPTS[0], SamplingParams(beam_width=3, n=3, max_tokens=12, **settings))
+    beams = reference("t5").generate(
+        torch.tensor([list(PROMPTS[0].encode())]), num_beams=3, num_return_sequences=3, do_sample=False,
+        max_new_tokens=12, use_cache=False, **settings,
+    )  # fmt: skip
+    for beam, row in zip(found.outputs, beams[:, 1:].tolist(), strict=True):
+        assert beam.token_ids == row[: len(beam.token_ids)]
+
+
+def test_n_grams_that_a_models_files_bar_are_barred_where_a_request_leaves_them_out(tmp_path: Path) -> None:
+    model = make_model("bart")
+    model.generation_config.no_repeat_ngram_size = 1
+    llm = LLM(save_model(model, tmp_path), "suffix")
+    expected = reference_tokens(model, list(b"Hello"), 20)
+    (output,) = llm.generate("Hello", llm.sampling_defaults.params({"max_tokens": 20}))
+    assert output.token_ids == expected
+    assert len(set(expected)) == len(expected)
+    (free,) = llm.generate("Hello", llm.sampling_defaults.params({"max_tokens": 20, "no_repeat_ngram_size": 0}))
+    assert len(set(free.token_ids)) < len(free.token_ids)
+
+
 def test_samples_of_one_seed_are_the_same_alone_and_together(plain: LLM) -> None:
     params = SamplingParams(temperature=1.0, top_p=0.9, seed=11, max_tokens=12)
     together = [output.token_ids for output in plain.generate(PROMPTS, params)]

@@ -140,7 +140,7 @@ def vllm(room: Room, port: int) -> Command:
     words = [
         str(PEERS["vllm"].python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(room.files.folder),
         "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-num-seqs", str(room.users),
-        "--max-model-len", str(room.max_context),
+        "--max-model-len", str(room.max_context), "--served-model-name", room.files.path.stem,
     ]  # fmt: skip
     cores = sorted(os.sched_getaffinity(0))[: room.threads]
     variables = {
@@ -253,13 +253,15 @@ def process(name: str, command: Command, port: int, log: Path) -> Iterator[None]
             time.sleep(0.2)
         yield
     finally:
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(PARTING)
-        # What it started and left behind.
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        try:
+            server.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(PARTING)
+        finally:
+            # What it started and left behind; and at once, where a second signal ends the wait.
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def answers(port: int) -> bool:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LONGEST_GAMMA = 64
 _TRACED_TOKENS = 32
 """Of the run behind the figures: more rounds would be too narrow to tell apart."""
+_TRIES = 3
+"""Runs of which the fastest is drawn."""
 
 
 @with_groups
@@ -123,10 +125,10 @@ def paper(
             for length in sorted(lengths, reverse=True):
                 contender = pairs[0].contender(0.0, length)
                 bench = Workbench.of_model(loaded, draft_rows=most_rows([contender]))
-                traced.append(trace_run(bench, contender, f"{pairs[0].draft}, γ = {length}", tokens, greedy))
+                traced.append(trace_run(bench, contender, f"{pairs[0].draft}, γ = {length}", tokens, greedy, _TRIES))
             lines = lines_of(traced[0], loaded.tokenizer)
             bench = Workbench.of_model(loaded)
-            traced.append(trace_run(bench, Contender.parse(PLAIN), "plain decoding", tokens, greedy))
+            traced.append(trace_run(bench, Contender.parse(PLAIN), "plain decoding", tokens, greedy, _TRIES))
 
     rows = [row for sheet in sheets for row in sheet.rows()]
     record = measurement_record(

@@ -26,6 +26,8 @@ class HeadChoice(StrEnum):
     EAGLE3 = "eagle3"
     P_EAGLE = "p-eagle"
     DFLASH = "dflash"
+    DSPARK = "dspark"
+    JETSPEC = "jetspec"
     EAGLE = "eagle"
     MEDUSA = "medusa"
     BLOCKWISE = "blockwise"
@@ -52,8 +54,9 @@ class OptimiserChoice(StrEnum):
     ADAMW = "adamw"
 
 
+_OF_BLOCKS = (HeadChoice.DFLASH, HeadChoice.DSPARK, HeadChoice.JETSPEC)
 _OPTIMISERS = {
-    head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.P_EAGLE, HeadChoice.DFLASH, HeadChoice.MEDUSA)
+    head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.P_EAGLE, *_OF_BLOCKS, HeadChoice.MEDUSA)
 }
 """Where it is not adamw."""
 
@@ -162,7 +165,7 @@ class HeadOptions:
         typer.Option(
             min=1,
             help="How many tokens p-eagle, dflash, medusa, blockwise and pass guess ahead. Left out: 4 (p-eagle 8, "
-            "dflash 9), or as the head of --init.",
+            "dflash 9, dspark 7, jetspec 16), or as the head of --init.",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -193,7 +196,7 @@ class HeadOptions:
         typer.Option(
             "--causal/--both-ways",
             help="Whether the rows of a dflash block see only those before them, or each other.",
-            show_default="both ways, or as the head of --init",
+            show_default="both ways (jetspec: causal), or as the head of --init",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -202,7 +205,25 @@ class HeadOptions:
         typer.Option(
             min=0,
             help="Rank of what the token before a guess adds to it in dflash; 0: a guess does not depend on those "
-            "before it. Left out: 0, or as the head of --init.",
+            "before it. Left out: 0 (dspark 64), or as the head of --init.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
+    confidence: Annotated[
+        bool | None,
+        typer.Option(
+            "--confidence/--no-confidence",
+            help="Whether a dflash head also learns how likely its guesses are accepted, which ends drafts early.",
+            show_default="no (dspark: yes), or as the head of --init",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
+    root_speaks: Annotated[
+        bool | None,
+        typer.Option(
+            "--root-speaks/--root-silent",
+            help="Whether the last token's row of a dflash block guesses the next token, or its first mask does.",
+            show_default="silent (dspark: speaks), or as the head of --init",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -263,6 +284,8 @@ class HeadOptions:
             dropout=self.dropout,
             causal=self.causal,
             markov_rank=self.markov_rank,
+            confidence=self.confidence,
+            root_speaks=self.root_speaks,
         )
 
 

@@ -262,6 +262,8 @@ class BlockHeadPass(Protocol):
     """Tokens that a block guesses."""
     chained: bool
     """What a block says of a token depends on the one before it, too (``following``)."""
+    confident: bool
+    """It says how likely guesses are accepted (``confidence``)."""
 
     @property
     def nbytes(self) -> int:
@@ -290,6 +292,18 @@ class BlockHeadPass(Protocol):
 
         Returns:
             States that say them [sequence, slot, hidden], and float32 logits [sequence, slot, draft vocab].
+        """
+        ...
+
+    def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """How likely guesses are accepted if those before them were, where it is ``confident``.
+
+        Args:
+            states: [row, hidden] that say them.
+            tokens: int64 [row] target ids of the tokens before them.
+
+        Returns:
+            float32 [row].
         """
         ...
 

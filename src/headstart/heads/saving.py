@@ -24,7 +24,7 @@ from headstart.heads.parallel_format import KIND_KEY, describe_medusa, describe_
 from headstart.heads.serving_formats import ServingFormat, describe_for, tensors_for
 from headstart.heads.tables import TargetTables
 
-ExportFormat = Literal["speculators", "eagle", "eagle3", "sglang", "specforge", "medusa"]
+ExportFormat = Literal["speculators", "deepspec", "eagle", "eagle3", "sglang", "specforge", "medusa"]
 
 
 def save_head(
@@ -56,7 +56,8 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
     """Write a head as other programs read it.
 
     Args:
-        format_name: speculators (EAGLE-1 and 3, P-EAGLE, DFlash), eagle (EAGLE-1), eagle3, sglang (EAGLE-3), specforge
+        format_name: speculators (EAGLE-1 and 3, P-EAGLE, DFlash, DSpark), deepspec (DSpark), eagle (EAGLE-1), eagle3,
+            sglang (EAGLE-3), specforge
             (EAGLE-3, DFlash) or medusa.
         tables: the target's, which these formats hold in part.
         target: its name.
@@ -84,11 +85,13 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return
     if isinstance(head, BlockHead) and format_name in _KINDS[BLOCK_KIND]:
-        form: BlockFormat = "speculators" if format_name == "speculators" else "dflash"
-        if form == "dflash" and (head.config.reduced or head.config.root_speaks or head.config.markov_rank):
+        forms: dict[str, BlockFormat] = {"speculators": "speculators", "deepspec": "deepspec"}
+        form, config = forms.get(format_name, "dflash"), head.config
+        extended = config.root_speaks or config.markov_rank > 0 or config.confidence
+        if form == "dflash" and (config.reduced or extended):
             raise CheckpointError(
-                f"{format_name} has DFlash heads that say every token, from the first mask on, and no Markov factor; "
-                "train one with --draft-vocab 0, or choose speculators."
+                f"{format_name} has DFlash heads that say every token, from the first mask on, and no Markov factor or "
+                "confidence; train one with --draft-vocab 0, or choose speculators."
             )
         write_head(directory, describe_block(head, form, target), block_tensors(head, form, tables), {})
         return
@@ -102,7 +105,7 @@ _KINDS = {
     "eagle": ("eagle", "speculators"),
     "eagle3": ("eagle3", "speculators", "sglang", "specforge"),
     PARALLEL_KIND: ("eagle3", "speculators"),
-    BLOCK_KIND: ("speculators", "specforge"),
+    BLOCK_KIND: ("speculators", "specforge", "deepspec"),
     "medusa": ("medusa",),
 }
 

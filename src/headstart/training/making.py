@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -29,34 +29,30 @@ from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.warm_start import KnownHead
 
-HeadName = Literal["eagle3", "p-eagle", "dflash", "eagle", "medusa", "blockwise", "draft-model", "pass"]
+HeadName = Literal[
+    "eagle3", "p-eagle", "dflash", "dspark", "jetspec", "eagle", "medusa", "blockwise", "draft-model", "pass"
+]
 _FIRST_SURENESS = 0.1
 _SLOTS = 4
 _BLOCK_SLOTS, _BLOCK_LAYERS = 9, 3
 _MASKED_SLOTS = 8
 _RESIDUAL_BLOCKS = 4
-HEAD_NAMES: tuple[HeadName, ...] = (
-    "eagle3",
-    "p-eagle",
-    "dflash",
-    "eagle",
-    "medusa",
-    "blockwise",
-    "draft-model",
-    "pass",
-)
+HEAD_NAMES: tuple[HeadName, ...] = get_args(HeadName)
+_BLOCK_NAMES: tuple[HeadName, ...] = ("dflash", "dspark", "jetspec")
 WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
 _USERS: dict[str, tuple[HeadName, ...]] = {
-    "slots": ("p-eagle", "dflash", "medusa", "blockwise", "pass"),
+    "slots": ("p-eagle", *_BLOCK_NAMES, "medusa", "blockwise", "pass"),
     "unroll": ("eagle3", "eagle"),
     "dropout": ("eagle3", "p-eagle", "eagle"),
-    "layers": ("draft-model", "dflash", "eagle3", "p-eagle", "eagle"),
-    "init": ("eagle3", "p-eagle", "dflash", "eagle", "medusa", "blockwise"),
+    "layers": ("draft-model", *_BLOCK_NAMES, "eagle3", "p-eagle", "eagle"),
+    "init": ("eagle3", "p-eagle", *_BLOCK_NAMES, "eagle", "medusa", "blockwise"),
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
-    "causal": ("dflash",),
-    "markov_rank": ("dflash",),
+    "causal": _BLOCK_NAMES,
+    "markov_rank": _BLOCK_NAMES,
+    "confidence": _BLOCK_NAMES,
+    "root_speaks": _BLOCK_NAMES,
 }
 """The heads that use a setting, where not all do."""
 
@@ -92,6 +88,29 @@ class HeadSettings:
     """The rows of DFlash's blocks see those before them only; None: as the head that is begun from, or both ways."""
     markov_rank: int | None = None
     """Of what the token before a guess of DFlash adds to its logits; None: as the head that is begun from, or 0."""
+    confidence: bool | None = None
+    """A DFlash head learns how likely its guesses are accepted, too; None: as the head that is begun from, or no."""
+    root_speaks: bool | None = None
+    """The last token's row of a block guesses, too; None: as the head that is begun from, or no."""
+
+
+_KIN: dict[HeadName, HeadSettings] = {
+    "dspark": HeadSettings(slots=7, markov_rank=64, confidence=True, root_speaks=True),
+    "jetspec": HeadSettings(slots=16, causal=True),
+}
+"""DFlash's kin -> what is set in it unless the user says otherwise (arXiv:2607.05147, 2606.18394)."""
+
+
+def trunk_of(name: HeadName, head: HeadSettings) -> tuple[HeadName, HeadSettings]:
+    """The kind of head that is trained under a name, and its settings: DFlash's kin are heads of its trunk."""
+    told = _KIN.get(name)
+    if told is None:
+        return name, head
+    if head.init is not None:
+        # Its blocks are as long as those that it is begun from.
+        told = replace(told, slots=None)
+    unset = {each.name: getattr(told, each.name) for each in fields(head) if getattr(head, each.name) is None}
+    return "dflash", replace(head, **unset)
 
 
 def require_used(name: HeadName, head: HeadSettings) -> None:
@@ -213,9 +232,14 @@ def _block_head(
         shape = replace(begun, num_layers=layers or begun.num_layers, draft_vocab_size=len(ids), block_size=size)
     else:
         shape = block_config(config, slots, layers or _BLOCK_LAYERS, _mask_token(config, ids), len(ids))
+    size = shape.slots
+    if settings.root_speaks is not None:
+        shape = replace(shape, root_speaks=settings.root_speaks, block_size=size + (not settings.root_speaks))
     causal = shape.causal if settings.causal is None else settings.causal
     rank = shape.markov_rank if settings.markov_rank is None else settings.markov_rank
-    head = BlockHead(replace(shape, causal=causal, markov_rank=rank))
+    sure = shape.confidence if settings.confidence is None else settings.confidence
+    shape = replace(shape, causal=causal, markov_rank=rank, confidence=sure, confidence_reads_token=sure and rank > 0)
+    head = BlockHead(shape)
     with torch.no_grad():
         # As in ``_eagle_head``.
         head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))

@@ -73,7 +73,7 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     for name, parameter in head.named_parameters():
         if name.startswith(_OUTPUTS) and name in theirs:
             parameter[to] = theirs[name][of]
-        elif name in theirs:
+        elif name in theirs and theirs[name].shape == parameter.shape:
             parameter.copy_(theirs[name])
         elif name.endswith(_BRANCH_ENDS):
             parameter.zero_()
@@ -82,9 +82,12 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
 def _alike(
     mine: EagleConfig | BlockConfig | ParallelConfig, theirs: EagleConfig | BlockConfig | ParallelConfig
 ) -> bool:
-    """Whether two shapes are equal, a Markov factor apart that only mine has."""
-    if isinstance(mine, BlockConfig) and isinstance(theirs, BlockConfig) and not theirs.markov_rank:
-        mine = replace(mine, markov_rank=0)
+    """Whether two shapes are equal, a Markov factor and a confidence apart that only mine has."""
+    if isinstance(mine, BlockConfig) and isinstance(theirs, BlockConfig):
+        mine = replace(mine, confidence=False, confidence_reads_token=False)
+        theirs = replace(theirs, confidence=False, confidence_reads_token=False)
+        if not theirs.markov_rank:
+            mine = replace(mine, markov_rank=0)
     return mine == theirs
 
 
@@ -96,8 +99,8 @@ def _layers(head: nn.Module) -> int:
 def _shape(head: KnownHead) -> EagleConfig | BlockConfig | ParallelConfig:
     """Its configuration, apart from what may differ."""
     if isinstance(head, BlockHead):
-        size, whole = 2 - head.config.root_speaks, head.config.vocab_size
-        return replace(head.config, draft_vocab_size=whole, num_layers=1, block_size=size, causal=False)
+        whole = head.config.vocab_size
+        return replace(head.config, draft_vocab_size=whole, num_layers=1, block_size=2, causal=False, root_speaks=False)
     if isinstance(head, ParallelHeads):
         return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
     whole = head.config.vocab_size

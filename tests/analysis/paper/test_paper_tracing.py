@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from headstart.analysis.page import to_html
+from headstart.analysis.paper import tracing
 from headstart.analysis.paper.pictures import figure_1, figure_5, lines_svg, timeline_svg
 from headstart.analysis.paper.tracing import Line, TracedRun, lines_of, trace_run
 from headstart.analysis.workbench import Contender, Workbench
@@ -62,6 +64,22 @@ def test_rounds_hold_the_output_and_follow_each_other(model: Model, smaller: Pat
         assert len(each.accepted) <= each.draft_steps <= 3
         at = each.end
     assert run.seconds == at
+
+
+def test_of_several_runs_the_fastest_is_kept(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[TracedRun] = []
+    traced_once = tracing._traced
+
+    def kept(*arguments: Any) -> TracedRun:
+        seen.append(traced_once(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(tracing, "_traced", kept)
+    bench, contender = Workbench.of_model(model, max_context=64), Contender.parse("early-exit:layers=1:draft_tokens=2")
+    run = trace_run(bench, contender, "run", SOURCE, GREEDY, 4)
+    assert len(seen) == 4
+    assert run.seconds == min(each.seconds for each in seen)
+    assert len({tuple((each.accepted, each.answer) for each in other.rounds) for other in seen}) == 1
 
 
 def test_plain_rounds_have_neither_draft_nor_rejection(model: Model) -> None:

@@ -142,6 +142,16 @@ def test_the_text_is_the_targets_own(target: Model) -> None:
 
 
 @pytest.mark.parametrize("target", DEVICES, indirect=True)
+def test_beams_are_those_without_guesses(target: Model) -> None:
+    beams = SamplingParams(beam_width=3, n=3, max_tokens=14)
+    plain = LLM(target, "none").generate(PROMPTS[1:3], beams)
+    found = LLM(target, "mtp", drafter_options=OPTIONS).generate(PROMPTS[1:3], beams)
+    for output, expected in zip(found, plain, strict=True):
+        assert [beam.token_ids for beam in output.outputs] == [beam.token_ids for beam in expected.outputs]
+        assert output.stats.beam_steps == expected.stats.beam_steps
+
+
+@pytest.mark.parametrize("target", DEVICES, indirect=True)
 @pytest.mark.parametrize("caching", [False, True])
 def test_chunks_and_preemptions(target: Model, caching: bool) -> None:
     prompts, params = PROMPTS[1:3], [replace(each, max_tokens=70, ignore_eos=True) for each in PARAMS[:2]]

@@ -30,9 +30,9 @@ _KEY = (
 def figure_5(runs: Sequence[TracedRun]) -> Drawing:
     """One strip a run: encoders, draft steps, target passes, and below each round the tokens that it brought."""
     note = (
-        "Each run as it was clocked, all from the same start. A round's draft steps share its drafting time evenly; "
-        "what is left blank between blocks is verification and bookkeeping. A prompt's reading is shown where an "
-        "encoder reads it. Recording keeps the rounds apart, where several otherwise run in one call."
+        "Each run as it was clocked, the fastest of a few, all from the same start. A round's draft steps share its "
+        "drafting time evenly; what is left blank between blocks is verification and bookkeeping. A prompt's reading "
+        "is shown where an encoder does it. Recording keeps the rounds apart, where several otherwise run in one call."
     )
     return Drawing("Figure 5: a trace of rounds", timeline_svg(runs, style=False), note)
 

@@ -2,13 +2,14 @@
 
 The block's rows say one token each, whatever the others say. A head may also have learnt what one token says of the
 next (DSpark's Markov factor, arXiv:2607.05147), which makes the products of their laws honest: its tree grows level by
-level.
+level. And it may have learnt how likely its guesses are accepted (DSpark's confidence): a draft ends where the chain of
+its best guesses is less likely than a path must be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,13 +31,15 @@ from headstart.passes import IntArray
 
 @dataclass(frozen=True)
 class DFlashOptions(OnePassOptions):
-    pass
+    confidence: bool = True
+    """Let a head that has learnt how likely its guesses are accepted (DSpark) end drafts."""
 
 
 class DFlashDrafter(OnePassDrafter):
     """One pass over the last token and masks."""
 
     Options = DFlashOptions
+    _options: DFlashOptions
 
     def __init__(self, context: DraftContext, options: DFlashOptions) -> None:
         head = open_head(context, options.model, KIND, BlockHead)
@@ -55,6 +58,24 @@ class DFlashDrafter(OnePassDrafter):
         )
         roots = _roots([sequence for sequence, _ in drafted])
         return self._pass.block(roots, [reading.cache for _, reading in drafted], slots)
+
+    def _deep_enough(
+        self, sequences: Sequence[SequenceView], states: Tensor, logits: Tensor, budgets: Sequence[DraftBudget]
+    ) -> Sequence[DraftBudget]:
+        if not (self._pass.confident and self._options.confidence):
+            return budgets
+        least = self._options.min_probability_of(budgets, self._kit)
+        before = torch.from_numpy(_roots(sequences)).long()
+        reached, depths = torch.ones(len(sequences)), torch.zeros(len(sequences), dtype=torch.int64)
+        for slot in range(logits.shape[1]):
+            reached = reached * self._pass.confidence(states[:, slot], before).cpu()
+            depths += reached >= least
+            rows = logits[:, slot] + (self._pass.following(before) if self._pass.chained else 0.0)
+            before = self._pass.target_ids[rows.argmax(-1).cpu()]
+        return [
+            replace(budget, depth=min(budget.depth, depth))
+            for budget, depth in zip(budgets, depths.tolist(), strict=True)
+        ]
 
     def _trees(
         self,

@@ -57,11 +57,18 @@ class OnePassDrafter(ReadingDrafter):
         wide = wide_budgets(sequences, budgets)
         slots = min(self._options.draft_tokens, self._slots, max(budget.depth for budget in wide))
         states, logits = self._say(drafted, slots)
+        budgets = self._deep_enough(sequences, states, logits, budgets)
         further = self._further_ids(drafted)
         logits = self._with_text_tokens(
             states.flatten(0, 1), logits.flatten(0, 1), drafted, further.shape[1], self._eps
         )
         return self._trees(sequences, logits, self._noise_ranking(drafted, further), further, budgets)
+
+    def _deep_enough(
+        self, sequences: Sequence[SequenceView], states: Tensor, logits: Tensor, budgets: Sequence[DraftBudget]
+    ) -> Sequence[DraftBudget]:
+        """The budgets, less deep where the head knows that deeper guesses are not worth it."""
+        return budgets
 
     def _trees(
         self,
