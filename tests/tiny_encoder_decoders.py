@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import GenerationMixin, PreTrainedModel
 
@@ -65,6 +67,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "m2m-100": ("M2M100", BART),
     "whisper": ("Whisper", WHISPER),
 }
+WIDE: dict[str, dict[str, Any]] = {
+    family: {"d_kv": 32}
+    if "T5" in name
+    else {"d_model": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    for family, (name, _) in FAMILIES.items()
+}
+"""What makes a family's heads as wide as the native pass needs them."""
 _MODELS = {"Marian": "MarianMTModel"}
 LOUD = 1.5
 """Weights of layers are so much larger than usual: outputs follow from what was read, and do not repeat a token."""
@@ -82,8 +91,12 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
             if "embed_positions" in key and not parameter.requires_grad:
                 continue
             if parameter.ndim >= 2:
-                spread = LOUD * parameter[0].numel() ** -0.5 if "shared" not in key and "embed" not in key else 0.5
+                # Wider rows are scaled up by more of the families, and would drown the layers.
+                table = "shared" in key or "embed" in key
+                spread = 0.5 * T5["d_model"] / config.d_model if table else LOUD * parameter[0].numel() ** -0.5
                 parameter.normal_(0, 1.0 if "relative" in key else spread)
+                if key.endswith("Attention.q.weight"):  # a T5 scales no scores: those of wide heads spread as far
+                    parameter.mul_((T5["d_kv"] / config.d_kv) ** 0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
         if hasattr(model, "final_logits_bias"):
@@ -98,6 +111,21 @@ def save_model(model: PreTrainedModel, directory: Path) -> Path:
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|end|>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return directory
+
+
+def name_languages(directory: Path, languages: Sequence[str]) -> dict[str, int]:
+    """Spell tokens 1, 2, ... of a saved model as languages, of which the first stands before every text."""
+    path = directory / "tokenizer.json"
+    described = json.loads(path.read_text(encoding="utf-8"))
+    ids = {language: place for place, language in enumerate(languages, start=1)}
+    kept = {token: place for token, place in described["model"]["vocab"].items() if place not in ids.values()}
+    described["model"]["vocab"] = ids | kept
+    tokenizer = Tokenizer.from_str(json.dumps(described))
+    tokenizer.add_special_tokens([AddedToken(language, special=True, normalized=False) for language in languages])
+    first = (languages[0], 1)
+    tokenizer.post_processor = TemplateProcessing(single=f"{languages[0]} $A", special_tokens=[first])
+    tokenizer.save(str(path))
+    return ids
 
 
 def features(seed: int = 0, frames: int = 40) -> np.ndarray:

@@ -23,9 +23,9 @@ class Precision(StrEnum):
     """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
 
     AUTO = "auto"
-    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in the file's
-    own blocks or others that hold it at least as well as bf16, else in bf16. With one: bf16. Where PyTorch computes:
-    fp32."""
+    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in the
+    file's own blocks or others that hold it at least as well as bf16, else in bf16. With one: bf16. Where PyTorch
+    computes: fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"
@@ -73,3 +73,30 @@ class VerifyRule(StrEnum):
     COUPLED = "coupled"
     """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
     independent draws falls back to the same walk, which accepts less than the other rules do."""
+
+
+class SpeechTask(StrEnum):
+    """What is written down of a recording."""
+
+    TRANSCRIBE = "transcribe"
+    """What it says, in its own language."""
+    TRANSLATE = "translate"
+    """The same in English, by a model that knows many languages."""
+
+
+class TranscriptFormat(StrEnum):
+    """How a transcript is written, by OpenAI's names."""
+
+    JSON = "json"
+    TEXT = "text"
+    SRT = "srt"
+    """SubRip: numbered subtitles."""
+    VERBOSE_JSON = "verbose_json"
+    """With segments, and what is known of them."""
+    VTT = "vtt"
+    """Subtitles of web pages (WebVTT)."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it says when something is said."""
+        return self in (TranscriptFormat.SRT, TranscriptFormat.VERBOSE_JSON, TranscriptFormat.VTT)

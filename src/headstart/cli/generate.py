@@ -60,6 +60,16 @@ def generate(
             rich_help_panel=PROMPT_PANEL,
         ),
     ] = None,
+    src_lang: Annotated[
+        str | None,
+        typer.Option(
+            help="Language of the prompt, of a model that translates.", metavar="NAME", rich_help_panel=PROMPT_PANEL
+        ),
+    ] = None,
+    tgt_lang: Annotated[
+        str | None,
+        typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL),
+    ] = None,
     running: Running,
     batch_size: options.BatchSize = 16,
     truncate_prompt: options.TruncatePrompt = None,
@@ -76,6 +86,8 @@ def generate(
     allow_token: options.AllowTokens = None,
     ban_token: options.BanTokens = None,
     bad_word: options.BadWords = None,
+    no_repeat_ngram: options.NoRepeatNgram = None,
+    encoder_no_repeat_ngram: options.EncoderNoRepeatNgram = None,
     seed: options.Seed = None,
     n: options.Samples = 1,
     beams: options.Beams = None,
@@ -147,6 +159,8 @@ def generate(
         allowed_token_ids=allow_token,
         banned_token_ids=ban_token,
         bad_words=bad_word,
+        no_repeat_ngram_size=no_repeat_ngram,
+        encoder_no_repeat_ngram_size=encoder_no_repeat_ngram,
         min_tokens=min_tokens,
         max_tokens=max_tokens,
         stop=stop,
@@ -171,8 +185,9 @@ def generate(
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
     for conversation in conversations:
-        if conversation.decoder_prompt is None:
-            conversation.decoder_prompt = decoder_prompt
+        for name, value in (("decoder_prompt", decoder_prompt), ("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+            if getattr(conversation, name) is None:
+                setattr(conversation, name, value)
 
     from headstart.cli.progress import Activity
 

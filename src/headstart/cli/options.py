@@ -30,8 +30,8 @@ Revision = Annotated[
 Precision = Annotated[
     enumerations.Precision,
     typer.Option(
-        help="Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is a "
-        "matrix unit), else fp32.",
+        help="Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is "
+        "a matrix unit), else fp32.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -262,6 +262,28 @@ BadWords = Annotated[
         help="Never produce this word, at the start or after a space; may be repeated.",
         rich_help_panel=SAMPLING,
         metavar="TEXT",
+    ),
+]
+NoRepeatNgram = Annotated[
+    int | None,
+    typer.Option(
+        "--no-repeat-ngram",
+        "--no-repeat-ngram-size",
+        help="No run of N tokens comes a second time, the prompt's included; 0: any may. Left out: the model's "
+        "default.",
+        rich_help_panel=SAMPLING,
+        metavar="N",
+    ),
+]
+EncoderNoRepeatNgram = Annotated[
+    int | None,
+    typer.Option(
+        "--encoder-no-repeat-ngram",
+        "--encoder-no-repeat-ngram-size",
+        help="No run of N tokens of what the encoder reads (of the prompt, where there is none) is said; 0: any may. "
+        "Left out: the model's default.",
+        rich_help_panel=SAMPLING,
+        metavar="N",
     ),
 ]
 Seed = Annotated[

@@ -38,8 +38,12 @@ _HUB_FILES = [
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
     "source.spm",
+    "target.spm",
     "vocab.json",
+    "target_vocab.json",
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]
@@ -51,6 +55,7 @@ _OVERRIDDEN = (
     "bad_words_ids",
     "suppress_tokens",
     "begin_suppress_tokens",
+    "max_initial_timestamp_index",
 )
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
 _PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]

@@ -34,6 +34,8 @@ class EncoderConfig:
     """Most positions that it reads."""
     positions: Positions
     """Of encoder and decoder alike."""
+    vocab_size: int | None = None
+    """Tokens of a vocabulary of its own, which it reads; None: it reads the decoder's."""
     first_position: int = 0
     """Rows of a table of positions that stand before the first position's."""
     relative: RelativeBias | None = None
@@ -58,5 +60,8 @@ class EncoderConfig:
     """The last token of an output that is cut at its length (``forced_eos_token_id``); None: the model's choice."""
     never: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that are never said (``bad_words_ids``, ``suppress_tokens``)."""
+    latest_start: int | None = None
+    """Of a model that says times: how many of them after 0 an output may begin with
+    (``max_initial_timestamp_index``); None: any."""
     never_first: tuple[int, ...] = ()
     """Tokens that no output begins with (``begin_suppress_tokens``)."""

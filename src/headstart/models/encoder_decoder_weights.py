@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.weights import LinearWeights, NormWeights, require_layers
+from headstart.models.weights import CrossWeights, LinearWeights, NormWeights, require_layers
 
 
 @dataclass(frozen=True)
@@ -27,17 +27,6 @@ class StackLayerWeights:
 
 
 @dataclass(frozen=True)
-class CrossWeights:
-    """How one layer of a decoder reads the encoder's states."""
-
-    norm: NormWeights
-    q: LinearWeights
-    kv: LinearWeights
-    """Rows: num_heads * head_dim of k, then as many of v."""
-    output: LinearWeights
-
-
-@dataclass(frozen=True)
 class StackWeights:
     """An encoder or a decoder; what the family does not have is None or empty."""
 
@@ -52,6 +41,8 @@ class StackWeights:
     """[bucket, head] for each layer, or once for all."""
     convolutions: tuple[LinearWeights, ...] = ()
     """[out, in * 3] of an encoder that reads audio."""
+    embedding: Tensor | None = None
+    """[vocab, hidden] of an encoder that reads a vocabulary of its own."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
@@ -68,7 +59,7 @@ class EncoderDecoderWeights:
     """A whole model."""
 
     embedding: Tensor
-    """[vocab, hidden], of both halves."""
+    """[vocab, hidden] of the decoder, and of an encoder that has none of its own."""
     head: LinearWeights
     """[vocab, hidden]; the embedding itself where the head is tied."""
     encoder: StackWeights

@@ -20,6 +20,7 @@ from headstart.server.settings import ServerSettings
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("use_beam_search", "beam_width", "length_penalty", "early_stopping"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words"),
     *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
 )
@@ -146,6 +147,10 @@ class Generation(Body):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     """Words that must not appear, at the beginning of the text or after a space."""
+    no_repeat_ngram_size: int | None = None
+    """No run of so many tokens comes a second time, the prompt's included; null or left out: the model's default."""
+    encoder_no_repeat_ngram_size: int | None = None
+    """No run of so many tokens of what the encoder reads (of the prompt, where there is none) is said."""
     include_stop_str_in_output: bool | None = None
     """true: the text ends after its stop string instead of before it."""
     skip_special_tokens: bool | None = None
@@ -347,6 +352,9 @@ class CompletionBody(Generation):
     logprobs: int | None = None
     decoder_prompt: Annotated[str | list[_TokenId] | None, one_of("a text or a list of token ids")] = None
     """Of a model with an encoder, which reads the prompt: what the output begins with, behind the start token."""
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    """Languages of the prompt and of the output, of a model that translates."""
     suffix: str | None = None
     best_of: int | None = None
 

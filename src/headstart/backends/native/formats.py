@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.backends.native.precision import Precision
+from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
+from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
+CROSS_LINEARS = ("cross_query", "cross_output")
+"""Those of a layer that reads an encoder memory, too, with the numbers behind."""
 
 PARTS = 3
 """Of a matrix, that may have forms of their own: queries, keys and values; gates and ups; others are one part."""
@@ -77,6 +82,31 @@ _FOUR_BIT_BLOCKS = 5.0
 """Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
 
 
+class DecoderParts(Protocol):
+    """What is packed of a model: ``DecoderWeights``, or the decoder of a model with an encoder."""
+
+    @property
+    def layers(self) -> Sequence[LayerWeights]: ...
+    @property
+    def head(self) -> LinearWeights: ...
+    @property
+    def final_norm(self) -> NormWeights | None: ...
+    @property
+    def embedding_norm(self) -> NormWeights | None: ...
+    @property
+    def positions(self) -> Tensor | None: ...
+    @property
+    def rope_factors(self) -> Tensor | None: ...
+    @property
+    def identity(self) -> WeightsIdentity | None: ...
+    @property
+    def table(self) -> Tensor | Matrix: ...
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        """Every layer's as ``linears_of`` has them, the output head last."""
+        ...
+
+
 def types_of(matrix: Tensor | Matrix) -> list[str]:
     """What its parts are stored as."""
     if isinstance(matrix, Tensor):
@@ -85,14 +115,15 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights, ...]:
-    """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's."""
+    """A layer's matrices by number: attention's and a dense channel part's, then cross attention's."""
     assert layer.mixer is not None
     assert layer.channel is not None
-    return (*layer.mixer.linears, *layer.channel.linears)
+    cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
+    return (*layer.mixer.linears, *layer.channel.linears, *cross)
 
 
-def nearest_forms(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1, part] the smallest form of each matrix that is at least as near to the file as bf16.
+def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.uint8]:
+    """uint8 [layer * matrices + 1, part] the smallest form of each matrix that is at least as near to the file as bf16.
 
     ``multiplies_bytes``: without a dot product of bytes, rows are dear in blocks of eight bits that are not the file's
     own; then only the head, which few rows read, has them, and it alone is no reason for blocks.
@@ -113,9 +144,19 @@ def _nearest(types: Sequence[str]) -> int:
     return min(set.intersection(*(_HELD_BY.get(each, set()) for each in types)), default=BF16)
 
 
-def blocks_forms(weights: DecoderWeights, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1, part] the forms where everything is to be in blocks: the file's own, if that is asked for
-    and they have a kernel; else the head has levels of eight bits."""
+def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: bool) -> tuple[Precision, int]:
+    """The precision of a matrix by itself in a model of this one, and its bits where that is in blocks."""
+    if precision not in ("nearest", "blocks"):
+        return precision, FOUR
+    bits = _nearest(types_of(linear.matrix))
+    if bits == FOUR or (bits == EIGHT and multiplies_bytes):
+        return "int4", bits
+    return ("bf16", FOUR) if precision == "nearest" else ("int4", EIGHT)
+
+
+def blocks_forms(weights: DecoderParts, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
+    """uint8 [layer * matrices + 1, part] the forms where everything is to be in blocks: the file's own, if that is
+    asked for and they have a kernel; else the head has levels of eight bits."""
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT])
     if as_stored:
         _keep_own(list(weights.linears), forms, multiplies_bytes)
@@ -162,7 +203,7 @@ _CALLED = {
 }
 
 
-def computed_in(weights: DecoderWeights, forms: NDArray[np.uint8]) -> str:
+def computed_in(weights: DecoderParts, forms: NDArray[np.uint8]) -> str:
     """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
     types: dict[str, set[str]] = {}
     for linear, row in zip(weights.linears, forms.tolist(), strict=True):

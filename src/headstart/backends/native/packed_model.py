@@ -17,12 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import BF16, KINDS, LINEARS, OWN, blocks_forms, computed_in, nearest_forms
+from headstart.backends.native.formats import (
+    BF16,
+    KINDS,
+    OWN,
+    DecoderParts,
+    blocks_forms,
+    computed_in,
+    linears_of,
+    nearest_forms,
+)
 from headstart.backends.native.library import Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     ACTIVATIONS,
     COPIED,
+    EMBEDDING_NORM,
     FINAL_NORM,
     OUTPUT_HEAD,
     THE_HEAD,
@@ -36,7 +46,6 @@ from headstart.memory import readable, require_room
 from headstart.models.config import ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -69,7 +78,7 @@ class PackedModel:
         owner: object,
         library: Library,
         config: ModelConfig,
-        weights: DecoderWeights,
+        weights: DecoderParts,
         precision: Precision,
         threads: int,
     ) -> None:
@@ -98,7 +107,7 @@ class PackedModel:
         self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
         """What the file's types are computed in, a sentence."""
 
-    def _name(self, weights: DecoderWeights, precision: Precision) -> str:
+    def _name(self, weights: DecoderParts, precision: Precision) -> str:
         """What ``nearest`` comes to."""
         if precision != "nearest":
             return precision
@@ -107,7 +116,7 @@ class PackedModel:
                 return name
         return "mixed"
 
-    def _require_room(self, weights: DecoderWeights) -> None:
+    def _require_room(self, weights: DecoderParts) -> None:
         config = self._config
         planned = np.zeros(3, np.int64)
         self._library.packed_bytes(ctypes.byref(self._shape), address(self._forms), address(planned))
@@ -125,11 +134,11 @@ class PackedModel:
             "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
         )
 
-    def _shares_head(self, weights: DecoderWeights) -> bool:
+    def _shares_head(self, weights: DecoderParts) -> bool:
         """Whether the embedding's rows are those of the head, which is kept as the file has it."""
         return weights.table is weights.head.matrix and self._forms[-1, 0] >= OWN
 
-    def _filled(self, weights: DecoderWeights) -> int:
+    def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
         library, identity = self._library, weights.identity
         kept = None if identity is None else packed_cache()
@@ -162,19 +171,23 @@ class PackedModel:
         return handle if filled else 0
 
     @torch.inference_mode()
-    def _pack(self, handle: int, weights: DecoderWeights) -> bool:
+    def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
         for index, layer in enumerate(config.layers):
             library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
+        packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         shares = self._shares_head(weights)
         packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
-        places = [(index, which) for index in range(config.num_layers) for which in range(len(LINEARS))]
+        places = [
+            (index, which) for index, parts in enumerate(weights.layers) for which in range(len(linears_of(parts)))
+        ]
         places.append((-1, OUTPUT_HEAD))
         linears = list(weights.linears)
+        after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, parts)
+            packer.norms(index, parts, after_sums)
         for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
             if following is not None:
                 expect(following.matrix)
@@ -269,6 +282,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
         tokens=config.vocab_size,
+        cross=config.encoder is not None,
         norm_eps=config.norm_eps,
         attention_scale=config.scale,
         attention_softcap=config.attention_softcap or 0.0,
