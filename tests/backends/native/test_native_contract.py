@@ -155,7 +155,7 @@ def snake(name: str) -> str:
 
 
 def test_enumerations_are_in_the_same_order() -> None:
-    # "blocks" and "nearest" are int4 to the library, and "fine" and "stored" are forms of single matrices.
+    # "blocks" and "nearest" are int4 to the library; "fine" and "stored" are forms of single matrices.
     named = [each.replace("-", "_") for each in PRECISIONS if each not in ("blocks", "nearest")]
     assert enumerators("kernels/linear.h", "Precision") == [*named, "fine", "stored"]
     assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
