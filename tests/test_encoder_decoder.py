@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, WhisperFeatureExtractor
 
-from headstart import LLM, ConfigError, RequestError, SamplingParams
+from headstart import LLM, CheckpointError, ConfigError, RequestError, SamplingParams
 from headstart.backends.native.loader import load_library
 from headstart.drafting.registry import available_drafters
 from headstart.loading import Model, load_model
@@ -86,7 +86,7 @@ def test_every_drafter_keeps_plain_tokens(
 ) -> None:
     info = available_drafters()[name]
     if ".head_drafters." in info.target:
-        with pytest.raises(ConfigError):
+        with pytest.raises((ConfigError, CheckpointError)):
             LLM(model, name)
         return
     text = tmp_path / "text.txt"
@@ -266,17 +266,18 @@ def test_exact_numerics_need_the_native_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize("drafter", ["none", "recycling", "early-exit"])
 def test_repeated_n_grams_are_those_of_transformers(settings: dict[str, int], drafter: str, model: Model) -> None:
     llm, before, after = LLM(model, drafter), [], []
+    theirs = reference("t5", **(WIDE["t5"] if model.backend.name.startswith("native") else {}))
     prompts = [*PROMPTS[:2], "".join(map(chr, range(32, 127)))]
     for prompt in prompts:
         (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, **settings))
-        free = reference_tokens(reference("t5"), list(prompt.encode()), 24, eos_token_id=None)
-        expected = reference_tokens(reference("t5"), list(prompt.encode()), 24, eos_token_id=None, **settings)
+        free = reference_tokens(theirs, list(prompt.encode()), 24, eos_token_id=None)
+        expected = reference_tokens(theirs, list(prompt.encode()), 24, eos_token_id=None, **settings)
         assert output.token_ids == expected
         before.append(free)
         after.append(expected)
     assert before != after
     (found,) = llm.generate(PROMPTS[0], SamplingParams(beam_width=3, n=3, max_tokens=12, **settings))
-    beams = reference("t5").generate(
+    beams = theirs.generate(
         torch.tensor([list(PROMPTS[0].encode())]), num_beams=3, num_return_sequences=3, do_sample=False,
         max_new_tokens=12, use_cache=False, **settings,
     )  # fmt: skip

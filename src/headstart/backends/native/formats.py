@@ -134,7 +134,7 @@ def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.u
         dear = (forms == FINE) | (forms == EIGHT)
         dear[-1] = forms[-1] == FINE
         forms[dear] = BF16
-    kept = _keep_own(linears, forms, multiplies_bytes)
+    kept = _keep_own(linears, forms)
     if not multiplies_bytes and not kept and FOUR not in forms:
         forms[:] = BF16
     return forms
@@ -154,12 +154,12 @@ def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: b
     return ("bf16", FOUR) if precision == "nearest" else ("int4", EIGHT)
 
 
-def blocks_forms(weights: DecoderParts, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
+def blocks_forms(weights: DecoderParts, as_stored: bool) -> NDArray[np.uint8]:
     """uint8 [layer * matrices + 1, part] the forms where everything is to be in blocks: the file's own, if that is
     asked for and they have a kernel; else the head has levels of eight bits."""
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT])
     if as_stored:
-        _keep_own(list(weights.linears), forms, multiplies_bytes)
+        _keep_own(list(weights.linears), forms)
     return forms
 
 
@@ -168,16 +168,15 @@ def _alike(forms: Sequence[int]) -> NDArray[np.uint8]:
 
 
 _AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
-"""Types that blocks of such levels hold to the bit and in as few bytes: with a dot product of bytes they are as fast,
-and rows have two bits more."""
+"""Types that blocks of such levels hold to the bit and in as few bytes: as fast, and rows have two bits more."""
 
 
-def _keep_own(linears: Sequence[LinearWeights], forms: NDArray[np.uint8], multiplies_bytes: bool) -> bool:
+def _keep_own(linears: Sequence[LinearWeights], forms: NDArray[np.uint8]) -> bool:
     """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
     kept = False
     for linear, row in zip(linears, forms, strict=True):
         types = own_types(linear.matrix)
-        if not types or (multiplies_bytes and set(types) <= set(_AS_SMALL.get(row[0], ()))):
+        if not types or set(types) <= set(_AS_SMALL.get(int(row[0]), ())):
             continue
         row[:] = [OWN + KINDS[each] for each in types]
         kept = True

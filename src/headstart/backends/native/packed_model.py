@@ -91,7 +91,7 @@ class PackedModel:
             self._forms = nearest_forms(weights, library.multiplies_bytes)
             precision = "bf16" if (self._forms == BF16).all() else precision
         else:
-            self._forms = blocks_forms(weights, precision == "blocks", library.multiplies_bytes)
+            self._forms = blocks_forms(weights, precision == "blocks")
         self._shape = _shape(config, precision, threads)
         self.name = self._name(weights, precision)
         self._require_room(weights)
@@ -112,7 +112,7 @@ class PackedModel:
         if precision != "nearest":
             return precision
         for name, as_stored in (("int4", False), ("blocks", True)):
-            if np.array_equal(self._forms, blocks_forms(weights, as_stored, self._library.multiplies_bytes)):
+            if np.array_equal(self._forms, blocks_forms(weights, as_stored)):
                 return name
         return "mixed"
 

@@ -39,11 +39,12 @@ def _by_layer(fields: Fields, key: str) -> tuple[Fields, list[bool]]:
     count = fields.integer("block_count", maximum=4096)
     if not isinstance(values, list):
         return fields, [True] * count
-    some = {value for value in values if value}
-    if len(values) < count or len(some) > 1 or not all(isinstance(value, int) for value in values):
+    numbers = [value for value in values if isinstance(value, int)]
+    some = {value for value in numbers if value}
+    if len(numbers) < len(values) or len(values) < count or len(some) > 1:
         raise fields.bad(key, values, f"{count} whole numbers, all the same but for zeros")
     changed: dict[str, Any] = {key: max(some, default=1)}
-    return fields.with_entries(**changed), [value > 0 for value in values[:count]]
+    return fields.with_entries(**changed), [value > 0 for value in numbers[:count]]
 
 
 def _without_guessing_layers(fields: Fields) -> Fields:

@@ -162,7 +162,7 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
     kinds = fields.get("layers_block_type") or fields.get("layer_types") or fields.get("hybrid_override_pattern")
     if not isinstance(kinds, list | str) or not kinds:
         raise fields.missing("layers_block_type")
-    named = [_OLDER.get(each, each) for each in kinds]
+    named = [_OLDER.get(str(each), str(each)) for each in kinds]
     if any(each not in _PARTS for each in named):
         raise fields.bad("layers_block_type", kinds, f"entries each of {', '.join(_PARTS)}")
     bias = fields.flag("use_bias", False)
