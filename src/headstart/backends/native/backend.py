@@ -46,17 +46,15 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
-        "mixtures of experts": any(layer.channel != "mlp" for layer in config.layers),
+        "experts beside attention": config.has_experts and config.parallel_residual,
         "latent attention": any(layer.mixer != "attention" for layer in config.layers),
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "ALiBi": config.alibi is not None,
-        "attention sinks": config.sinks,
         "a gate of attention": config.attention_gate,
         "queries that grow with their position": config.query_growth is not None,
-        "a limit of queries, keys and values": config.qkv_clip is not None,
-        "norms of heads of this kind": norms is not None and norms != HeadNorms(),
-        "layers without norms of their input": not config.pre_norms,
+        "a limit of heads that are normed one by one": config.qkv_clip is not None and norms == HeadNorms(),
+        "norms of heads of this kind": norms not in (None, HeadNorms(), HeadNorms(reach="all")),
         "a norm that attention and MLP share": config.shared_norm,
         "a norm of the embedding": config.embedding_norm,
     }
@@ -159,6 +157,7 @@ class NativeBackend:
             hidden = TapStates(batch.taps, np.empty((len(batch.taps), rows, self.config.hidden_size), np.float32))
             first, size = address(hidden.states), hidden.states.strides[0]
             taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
+        experts = ctypes.c_double()
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
         arguments = Pass(
             rows,
@@ -179,11 +178,12 @@ class NativeBackend:
             logits.data_ptr() if wanted else None,
             address(best),
             taps,
+            experts=ctypes.addressof(experts),
         )
         error = self._library.forward(self.handle, storage.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
-        return PassOutput(logits, hidden, best)
+        return PassOutput(logits, hidden, best, experts.value or None)
 
     def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:
         """float32 [row, hidden] what the first layer reads: the library takes all rows' inputs, or none."""

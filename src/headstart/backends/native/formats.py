@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights, LayerWeights, LinearWeights
+from headstart.models.weights import DecoderWeights, ExpertsWeights, LayerWeights, LinearWeights, MlpWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
+EXPERT_LINEARS = ("up", "down")
+"""Of an expert, likewise."""
 
+ABSENT = 0
 FOUR, EIGHT, FINE, BF16 = 4, 8, 10, 16
-"""Blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16. As ``headstart_create``
-takes them."""
+"""No such matrix; blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16. As
+``headstart_create`` takes them."""
 
 KINDS = {
     "F32": 0,
@@ -75,26 +78,50 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
     return ["F32" if part.stored is None else part.stored.type for part in matrix.parts]
 
 
-def linears_of(layer: LayerWeights) -> tuple[LinearWeights, ...]:
-    """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's."""
-    return (*layer.mixer.linears, *layer.channel.linears)
+def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
+    """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's, or the shared expert's;
+    None where there is no such expert."""
+    dense = layer.channel if isinstance(layer.channel, MlpWeights) else layer.channel.shared
+    return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)))
+
+
+def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
+    """A layer's experts, the shared one left out."""
+    return layer.channel.experts if isinstance(layer.channel, ExpertsWeights) else ()
+
+
+def _expert_linears(layers: Sequence[LayerWeights]) -> list[LinearWeights | None]:
+    """[layer, expert, matrix] in one row, as ``EXPERT_LINEARS`` numbers them; None in layers without experts."""
+    count = max(len(experts_of(layer)) for layer in layers)
+    found: list[LinearWeights | None] = []
+    for layer in layers:
+        own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
+        found += own or [None] * (count * len(EXPERT_LINEARS))
+    return found
 
 
 def nearest_bits(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1] the form of each matrix that is smallest of those at least as near to the file as bf16.
+    """uint8 the form of each matrix that is smallest of those at least as near to the file as bf16: of layers, the
+    output head, and then of experts, as ``headstart_create`` takes them.
 
     ``multiplies_bytes``: without a dot product of bytes, rows are dear in eight bits; then only the head, which few
     rows read, has them, and it alone is no reason for blocks.
     """
-    bits = [_nearest(types_of(linear.matrix)) for linear in weights.linears]
+    dense = [linear for layer in weights.layers for linear in linears_of(layer)]
+    matrices = [*dense, weights.head, *_expert_linears(weights.layers)]
+    bits = np.array([ABSENT if each is None else _nearest(types_of(each.matrix)) for each in matrices], np.uint8)
     if not multiplies_bytes:
-        bits = [
-            BF16 if each == FINE or (each == EIGHT and index < len(bits) - 1) else each
-            for index, each in enumerate(bits)
-        ]
+        dear = (bits == FINE) | (bits == EIGHT)
+        dear[len(dense)] = bits[len(dense)] == FINE
         if FOUR not in bits:
-            bits = [BF16] * len(bits)
-    return np.array(bits, np.uint8)
+            dear = bits != ABSENT
+        bits[dear] = BF16
+    return bits
+
+
+def all_in_bf16(bits: NDArray[np.uint8]) -> bool:
+    """Whether all matrices that there are have this form."""
+    return bool(((bits == BF16) | (bits == ABSENT)).all())
 
 
 def _nearest(types: Sequence[str]) -> int:
@@ -102,8 +129,10 @@ def _nearest(types: Sequence[str]) -> int:
 
 
 def blocks_bits(weights: DecoderWeights, as_stored: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * 4 + 1] the forms where everything is to be in blocks; the head has levels of eight bits."""
-    return np.append(level_bits(weights.layers, as_stored).reshape(-1), np.uint8(EIGHT))
+    """The same where everything is to be in blocks; the head has levels of eight bits."""
+    in_four = mostly_in_four_bits(weights.layers)
+    experts = [_levels(linear, as_stored, in_four) for linear in _expert_linears(weights.layers)]
+    return np.concatenate((level_bits(weights.layers, as_stored).reshape(-1), [EIGHT], experts)).astype(np.uint8)
 
 
 def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArray[np.uint8]:
@@ -113,11 +142,16 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     ``as_stored``: 4 for what blocks of 4 bits hold and 8 for everything else. (In fewer bits, blocks are shorter: no
     grid of sixteen levels holds two of them.)
     """
-    linears = [linears_of(layer) for layer in layers]
+    in_four = mostly_in_four_bits(layers)
+    return np.array([[_levels(each, as_stored, in_four) for each in linears_of(layer)] for layer in layers], np.uint8)
+
+
+def _levels(linear: LinearWeights | None, as_stored: bool, mostly_in_four: bool) -> int:
+    if linear is None:
+        return ABSENT
     if as_stored:
-        return np.array([[FOUR if _fits_four(each) else EIGHT for each in row] for row in linears], np.uint8)
-    stored = np.array([[each.stored_bits for each in row] for row in linears])
-    return np.where((stored > _FOUR_BIT_BLOCKS) & mostly_in_four_bits(layers), EIGHT, FOUR).astype(np.uint8)
+        return FOUR if _fits_four(linear) else EIGHT
+    return EIGHT if linear.stored_bits > _FOUR_BIT_BLOCKS and mostly_in_four else FOUR
 
 
 def _fits_four(linear: LinearWeights) -> bool:
@@ -133,7 +167,7 @@ def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
 
 def _mostly(layers: Sequence[LayerWeights], holds: Callable[[float], bool]) -> bool:
     """Whether something holds of what most weights take in the file."""
-    matrices = [linear for layer in layers for linear in linears_of(layer)]
+    matrices = [linear for layer in layers for linear in (*layer.mixer.linears, *layer.channel.linears)]
     sizes = [each.matrix.shape[0] * each.matrix.shape[1] for each in matrices]
     of_those = [size for size, each in zip(sizes, matrices, strict=True) if holds(each.stored_bits)]
     return 2 * sum(of_those) > sum(sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,16 +17,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import BF16, KINDS, LINEARS, blocks_bits, nearest_bits
-from headstart.backends.native.library import Library, Shape
+from headstart.backends.native.formats import (
+    BF16,
+    KINDS,
+    all_in_bf16,
+    blocks_bits,
+    experts_of,
+    linears_of,
+    nearest_bits,
+)
+from headstart.backends.native.library import Experts, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import ACTIVATIONS, FINAL_NORM, OUTPUT_HEAD, Packer, address, expect, new_model
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
-from headstart.models.config import ModelConfig, NormKind
+from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights
+from headstart.models.weights import AttentionWeights, DecoderWeights, ExpertsWeights, LinearWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -69,7 +77,7 @@ class PackedModel:
         """Writes the weights to disk, and reads them from the model until it is done."""
         if precision == "nearest":
             self._bits = nearest_bits(weights, library.multiplies_bytes)
-            precision = "bf16" if (self._bits == BF16).all() else precision
+            precision = "bf16" if all_in_bf16(self._bits) else precision
         else:
             self._bits = blocks_bits(weights, precision == "blocks")
         self._shape = _shape(config, precision, threads)
@@ -151,15 +159,17 @@ class PackedModel:
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.embedding(weights.table, weights.positions, keeps=True)
-        places = [(index, which) for index in range(config.num_layers) for which in range(len(LINEARS))]
-        places.append((-1, OUTPUT_HEAD))
-        linears = list(weights.linears)
         for index, parts in enumerate(weights.layers):
             packer.norms(index, parts)
-        for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
+            if isinstance(parts.channel, ExpertsWeights):
+                packer.router(index, parts.channel)
+            if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
+                packer.sinks(index, parts.mixer.sinks)
+        matrices = list(_placed(packer, weights))
+        for (linear, pack), following in zip(matrices, [*matrices[1:], None], strict=True):
             if following is not None:
-                expect(following.matrix)
-            packer.linear(place, which, linear)
+                expect(following[0].matrix)
+            pack(linear)
         return True
 
     def _losses(self) -> NDArray[np.float64]:
@@ -182,6 +192,18 @@ class PackedModel:
             key.update(part.encode() + b"\0")
         key.update(bytes(self._shape) + self._bits.tobytes())
         return key.hexdigest()
+
+
+def _placed(packer: Packer, weights: DecoderWeights) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
+    """Matrices but the routers', as files mostly have them in order, and what packs each."""
+    for index, layer in enumerate(weights.layers):
+        for which, linear in enumerate(linears_of(layer)):
+            if linear is not None:
+                yield linear, partial(packer.linear, index, which)
+        for number, expert in enumerate(experts_of(layer)):
+            for which, linear in enumerate((expert.up, expert.down)):
+                yield linear, partial(packer.expert, index, number, which)
+    yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:
@@ -249,6 +271,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         activation=ACTIVATIONS.index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
+        joint_head_norms=config.qk_norm is not None and config.qk_norm.reach == "all",
         tokens=config.vocab_size,
         norm_eps=config.norm_eps,
         attention_scale=config.scale,
@@ -256,4 +279,26 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         logit_softcap=config.logit_softcap or 0.0,
         embedding_scale=config.embedding_scale,
         tap_scale=config.tap_scale,
+        qkv_clip=config.qkv_clip or 0.0,
+        experts=_experts(config.experts if config.has_experts else None),
+    )
+
+
+def _experts(config: ExpertsConfig | None) -> Experts:
+    if config is None:
+        return Experts()
+    return Experts(
+        count=config.count,
+        used=config.used,
+        size=config.size,
+        shared_size=config.shared_size,
+        shared_gate=config.shared_gate,
+        score=get_args(ExpertScore).index(config.score),
+        groups=config.groups,
+        groups_used=config.groups_used,
+        group_score=get_args(GroupScore).index(config.group_score),
+        normalised=config.normalised,
+        scales_input=config.scales_input,
+        scale=config.scale,
+        clamp=config.clamp or 0.0,
     )

@@ -4,14 +4,24 @@
 
 extern "C" {
 
+// A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
+struct HeadstartExperts {
+  int32_t count, used, size, shared_size, shared_gate;
+  int32_t score, groups, groups_used, group_score, normalised, scales_input;
+  float scale, clamp;  // the latter: 0 for none
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
+  int32_t joint_head_norms;         // norms of queries and keys are over all heads together
   int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
   float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
   float embedding_scale, tap_scale;  // the latter: of layers, not of what comes after the final norm
+  float qkv_clip;                    // queries, keys and values are cut off at it; 0 for none
+  HeadstartExperts experts;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -36,6 +46,7 @@ struct HeadstartPass {
   int32_t logit_stride;    // floats from one row of `logits` to the next; 0: vocab
   // Taps behind the last layer are wanted of logit_rows and best_rows alone, those of other rows are not written.
   int32_t lean;
+  double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, of those that
@@ -160,6 +171,7 @@ struct HeadstartRound {
   double draft_seconds[2];                           // of each guesser; 0 where nobody was asked
   double pass_seconds, walk_seconds, other_seconds;  // walk: what the target says after its rows; not in other_seconds
   double expected_tokens, expected_seconds, row_seconds;
+  double experts;  // as in HeadstartPass; 0: the model has none
 };
 
 // What happened to one sequence in a round; of each guesser what its verified guesses were to gain, how many they were,
@@ -206,7 +218,8 @@ struct HeadstartStretch {
 int headstart_enable();
 
 // `bits` [layers * 4 + 1], in the order of headstart_set_linear, the output head's last: where weights are in blocks, 4
-// or 8 of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16. Null when memory is short.
+// or 8 of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16. Behind these those of experts
+// [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix. Null when memory is short.
 void *headstart_create(const HeadstartShape *shape, const uint8_t *bits);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes);
@@ -217,8 +230,16 @@ void headstart_set_norm(void *model, int layer, int which, const float *weight, 
 // Linears: 0 qkv, 1 output, 2 up, 3 down; layer -1: 0 output head, 1 what fuses features. The parts stand one below the
 // other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
-// What packing has done to the matrices [layers * 4 + 1][3]: sums of squares of what was lost, of what bf16 would lose,
-// and of the weights. All 0 where they are not in 4 or 8 bits.
+// One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
+// expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.
+void headstart_set_expert(void *model, int layer, int expert, int which, const HeadstartRows *parts, int count,
+                          const float *bias);
+void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count, const float *bias,
+                          const float *correction);
+// Scores [heads] that no key has, copied.
+void headstart_set_sinks(void *model, int layer, const float *sinks);
+// What packing has done to the matrices, as many as `bits`, [3] each: sums of squares of what was lost, of what bf16
+// would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
 void headstart_losses(const void *model, double *losses);
 // window 0: full attention; rope -1: no rotation.
 void headstart_set_layer(void *model, int layer, int window, int rope);
