@@ -20,8 +20,8 @@ test-slow: $(VENV)/.dev  ## the larger storms and trials
 test-emulated: $(VENV)/.dev emulator  ## the native pass on 64-bit Arm processors, compiled here and emulated
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadscope -m emulated
 
-test-engines: $(VENV)/.dev  ## drafters and heads in vLLM, SGLang and SpecForge, replicas on Ray, each in an environment of its own (several GB, once)
-	$(BIN)/python tests/integrations/engine_environments.py
+test-engines: $(VENV)/.dev  ## drafters and heads in vLLM, SGLang and SpecForge, replicas and texts on Ray, load testers, peers' servers: each in an environment of its own (several GB, once)
+	$(BIN)/python tests/engine_environments.py
 	$(BIN)/pytest -m engines
 
 # The sanitizers' runtimes have to be there before Python is; what Python leaves unfreed is no fault of ours.

@@ -95,7 +95,7 @@ def _rescale(kind: str, blocks: NDArray[np.uint8], step: float) -> None:
         blocks[:, 0] += np.uint8(round(math.log2(step)) % 256)
 
 
-def write_llama(path: Path, types: dict[str, str], seed: int = 0) -> Path:
+def write_llama(path: Path, types: dict[str, str], seed: int = 0, tied: bool = False) -> Path:
     """A tiny llama; ``types``: of matrices, by the last two parts of their names, "" of all others."""
     generator = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, "llama")
@@ -124,7 +124,8 @@ def write_llama(path: Path, types: dict[str, str], seed: int = 0) -> Path:
             writer.add_tensor(name, random_blocks(kind, rows, inputs, generator), raw_dtype=GGMLQuantizationType[kind])
 
     matrix("token_embd.weight", VOCAB, HIDDEN)
-    matrix("output.weight", VOCAB, HIDDEN)
+    if not tied:
+        matrix("output.weight", VOCAB, HIDDEN)
     writer.add_tensor("output_norm.weight", np.ones(HIDDEN, np.float32))
     for layer in range(LAYERS):
         stem = f"blk.{layer}."

@@ -55,6 +55,22 @@ GROUPED = {"n_group": 4, "topk_group": 2, "n_shared_experts": 2, "first_k_dense_
 LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10} | {
     "num_key_value_heads": 4
 }
+CONVOLUTIONS = ["conv", "full_attention", "conv"]
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
+RECURRENT = ["linear_attention", "full_attention", "linear_attention"]
+DELTA: dict[str, Any] = {**TINY, "head_dim": 16, "layer_types": RECURRENT} | {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+}
+NEMOTRON: dict[str, Any] = {**TINY, **MOE, **GROUPED, "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 12} | {
+    "n_groups": 2,
+    "ssm_state_size": 10,
+    "moe_shared_expert_intermediate_size": 40,
+    "n_group": 2,
+    "topk_group": 1,
+}
 LLAMA4: dict[str, Any] = {**TINY, **MOE, "intermediate_size_mlp": 80, "attention_chunk_size": 16, "floor_scale": 8} | {
     "interleave_moe_layer_step": 2,
     "attn_scale": 0.3,
@@ -195,4 +211,27 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "afmoe": ("Afmoe", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "mup_enabled": True, "route_scale": 1.7}),
+    "lfm2": ("Lfm2", {**TINY, "layer_types": CONVOLUTIONS, "conv_bias": True, "block_multiple_of": 8}),
+    "lfm2-long": (
+        "Lfm2",
+        {**TINY, "layer_types": CONVOLUTIONS, "conv_L_cache": 5, "block_auto_adjust_ff_dim": False},
+    ),
+    "lfm2_moe": ("Lfm2Moe", {**TINY, **MOE, "layer_types": CONVOLUTIONS, "num_dense_layers": 1}),
+    "bamba": ("Bamba", {**TINY, **MAMBA, "attn_layer_indices": [1], "time_step_limit": [0.2, 0.9]}),
+    "granitemoehybrid-h": (
+        "GraniteMoeHybrid",
+        {**TINY, **MAMBA, **SCALED, "layer_types": RECURRENT, "num_local_experts": 0, "shared_intermediate_size": 72},
+    ),
+    "granitemoehybrid-h-experts": (
+        "GraniteMoeHybrid",
+        {**TINY, **MAMBA, **SCALED, **MOE, "layer_types": RECURRENT, "mamba_proj_bias": True}
+        | {"shared_intermediate_size": 40, "position_embedding_type": "rope"},
+    ),
+    "nemotron_h": (
+        "NemotronH",
+        {**NEMOTRON, "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "moe"]},
+    ),
+    "qwen3_next": ("Qwen3Next", {**DELTA, **MOE, "mlp_only_layers": [0]}),
+    "qwen3_5_text": ("Qwen3_5Text", DELTA),
+    "qwen3_5_moe_text": ("Qwen3_5MoeText", {**DELTA, **MOE}),
 }

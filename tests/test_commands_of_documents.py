@@ -149,7 +149,8 @@ def test_a_pages_commands_run_in_their_order(page: Path) -> None:
     for call in calls(page.read_text(encoding="utf-8")):
         assert call.command in LONG or call.command in SHORTER, call.line
         assert not list(unknown(shlex.join(["headstart", *call.words])))
-        if call.command in SHORTER:
+        # Ray is in an environment of its own, where tests/integrations run such commands.
+        if call.command in SHORTER and "--ray" not in call.words:
             result = run(call)
             assert result.exit_code == 0, f"{call.line}\n{result.output[-2000:]}"
 

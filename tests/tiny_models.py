@@ -112,6 +112,8 @@ _MODELS = {
     "Gemma3": "Gemma3ForConditionalGeneration",
     "GPT2": "GPT2LMHeadModel",
     "Llama4Text": "Llama4ForCausalLM",
+    "Qwen3_5Text": "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 } | {
     name: f"{name}ForConditionalGeneration"
     for name in ("Llama4", "Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
@@ -133,7 +135,7 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
         for name, buffer in model.named_buffers():
-            if "correction" in name:
+            if "correction" in name or "expert_bias" in name:
                 buffer.normal_(0, 0.2)
     return model
 

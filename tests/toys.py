@@ -35,10 +35,12 @@ LogitsOf = Callable[[Context], np.ndarray]
 
 
 class ToyStorage:
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int, num_states: int = 0) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.tokens = np.full(num_blocks * block_size, -1, dtype=np.int64)
+        self.states: list[Context] = [(-1,)] * num_states
+        """[slot] the text that a state follows."""
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +57,8 @@ class ToyStorage:
 
 
 class ToyBackend:
-    """A model whose logits are any function of the tokens a row sees."""
+    """A model whose logits are any function of the tokens a row sees; or, where it ``keeps_states``, of the text that
+    the state before it has read, and nothing of which it reads anew."""
 
     name = "toy"
     kit: BackendKit = TorchKit() if (_library := load_library()) is None else NativeKit(_library)
@@ -65,7 +68,12 @@ class ToyBackend:
     opens_layers = True
 
     def __init__(
-        self, vocab_size: int, logits_of: LogitsOf, max_positions: int = 4096, eos: tuple[int, ...] = ()
+        self,
+        vocab_size: int,
+        logits_of: LogitsOf,
+        max_positions: int = 4096,
+        eos: tuple[int, ...] = (),
+        keeps_states: bool = False,
     ) -> None:
         self.config = ModelConfig(
             family="toy",
@@ -76,14 +84,14 @@ class ToyBackend:
             head_dim=1,
             mlp_size=1,
             max_positions=max_positions,
-            layers=(LayerConfig(),),
+            layers=(LayerConfig(mixer="convolution" if keeps_states else "attention"),),
             eos_token_ids=eos,
         )
         self.logits_of = logits_of
         self.rows_seen = 0
 
-    def allocate_cache(self, num_blocks: int, block_size: int) -> ToyStorage:
-        return ToyStorage(num_blocks, block_size)
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> ToyStorage:
+        return ToyStorage(num_blocks, block_size, num_states)
 
     def forward(self, batch: PassBatch, storage: ToyStorage) -> PassOutput:
         size = storage.block_size
@@ -96,6 +104,9 @@ class ToyBackend:
                 return int(batch.block_tables[s, i // size]) * size + i % size
 
             base = [int(storage.tokens[slot(i)]) for i in range(cached)]
+            if batch.states_before is not None:
+                state = int(batch.states_before[s])
+                base = list(storage.states[state]) if state >= 0 else []
             for row in range(first, last):
                 storage.tokens[slot(cached + row - first)] = batch.tokens[row]
                 parent = int(batch.parents[row])
@@ -104,6 +115,11 @@ class ToyBackend:
                 assert int(batch.positions[row]) == len(before)
                 assert len(before) < self.config.max_positions, "a position that the model does not have"
                 paths.append([*before, int(batch.tokens[row])])
+        if batch.states_after is not None and batch.states_before is not None:
+            for state, path in zip(batch.states_after.tolist(), paths, strict=True):
+                if state >= 0:
+                    assert state not in batch.states_before, "a state that somebody stands at is changed"
+                    storage.states[state] = tuple(path)
         self.rows_seen += batch.num_rows
         logits = [self.logits_of(tuple(paths[row])) for row in batch.logit_rows.tolist()]
         stacked = np.stack(logits) if logits else np.zeros((0, self.config.vocab_size))

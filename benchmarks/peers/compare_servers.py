@@ -1,10 +1,10 @@
 """Servers beside each other under the same load: so many users at once, the same prompts, as many tokens.
 
-    headstart serve --port 8000
-    vllm serve FOLDER --port 8001 --dtype bfloat16
-    python benchmarks/peers/compare_servers.py headstart=http://127.0.0.1:8000 vllm=http://127.0.0.1:8001 --users 1,4,16
+    python benchmarks/peers/compare_servers.py --start headstart,vllm,vllm-eagle3,llama-server,openvino
+    python benchmarks/peers/compare_servers.py a=http://host:8000 b=http://host:8001 --users 16,64 --prompts FILE.jsonl
 
-The servers run already, each with as many threads as it would have alone, and rest while others are asked. A user asks
+``--start`` starts servers of one model file and ends them afterwards (``servers.py``); others run already. Each has as
+many threads as it would have alone, and rests while others are asked. A user asks
 again when answered (closed loop). Under each number of users the servers take turns, and the order rotates from one
 repeat to the next, so that what else the machine does hits all alike: trust the ratios. Answers are greedy and go on
 past any end (``ignore_eos``), so that all write as many tokens. No server is asked anything twice, for one that
@@ -15,26 +15,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from servers import SERVERS, Room, StartError, started
 
 from headstart.analysis.bench.prompts import read_prompts
 from headstart.analysis.provenance import finished, provenance
+from headstart.errors import HeadstartError
+from headstart.models.aliases import DEFAULT_MODEL
 
 TIMEOUT = 600
 """Seconds that a server has for one answer."""
 WARM_UP = 4
 """Questions to each server that are not counted."""
+TOKENS_EACH = 1024
+"""Of a started server's cache, for each user."""
 
 
 @dataclass(frozen=True)
@@ -113,40 +121,45 @@ def measure(server: Server, prompts: Sequence[str], users: int, tokens: int, rep
     return Load(server.name, users, repeat, sum(count for count, _ in answers), seconds, median(s for _, s in answers))
 
 
-def sit(
-    servers: Sequence[Server],
-    prompts: Sequence[str],
-    users: Sequence[int],
-    *,
-    each: int,
-    questions: int,
-    tokens: int,
-    repeats: int,
-) -> list[Load]:
-    """All servers under all loads; ``each``: questions of a user, ``questions`` at least in all.
+@dataclass(frozen=True)
+class Questions:
+    """What all servers are asked, nothing twice."""
 
-    Raises:
-        ValueError: there are not enough prompts to ask none twice.
-    """
-    counts = {number: max(number * each, questions) for number in users}
-    needed = WARM_UP + repeats * sum(counts.values())
-    if needed > len(prompts):
-        raise ValueError(
-            f"these loads take {needed} prompts, and there are {len(prompts)}; name a file with more by --prompts, or "
-            "lower --repeats, --each or --users."
-        )
-    fresh = iter(prompts)
-    first = list(islice(fresh, WARM_UP))
+    first: list[str]
+    """Those that are not counted."""
+    of_load: dict[int, list[list[str]]]
+    """Number of users -> what they ask in each repeat."""
+
+    @classmethod
+    def dealt(cls, prompts: Sequence[str], users: Sequence[int], each: int, least: int, repeats: int) -> Questions:
+        """``each`` of every user, and at least ``least`` under each load.
+
+        Raises:
+            ValueError: there are too few prompts.
+        """
+        counts = {number: max(number * each, least) for number in users}
+        needed = WARM_UP + repeats * sum(counts.values())
+        if needed > len(prompts):
+            raise ValueError(
+                f"these loads take {needed} prompts, and there are {len(prompts)}; name a file with more by --prompts, "
+                "or lower --repeats, --each or --users."
+            )
+        fresh = iter(prompts)
+        first = list(islice(fresh, WARM_UP))
+        return cls(first, {n: [list(islice(fresh, count)) for _ in range(repeats)] for n, count in counts.items()})
+
+
+def sit(servers: Sequence[Server], questions: Questions, tokens: int) -> list[Load]:
+    """All servers under all loads."""
     for server in servers:
-        measure(server, first, WARM_UP, tokens, 0)
+        measure(server, questions.first, WARM_UP, tokens, 0)
     loads = []
-    for number in users:
-        for repeat in range(repeats):
-            asked = list(islice(fresh, counts[number]))
+    for users, repeats in questions.of_load.items():
+        for repeat, asked in enumerate(repeats):
             turn = repeat % len(servers)
             for server in (*servers[turn:], *servers[:turn]):
-                loads.append(measure(server, asked, number, tokens, repeat))
-                print(f"{number} users, {server.name}: {loads[-1].speed:.1f} tokens/s", file=sys.stderr)
+                loads.append(measure(server, asked, users, tokens, repeat))
+                print(f"{users} users, {server.name}: {loads[-1].speed:.1f} tokens/s", file=sys.stderr)
     return loads
 
 
@@ -162,43 +175,57 @@ def table(servers: Sequence[Server], loads: Sequence[Load]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("servers", nargs="+", metavar="NAME=URL")
-    parser.add_argument("--users", default="1,4,16,64", help="numbers of users, with commas")
+    parser.add_argument("servers", nargs="*", metavar="NAME=URL", help="servers that run already")
+    parser.add_argument(
+        "--start", default="", metavar="NAMES", help=f"servers to start, with commas: {', '.join(SERVERS)}"
+    )
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="of the servers that are started: a GGUF file or alias")
+    parser.add_argument("--threads", type=int, help="of each of these; left out: PyTorch's number")
+    parser.add_argument("--users", default="1,4", help="numbers of users, with commas")
     parser.add_argument("--each", type=int, default=1, help="questions of a user under each load")
-    parser.add_argument("--questions", type=int, default=8, help="questions under each load, at least")
+    parser.add_argument("--questions", type=int, default=4, help="questions under each load, at least")
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--prompts", type=Path, help="JSONL in Spec-Bench's form; first turns are used")
-    parser.add_argument("--out", type=Path, help="directory for serving.json")
+    parser.add_argument("--out", type=Path, help="directory for serving.json, and for the logs of what is started")
     options = parser.parse_args(words)
+    names = [name.strip() for name in options.start.split(",") if name.strip()]
+    if unknown := set(names) - set(SERVERS):
+        parser.error(f"there is no server {min(unknown)!r} to start; choose from {', '.join(SERVERS)}.")
+    if not names and not options.servers:
+        parser.error("name servers: --start NAMES, or NAME=URL.")
     try:
         users = [int(number) for number in options.users.split(",")]
-        servers = [Server.of(text) for text in options.servers]
-    except ValueError as error:
+        prompts = [prompt.turns[0] for prompt in read_prompts(options.prompts)]
+        Random(0).shuffle(prompts)  # tasks of all kinds under every load
+        questions = Questions.dealt(prompts, users, options.each, options.questions, options.repeats)
+        given = [Server.of(text) for text in options.servers]
+    except (ValueError, HeadstartError) as error:
         parser.error(str(error))
-    prompts = [prompt.turns[0] for prompt in read_prompts(options.prompts)]
-    Random(0).shuffle(prompts)  # tasks of all kinds under every load
-    where = provenance()
     settings = {name: getattr(options, name) for name in ("each", "questions", "max_tokens", "repeats")}
+    room = Room(options.model, users=max(users), cache_tokens=max(users) * TOKENS_EACH)
+    if options.threads is not None:
+        room = replace(room, threads=options.threads)
+    # Ending this ends what it started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        loads = sit(
-            servers,
-            prompts,
-            users,
-            each=options.each,
-            questions=options.questions,
-            tokens=options.max_tokens,
-            repeats=options.repeats,
-        )
-    except ValueError as error:
-        parser.error(str(error))
+        with TemporaryDirectory() as folder, started(names, room, options.out or Path(folder)) as urls:
+            servers = [*(Server.of(f"{name}={url}") for name, url in urls.items()), *given]
+            where = provenance()
+            loads = sit(servers, questions, options.max_tokens)
     except urllib.error.HTTPError as error:
         sys.exit(f"Error: {error.url} refused: {error.read(500).decode(errors='replace')}")
     except OSError as error:
         sys.exit(f"Error: a server left ({error}).")
+    except (StartError, HeadstartError) as error:
+        sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
     print(table(servers, loads))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
+        if names:
+            settings |= {name: getattr(room, name) for name in ("threads", "users", "max_context", "cache_tokens")}
         record = {
             "provenance": finished(where),
             "servers": [asdict(server) for server in servers],

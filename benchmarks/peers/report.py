@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from sitting import Sitting
@@ -59,6 +60,7 @@ def report(sitting: Sitting, record: dict[str, Any], out: Path | None) -> None:
             tuple((name, *(figures[name][0][group].decoding.middle for group in groups)) for name in ranked),
             decimals=1,
         ),
+        reading_table(ranked, by_name, groups),
         chart(ranked, figures),
         Table("Left out", ("what", "why"), tuple(sitting.left_out.items())),
     ]
@@ -147,6 +149,24 @@ def goal_table(reached: Sequence[Goal]) -> Table:
         (goal.what, goal.ours, goal.theirs, goal.ratio, goal.goal, "yes" if goal.reached else "no") for goal in reached
     ]
     return Table("Against the fastest peer", ("", "Headstart", "fastest peer", "ratio", "goal", "reached"), tuple(rows))
+
+
+def reading_table(ranked: Sequence[str], by_name: dict[str, list[Run]], groups: Sequence[str]) -> Table:
+    def reading(name: str, group: str) -> float:
+        """Prompt tokens a second, the median over the repeats."""
+        runs = [run for run in by_name[name] if run.group == group]
+        repeats = [[run.stats for run in runs if run.repeat == repeat] for repeat in {run.repeat for run in runs}]
+        return median(
+            sum(stats.prompt_tokens for stats in own) / sum(stats.prefill_seconds for stats in own) for own in repeats
+        )
+
+    timed = [name for name in ranked if all(run.stats.prefill_seconds > 0 for run in by_name[name])]
+    return Table(
+        "Tokens per second in reading prompts, by task group",
+        ("contender", *groups),
+        tuple((name, *(reading(name, group) for group in groups)) for name in timed),
+        decimals=0,
+    )
 
 
 def chart(ranked: Sequence[str], figures: Figures) -> BarChart:

@@ -2,6 +2,7 @@
 
     python benchmarks/peers/run.py --per-group 2 --precision bf16,int8-fast --drafters ngram,suffix --out results
     python benchmarks/peers/run.py --per-group 1 --max-tokens 48 --peers openvino,ctranslate2
+    python benchmarks/peers/run.py --input-tokens 1024,4096,8000 --max-tokens 64 --drafters auto
 
 Every peer runs in an environment of its own (``environments.py``, made by the first run if need be), as a process that
 waits for requests. Each prompt is decoded by all contenders one right after the other. Headstart's plain decoding in
@@ -21,11 +22,15 @@ from environments import PEERS
 from report import report
 from sitting import sit
 
+from headstart.analysis.bench.lengths import of_lengths, parse_lengths
 from headstart.analysis.bench.prompts import BenchPrompt, choose, groups_of, read_prompts
 from headstart.analysis.provenance import finished, model_record, provenance
 from headstart.errors import HeadstartError
 from headstart.loading import load_model
 from headstart.models.aliases import DEFAULT_MODEL
+
+MAX_CONTEXT = 2048
+"""Tokens of a prompt and its answer that there is room for, unless longer prompts are asked for."""
 
 
 def main() -> None:
@@ -33,7 +38,11 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     where = provenance()
     models = [load_model(options.model, precision) for precision in options.precision]
-    prompts = in_turns(choose(read_prompts(options.prompts), options.per_group))
+    texts = read_prompts(options.prompts)
+    if options.input_tokens:
+        prompts = of_lengths(models[0], texts, options.input_tokens, options.per_group or 1, options.max_tokens)
+    else:
+        prompts = in_turns(choose(texts, options.per_group))
     sitting = sit(
         models,
         options.drafters,
@@ -42,6 +51,7 @@ def main() -> None:
         max_tokens=options.max_tokens,
         repeats=options.repeats,
         threads=options.threads,
+        max_context=max([MAX_CONTEXT, *(length + options.max_tokens for length in options.input_tokens)]),
     )
     if not sitting.runs:
         sys.exit("Error: nothing was measured.")
@@ -51,6 +61,7 @@ def main() -> None:
         "versions": sitting.versions,
         "settings": {
             "prompts": "package" if options.prompts is None else options.prompts.name,
+            "input_tokens": options.input_tokens,
             "prompt_ids": [prompt.id for prompt in prompts],
             "backends": [model.backend.name for model in models],
             "max_tokens": options.max_tokens,
@@ -70,6 +81,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--drafters", default="ngram", help="Headstart's, beside its plain decoding")
     parser.add_argument("--prompts", type=Path, help="JSONL in Spec-Bench's form; first turns are used")
     parser.add_argument("--per-group", type=int)
+    parser.add_argument(
+        "--input-tokens",
+        type=parse_lengths,
+        default=[],
+        help="lengths of prompts made of the prompts' texts, --per-group (1) of each",
+    )
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -25,7 +25,6 @@ from headstart.enumerations import Precision
 from headstart.loading import Model
 from headstart.sampling.params import SamplingParams
 
-MAX_CONTEXT = 2048
 _QUIET = {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 """No network, no progress bars."""
 WARM_UP, WARM_UP_PROMPT = 8, (1, 2, 1, 2)
@@ -46,9 +45,9 @@ class Worker:
         PeerFailed: it does not come up.
     """
 
-    def __init__(self, peer: Peer, model: Path, work: Path, threads: int) -> None:
+    def __init__(self, peer: Peer, model: Path, work: Path, threads: int, max_context: int) -> None:
         command = [str(peer.python), str(WORKERS / peer.worker), "--model", str(model), "--work", str(work)]
-        command += ["--threads", str(threads), "--max-context", str(MAX_CONTEXT)]
+        command += ["--threads", str(threads), "--max-context", str(max_context)]
         self.peer = peer
         # In a session of its own, so that Ctrl-C ends the sitting in order.
         self._process = subprocess.Popen(
@@ -153,6 +152,7 @@ def sit(
     max_tokens: int,
     repeats: int,
     threads: int,
+    max_context: int,
 ) -> Sitting:
     """Decode every prompt with plain decoding and each drafter in each model's precision, and with every peer.
 
@@ -167,7 +167,7 @@ def sit(
         for peer in peers:
             try:
                 peer.install()
-                worker = stack.enter_context(Worker(peer, models[0].checkpoint.path, work, threads))
+                worker = stack.enter_context(Worker(peer, models[0].checkpoint.path, work, threads, max_context))
             except (subprocess.CalledProcessError, PeerFailed) as error:
                 sitting.drop(peer.name, error)
                 continue
@@ -175,7 +175,7 @@ def sit(
             for mode in worker.modes:
                 others[f"{peer.name} {mode}"] = peer_decoder(worker, mode)
                 sitting.weights[f"{peer.name} {mode}"] = worker.weights
-        benches = [Workbench.of_model(model, max_context=MAX_CONTEXT) for model in models]
+        benches = [Workbench.of_model(model, max_context=max_context) for model in models]
         for repeat in range(repeats):
             # Drafters are fresh in each repeat: one that remembers requests must not have seen the answer before.
             own = dict(own_decoders(models, benches, drafters))

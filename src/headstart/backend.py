@@ -148,8 +148,11 @@ class Backend(Protocol):
         """Size of the weights in bytes."""
         ...
 
-    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
-        """Zero-filled storage (every slot finite)."""
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
+        """Zero-filled storage (every slot finite).
+
+        ``num_states``: slots of states, of a model that keeps any (``ModelConfig.keeps_states``).
+        """
         ...
 
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:

@@ -23,9 +23,9 @@ class Precision(StrEnum):
     """What a model is computed in. A quantised model is a target of its own: losslessness is relative to it."""
 
     AUTO = "auto"
-    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in blocks of
-    4 or 8 bits if these hold what the file has of it at least as well as bf16, else in bf16. With one: bf16. Where
-    PyTorch computes: fp32."""
+    """Never further from the file than bf16. Where the native pass runs without a matrix unit: each matrix in the file's
+    own blocks or others that hold it at least as well as bf16, else in bf16. With one: bf16. Where PyTorch computes:
+    fp32."""
     FP32 = "fp32"
     BF16 = "bf16"
     INT8 = "int8"
@@ -38,8 +38,9 @@ class Precision(StrEnum):
     INT4_FAST = "int4-fast"
     """The same weights, 8-bit activations with a unit for every 32 but in the output head; native pass only."""
     BLOCKS = "blocks"
-    """Each matrix in blocks of 4 bits, if these hold what the file has of it, or else of 8, to which what has more than
-    they hold is rounded; 16-bit activations; native pass only."""
+    """Each matrix in its GGUF's own blocks, all bits kept, activations of 14 bits. Of types without a kernel and other
+    weights: in blocks of 4 bits, if these hold what the file has, or else of 8, to which it is rounded; 16-bit
+    activations. Native pass only."""
 
 
 class BackendChoice(StrEnum):

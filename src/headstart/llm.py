@@ -21,7 +21,7 @@ from headstart.engine.beams import BeamGroup
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
-from headstart.engine.sizing import cache_room, engine_limits
+from headstart.engine.sizing import cache_room, engine_limits, state_room
 from headstart.engine.stretch import SHOWN_SECONDS, UNSEEN_SECONDS
 from headstart.enumerations import BackendChoice, Numerics, Precision
 from headstart.errors import ConfigError, RequestError
@@ -147,12 +147,17 @@ class LLM:
         guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
         limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
-        runner = ModelRunner(target.backend, cache_room(target.backend, limits, cache_tokens), prefixes=prefixes)
+        runner = ModelRunner(
+            target.backend,
+            cache_room(target.backend, limits, cache_tokens),
+            prefixes=prefixes,
+            num_states=state_room(target.backend, limits),
+        )
         if draft_tokens is not None:
             self.speculation = replace(self.speculation, draft_tokens=draft_tokens)
         self.drafter_name = drafter_name(drafter)
         draft = None if draft_precision is None else parse_precision(draft_precision)
-        notices: list[str] = [target.notice] if target.notice else []
+        notices = [sentence for sentence in (target.notice, target.kept) if sentence]
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}

@@ -57,6 +57,8 @@ class Model:
     chat_template: ChatTemplate
     notice: str = ""
     """What a user is to know of how it is computed; nothing where Headstart's own code does."""
+    kept: str = ""
+    """What a file's quantised types are computed in, a sentence; nothing where that goes without saying."""
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -126,6 +128,7 @@ def load_opened(
         tokenizer=tokenizer,
         chat_template=chat_template,
         notice=notice,
+        kept=backend.kept if isinstance(backend, native.NativeBackend) else "",
     )
 
 

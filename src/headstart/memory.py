@@ -32,7 +32,7 @@ class MemoryUse:
     weights: int
     """Of the target."""
     cache: int
-    """The target's keys and values."""
+    """The target's keys and values, and states."""
     drafters: int
     """Weights and caches of drafters that have any, and the most that they keep of prefixes."""
 

@@ -110,6 +110,10 @@ class PassBatch:
     """[sequence] positions of the encoder memory that its rows read, at least one; None: the model has no encoder."""
     memory_tables: IntArray | None = None
     """[sequence, block] physical blocks of it, padded with 0."""
+    states_before: IntArray | None = None
+    """[sequence] slot of the state after its cached tokens, -1 where there are none; None: the model keeps none."""
+    states_after: IntArray | None = None
+    """[row] slot that the state after the row goes to, -1: nowhere. Never one of ``states_before``."""
 
     @cached_property
     def positions(self) -> IntArray:

@@ -21,6 +21,9 @@ from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 BLOCK_SIZE = 32
 """Tokens of a cache block: what the native pass keeps in one page."""
 
+NUM_STATES = 64
+"""Slots of states, unless somebody says how many."""
+
 Wanted = Literal["all", "last", "none", "best"]
 """Rows of a span whose logits are wanted; "best": of all rows, the best token in place of logits."""
 
@@ -74,6 +77,7 @@ class ModelRunner:
         cache_tokens: tokens that the cache holds, over all sequences; rounded up to whole blocks.
         block_size: tokens of a cache block.
         prefixes: lets sequences share what they begin with; None: each computes its own.
+        num_states: slots of states, where the model keeps any.
     """
 
     def __init__(
@@ -82,9 +86,15 @@ class ModelRunner:
         cache_tokens: int,
         block_size: int = BLOCK_SIZE,
         prefixes: PrefixIndex | None = None,
+        num_states: int = NUM_STATES,
     ) -> None:
         self.backend = backend
-        self.cache = PagedCache(backend.allocate_cache(-(-cache_tokens // block_size), block_size), prefixes)
+        num_blocks = -(-cache_tokens // block_size)
+        if backend.config.keeps_states:
+            storage = backend.allocate_cache(num_blocks, block_size, num_states)
+        else:
+            storage, num_states = backend.allocate_cache(num_blocks, block_size), 0
+        self.cache = PagedCache(storage, prefixes, num_states)
         self._stretches = backend.stretches if isinstance(backend, RunsStretches) else None
         self.passes = 0
         """Passes run so far."""
@@ -108,6 +118,7 @@ class ModelRunner:
         wanted = [_wanted_rows(span) for span in spans]
         best = [np.arange(len(span) if span.logits == "best" else 0, dtype=np.int32) for span in spans]
         memories = self.cache.memory_tables(ids)
+        states = self.cache.state_tables(ids, list(map(len, spans)))
         output = self.backend.forward(
             PassBatch(
                 tokens=_joined([span.tokens for span in spans]),
@@ -122,6 +133,8 @@ class ModelRunner:
                 inputs=_joined_inputs(spans, starts),
                 memory_lengths=None if memories is None else memories[0],
                 memory_tables=None if memories is None else memories[1],
+                states_before=None if states is None else states[0],
+                states_after=None if states is None else states[1],
             ),
             self.cache.storage,
         )
@@ -218,3 +231,11 @@ def _pass_rows(rows: Sequence[IntArray], starts: Sequence[int]) -> IntArray:
 def cache_bytes_per_token(backend: Backend) -> int:
     """Bytes that a cached token takes."""
     return max(backend.allocate_cache(1, BLOCK_SIZE).nbytes // BLOCK_SIZE, 1)
+
+
+def state_bytes(backend: Backend) -> int:
+    """Bytes that a state takes; 0: the model keeps none."""
+    if not backend.config.keeps_states:
+        return 0
+    one, two = (backend.allocate_cache(1, BLOCK_SIZE, count).nbytes for count in (1, 2))
+    return two - one

@@ -78,7 +78,7 @@ def hold(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             worker = tmp_path / f"worker{place}.py"
             worker.write_text(source, encoding="utf-8")
             peers.append(OwnPeer(f"peer{place}", (), worker=str(worker)))
-        settings = {"max_tokens": 6, "repeats": repeats, "threads": 1}
+        settings = {"max_tokens": 6, "repeats": repeats, "threads": 1, "max_context": 64}
         return sitting.sit([model], "ngram", peers, PROMPTS, **settings)
 
     return hold
@@ -185,6 +185,15 @@ class TestReport:
             "int8 best": ("b prompt lookup 4", pytest.approx(200 / 75), False),
         }
         assert found["int8 best"].ours == "headstart int8 ngram:draft_tokens=4"
+
+    def test_reading_is_told_of_those_who_say_when_they_had_read(self):
+        def read(name, group, prefill):
+            stats = SequenceStats(prompt_tokens=100, tokens=4, seconds=prefill + 1.0, prefill_seconds=prefill)
+            return Run(name, group, group, 0, 0, (1, 2), (), stats, must_agree=False)
+
+        runs = {"a": [read("a", "8 tokens", 0.5), read("a", "9 tokens", 0.25)], "b": [read("b", "8 tokens", 0.0)]}
+        shown = report.reading_table(["b", "a"], runs, ["8 tokens", "9 tokens"])
+        assert shown.rows == (("a", 200.0, 400.0),)
 
     def test_there_are_no_goals_without_peers(self):
         assert report.goals({"headstart bf16 none": speed(1.0)}) == []

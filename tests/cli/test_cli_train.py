@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from headstart.cli import main as command
+from headstart.cli.writing_on_ray import RayWriting
 from headstart.training.checkpoints import Progress
 from headstart.training.recipe import TrainedHead
 from tiny_checkpoint import write_tiny_model
@@ -182,3 +184,27 @@ def test_what_cannot_be_trained(
         code, _, err = run(capsys, "train", "medusa", "--out", str(tmp_path), "--device", device)
         assert code == 2
         assert reason in err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--writers", "2"], "--writers is of text on Ray; give --ray as well."),
+        (["--ray-address", "auto"], "--ray-address is of text on Ray; give --ray as well."),
+        (["--cpus-per-writer", "2"], "--cpus-per-writer is of text on Ray; give --ray as well."),
+        (["--ray"], "writing on Ray needs ray; install headstart with its extras: headstart[server,ray]."),
+    ],
+)
+def test_writers_need_ray(
+    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    status, _, err = run(capsys, "train", "medusa", "-m", "/not/even/looked/at", "-o", str(tmp_path / "head"), *given)
+    assert status == 2
+    assert err.strip().endswith(said)
+
+
+def test_only_the_process_that_leads_connects_to_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with RayWriting(ray=True).connected() as writers:
+        assert writers is None

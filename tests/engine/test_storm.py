@@ -28,9 +28,12 @@ POISON = -1
 """What no sequence holds: a row that sees it has other logits."""
 
 
-def storm_engine(*, cache_tokens: int = 96, prefixes: bool = True, limits: Limits | None = None) -> Engine:
-    backend = ToyBackend(VOCAB, hashed_logits(VOCAB, 3, order=5, scale=3.0))
-    runner = ModelRunner(backend, cache_tokens, BLOCK, PrefixIndex("toy") if prefixes else None)
+def storm_engine(
+    *, cache_tokens: int = 96, prefixes: bool = True, limits: Limits | None = None, num_states: int = 0
+) -> Engine:
+    """``num_states``: of a model that keeps any."""
+    backend = ToyBackend(VOCAB, hashed_logits(VOCAB, 3, order=5, scale=3.0), keeps_states=num_states > 0)
+    runner = ModelRunner(backend, cache_tokens, BLOCK, PrefixIndex("toy") if prefixes else None, num_states)
     context = DraftContext(vocab_size=VOCAB, runner=runner)
     drafters = {name: create_drafter(name, context) for name in DRAFTERS}
     return Engine(runner, DrafterPool(drafters, "ngram"), limits or Limits(max_sequences=5, max_rows=24, draft_rows=10))
@@ -79,12 +82,16 @@ def poison_free_slots(engine: Engine) -> None:
         kept |= {int(table[i // BLOCK]) * BLOCK + i % BLOCK for i in range(cache.length(sequence.id))}
     tokens = cache.storage.tokens  # type: ignore[attr-defined]
     tokens[[slot for slot in range(len(tokens)) if slot not in kept]] = POISON
+    states = cache.states
+    for state in range(states.num_states):
+        if not states.allocator.references(state) and not states.keeps(state):
+            cache.storage.states[state] = (POISON,)  # type: ignore[attr-defined]
 
 
-def weather(seed: int) -> Counter[str]:
+def weather(seed: int, num_states: int = 0) -> Counter[str]:
     """One storm; what happened in it."""
     rng = np.random.default_rng(seed)
-    engine = storm_engine()
+    engine = storm_engine(num_states=num_states)
     sequences: list[Sequence] = []
     for _ in range(90):
         match rng.integers(9):
@@ -107,6 +114,8 @@ def weather(seed: int) -> Counter[str]:
     allocator = engine.runner.cache.allocator
     assert allocator.num_free == allocator.num_blocks
     assert not any(map(allocator.references, range(allocator.num_blocks)))
+    slots = engine.runner.cache.states.allocator
+    assert slots.num_free == slots.num_blocks
     seen: Counter[str] = Counter()
     for sequence in sequences:
         expected = alone(sequence)
@@ -132,10 +141,21 @@ def test_storms_change_no_text_and_leave_nothing_behind() -> None:
     assert all(seen[event] > 5 for event in ("aborted", "preempted", "cached", "led", "accepted", "chunked")), seen
 
 
+@pytest.mark.parametrize("num_states", [5, 14, 60])
+def test_nor_do_storms_over_states(num_states: int) -> None:
+    """With few slots, guesses and sequences wait for each other."""
+    seen: Counter[str] = Counter()
+    for seed in range(4):
+        seen += weather(seed, num_states)
+    wanted = ["aborted", "preempted", "accepted", "chunked", *(["cached", "led"] if num_states > 5 else [])]
+    assert all(seen[event] > 2 for event in wanted), seen
+
+
 @pytest.mark.slow
 def test_many_storms_change_no_text_and_leave_nothing_behind() -> None:
     for seed in range(100, 600):
         weather(seed)
+        weather(seed, num_states=3 + seed % 40)
 
 
 def test_samples_of_one_prompt_read_it_once() -> None:

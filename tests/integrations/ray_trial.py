@@ -27,7 +27,7 @@ from ray import serve  # noqa: E402
 
 from headstart.integrations.ray import application  # noqa: E402
 from headstart.integrations.ray.arguments import RayArguments  # noqa: E402
-from headstart.integrations.ray.cluster import NAME, connected, running  # noqa: E402
+from headstart.integrations.ray.cluster import NAME, Need, connected, running  # noqa: E402
 
 KEY = "secret"
 REPLICA = "headstart-replica"
@@ -228,7 +228,7 @@ def main() -> None:
     )
     arguments.check()
     port = int(sys.argv[2])
-    with connected(None, arguments, num_cpus=2), running(arguments, (KEY,), "127.0.0.1", port):
+    with connected(None, Need.of(arguments), num_cpus=2), running(arguments, (KEY,), "127.0.0.1", port):
         found = asyncio.run(trials(arguments, f"http://127.0.0.1:{port}"))
     print(json.dumps(found))
 

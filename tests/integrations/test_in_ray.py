@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from engine_environments import RAY, ROOT, needs, run_in
 from server_texts import texts
 
+from engine_environments import RAY, ROOT, needs, run_in
 from headstart import LLM
 from tiny_checkpoint import write_tiny_model
 
@@ -114,6 +114,16 @@ def test_a_rolling_update_loses_no_request(found: Any, alone: Any) -> None:
     assert {each.get("text") for each in update["found"]} == {expected}
     assert update["long"]["done"]
     assert not set(update["before"]) & set(update["after"])
+
+
+def test_replicas_follow_the_load_and_no_request_is_lost(model: Path, alone: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = run_in(RAY, Path(__file__).parent / "ray_scaling_trial.py", [model, port], model.parent)
+    expected = alone(found["bodies"])
+    assert [each.get("text") for _, each in found["found"]] == [expected[number] for number, _ in found["found"]]
+    assert len({each["replica"] for _, each in found["found"]}) == 2
+    assert len(found["before"]) == len(found["after"]) == 1
 
 
 def test_the_command_serves_and_sigterm_lets_requests_finish(model: Path) -> None:

@@ -1,7 +1,4 @@
-"""Load testers of others against Headstart's server, unchanged: they end well, count answers, and read the guesses.
-
-python tests/server/test_load_programs.py     # makes their environments: 2 GB, once
-"""
+"""Load testers of others against Headstart's server, unchanged: they end well, count answers, and read the guesses."""
 
 from __future__ import annotations
 
@@ -14,13 +11,10 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / "benchmarks" / "peers"), str(ROOT / "tests"), str(ROOT / "tests" / "analysis")]
+from engine_environments import AIPERF, GUIDELLM, ROOT, VLLM, Environment, needs
 
-from environments import PEERS, Peer  # noqa: E402
+sys.path.append(str(ROOT / "tests" / "analysis"))
 
-GUIDELLM = Peer(name="guidellm", requirements=("guidellm==0.8.1",), worker="")
-AIPERF = Peer(name="aiperf", requirements=("aiperf==0.13.0",), worker="")
 VLLM_BENCH = """
 from vllm.benchmarks import serve
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -32,14 +26,6 @@ serve.main(parser.parse_args())
 REQUESTS = 6
 
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("ignore")]
-
-
-def needs(environment: Peer | None, name: str) -> pytest.MarkDecorator:
-    """Skips a test, and says why, where the program's environment was not made."""
-    return pytest.mark.skipif(
-        environment is None or not environment.installed,
-        reason=f"the environment of {name} is not there: make test-engines makes it",
-    )
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +45,7 @@ def url(model_dir: Path) -> Iterator[str]:
         yield address
 
 
-def run(environment: Peer, *arguments: object, work: Path) -> None:
+def run(environment: Environment, *arguments: object, work: Path) -> None:
     """A program of an environment, to its good end."""
     program = [str(environment.directory / "bin" / str(arguments[0])), *map(str, arguments[1:])]
     done = subprocess.run(program, cwd=work, capture_output=True, text=True, check=False, timeout=600)
@@ -70,7 +56,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@needs(GUIDELLM, "guidellm")
+@needs(GUIDELLM)
 def test_guidellm(url: str, model_dir: Path, tmp_path: Path) -> None:
     rows = [{"prompt": f"one two one {i}"} for i in range(REQUESTS)]
     (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -90,7 +76,7 @@ def test_guidellm(url: str, model_dir: Path, tmp_path: Path) -> None:
     assert all(request["output_tokens"] > 0 for request in measured["requests"]["successful"])
 
 
-@needs(AIPERF, "aiperf")
+@needs(AIPERF)
 def test_aiperf_reads_how_guesses_fared(url: str, model_dir: Path, tmp_path: Path) -> None:
     options: dict[str, object] = {
         "--model": "tiny",
@@ -115,7 +101,7 @@ def test_aiperf_reads_how_guesses_fared(url: str, model_dir: Path, tmp_path: Pat
     assert max(lengths) > 1
 
 
-@needs(PEERS.get("vllm"), "vLLM")
+@needs(VLLM)
 def test_vllm_bench_serve(url: str, model_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "bench.py").write_text(VLLM_BENCH)
     options: dict[str, object] = {
@@ -133,14 +119,9 @@ def test_vllm_bench_serve(url: str, model_dir: Path, tmp_path: Path) -> None:
         "--result-filename": "out.json",
     }
     flat = [word for pair in options.items() for word in pair]
-    run(PEERS["vllm"], "python", "bench.py", *flat, "--save-result", "--ignore-eos", work=tmp_path)
+    run(VLLM, "python", "bench.py", *flat, "--save-result", "--ignore-eos", work=tmp_path)
     measured = read(tmp_path / "out.json")
     assert measured["completed"] == REQUESTS
     assert measured["total_output_tokens"] >= 40 * REQUESTS
     # It reads vLLM's counters, which Headstart has under the same names.
     assert measured["spec_decode_num_drafts"] > 0
-
-
-if __name__ == "__main__":
-    for program in (GUIDELLM, AIPERF):
-        program.install()

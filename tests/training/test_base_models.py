@@ -14,10 +14,9 @@ from headstart.heads.loading import load_head
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
 from headstart.sampling.params import SamplingParams
-from headstart.text.corpus import Corpus
 from headstart.training.making import HeadName, HeadSettings
 from headstart.training.recipe import train_head
-from headstart.training.synthesis import begin_texts, encode_asked, read_conversations, write_answers
+from headstart.training.synthesis import begin_texts, encode_asked, read_conversations
 from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings
 from tiny_checkpoint import write_tiny_model
@@ -46,7 +45,7 @@ def test_a_head_for_a_base_model_is_trained_and_drafts(name: HeadName, with_prom
     asked = tmp_path / "asked.jsonl"
     asked.write_text("".join(json.dumps({"prompt": f"Once upon {i}"}) + "\n" for i in range(12)))
     prompts = (asked,) if with_prompts else ()
-    text = TextSettings(tokens=300, prompts=prompts, temperatures=(0.0,), answer_tokens=16, batch_size=6)
+    text = TextSettings(tokens=400, prompts=prompts, temperatures=(0.0,), answer_tokens=16, batch_size=6)
     out, head = tmp_path / "head", HeadSettings(draft_vocab=100, slots=2 if name == "medusa" else None)
     result = train_head(name, target.name, out, text=text, head=head, settings=SETTINGS, length=128)
     assert result.progress.step == 3
@@ -60,28 +59,6 @@ def test_a_head_for_a_base_model_is_trained_and_drafts(name: HeadName, with_prom
     drafted, plain = (llm.generate("Once upon", greedy)[0].outputs[0] for llm in (drafting, base()))
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.drafted > 0
-
-
-def test_given_texts_are_continued_as_they_are_and_own_ones_take_their_turns(tmp_path: Path) -> None:
-    llm = base()
-    given = [[{"role": "user", "content": f"Chapter {i}."}] for i in range(3)]
-    one = Corpus(tmp_path / "one", {})
-    # Four documents are queued for each of the two places of a batch: forty are all sources and one more turn.
-    write_answers(llm, one, 320, prompts=given, answer_tokens=8, batch_size=2)
-    assert len(one) >= 40
-    for document, (message,) in zip(one, given, strict=False):
-        prompt = llm.model.tokenizer.encode(message["content"])
-        assert document.tokens[~document.answers].tolist() == prompt
-        assert document.answers.sum() <= 8
-    own = [one[index] for index in range(len(given), len(one))]
-    assert {int(document.tokens[0]) for document in own} == {llm.model.tokenizer.bos_token_id}
-    assert len({tuple(document.tokens.tolist()) for document in own}) > len(own) // 2
-    two = Corpus(tmp_path / "two", {})
-    for tokens in (10, 80, 320):
-        write_answers(llm, two, tokens, prompts=given, answer_tokens=8, batch_size=2)
-    common = min(len(one), len(two))
-    assert common >= 40
-    assert [two[i].tokens.tolist() for i in range(common)] == [one[i].tokens.tolist() for i in range(common)]
 
 
 def test_texts_begin_at_the_first_mark_that_the_target_knows() -> None:

@@ -168,7 +168,7 @@ def test_sequences_learnt_by_heart_are_accepted(tmp_path: Path) -> None:
 
 
 def test_a_training_begins_from_a_head_with_other_tokens_fewer_layers_and_shorter_blocks(tmp_path: Path) -> None:
-    text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=tmp_path / "text")
+    text = TextSettings(tokens=400, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=tmp_path / "text")
     settings = TrainSettings(steps=2, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
 
     def trained(out: str, init: str | None, **head: int) -> BlockHead:

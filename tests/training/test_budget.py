@@ -57,6 +57,10 @@ class Text:
     def missing(self) -> int:
         return max(self.settings.tokens - self.num_answer_tokens, 0)
 
+    @property
+    def first_documents(self) -> int:
+        return 16
+
     def write(self, tokens: int, documents: int | None = None) -> None:
         fitting = math.ceil((tokens - self.num_answer_tokens) / 100)
         written = max(min(fitting, math.inf if documents is None else documents), 0)

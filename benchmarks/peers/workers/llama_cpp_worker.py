@@ -12,32 +12,33 @@ LOOKUP_TOKENS = 2
 """Few: on a CPU, each further row costs llama.cpp more."""
 
 
+def mode(options: argparse.Namespace, draft: LlamaPromptLookupDecoding | None) -> Decode:
+    llama = Llama(
+        model_path=str(options.model),
+        n_ctx=options.max_context,
+        n_threads=options.threads,
+        n_threads_batch=options.threads,
+        draft_model=draft,
+        verbose=False,
+    )
+
+    def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
+        llama.reset()  # else the prompt would be taken from the request before
+        tokens: list[int] = []
+        for token in llama.generate(prompt, top_k=1, temp=0.0, repeat_penalty=1.0):
+            on_token()
+            tokens.append(token)
+            if len(tokens) == count:
+                break
+        return tokens
+
+    return decode
+
+
 def load(options: argparse.Namespace) -> dict[str, Decode]:
-    def mode(draft: LlamaPromptLookupDecoding | None) -> Decode:
-        llama = Llama(
-            model_path=str(options.model),
-            n_ctx=options.max_context,
-            n_threads=options.threads,
-            n_threads_batch=options.threads,
-            draft_model=draft,
-            verbose=False,
-        )
-
-        def decode(prompt: list[int], count: int, on_token: OnToken) -> list[int]:
-            llama.reset()  # else the prompt would be taken from the request before
-            tokens: list[int] = []
-            for token in llama.generate(prompt, top_k=1, temp=0.0, repeat_penalty=1.0):
-                on_token()
-                tokens.append(token)
-                if len(tokens) == count:
-                    break
-            return tokens
-
-        return decode
-
     return {
-        "plain": mode(None),
-        f"prompt lookup {LOOKUP_TOKENS}": mode(LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS)),
+        "plain": mode(options, None),
+        f"prompt lookup {LOOKUP_TOKENS}": mode(options, LlamaPromptLookupDecoding(num_pred_tokens=LOOKUP_TOKENS)),
     }
 
 

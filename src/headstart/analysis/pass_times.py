@@ -102,7 +102,7 @@ class PassTimer:
             if batch * rows > max(batch, ROWS[-1]):
                 break
             spans = [Span.chain(sequence_id, self.tokens(rows), self._wanted) for sequence_id in ids]
-            with runner.cache.reserve(dict.fromkeys(ids, rows)):
+            with runner.cache.reserve(dict.fromkeys(ids, rows), final=ids):
                 start = time.perf_counter()
                 outputs = runner.forward(spans)
                 self._taken[batch][rows].append(time.perf_counter() - start)
@@ -144,7 +144,7 @@ def measure_passes(
     try:
         for sequence_id in ids:
             runner.cache.add(sequence_id, source=runner.trial_source)
-            with runner.cache.reserve({sequence_id: context}):
+            with runner.cache.reserve({sequence_id: context}, final=ids):
                 runner.forward([Span.chain(sequence_id, timer.tokens(context), "none")])
                 runner.cache.commit(sequence_id, range(context))
         for _ in range(repeats):

@@ -292,7 +292,8 @@ class Workbench:
                 wanted = (root, *path)
                 # What a path shares with the one before it is not computed again.
                 kept = common_prefix(cached, wanted, len(path))
-                self.runner.cache.truncate(sequence_id, len(before) + kept)
+                held = self.runner.cache.truncate(sequence_id, len(before) + kept)
+                self._read_silently(sequence_id, [*before, *wanted][held : len(before) + kept])
                 for token in wanted[kept:]:
                     (logits,) = self._pass(sequence_id, [token], "last")
                 yield logits
@@ -325,7 +326,7 @@ class Workbench:
             self._pass(sequence_id, tokens[start : start + _READ_ROWS], "none")
 
     def _pass(self, sequence_id: int, tokens: Sequence[int], logits: Wanted) -> Tensor:
-        with self.runner.cache.reserve({sequence_id: len(tokens)}):
+        with self.runner.cache.reserve({sequence_id: len(tokens)}, final={sequence_id}):
             (output,) = self.runner.forward([Span.chain(sequence_id, tokens, logits)])
             self.runner.cache.commit(sequence_id, range(len(tokens)))
         return output.logits

@@ -4,6 +4,9 @@ Bookkeeping only; the bytes are a ``KVStorage`` that the backend lays out and re
 lives in block ``table[i // block_size]`` at offset ``i % block_size``. A pass writes the root and the tree's
 nodes to the slots after the committed tokens, in row order; ``commit`` moves the accepted rows down in place.
 
+Where layers keep states beside keys and values, a sequence holds the one that follows its tokens, and while a pass runs
+one for each row that may become its last (``cache.states``).
+
 A sequence of a model with an encoder also reads an encoder memory (``cache.encoder_memory``), in blocks of its own.
 
 With a ``PrefixIndex``, full blocks of committed tokens are published and outlive their sequence until the memory is
@@ -12,7 +15,7 @@ needed; a sequence adopts those that hold its next tokens instead of computing t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,8 +25,27 @@ import numpy as np
 from headstart.cache.blocks import BlockAllocator
 from headstart.cache.encoder_memory import EncoderMemories, EncoderMemory
 from headstart.cache.prefix import Link, PrefixIndex
+from headstart.cache.states import HeldStates, StateSlots
 from headstart.errors import CacheError, OutOfBlocksError
 from headstart.passes import EncoderInput, IntArray, KVStorage
+
+
+@dataclass(frozen=True)
+class Room:
+    """Blocks, and slots of states."""
+
+    blocks: int = 0
+    states: int = 0
+
+    def __add__(self, other: Room) -> Room:
+        return Room(self.blocks + other.blocks, self.states + other.states)
+
+    def __sub__(self, other: Room) -> Room:
+        return Room(self.blocks - other.blocks, self.states - other.states)
+
+    def holds(self, other: Room) -> bool:
+        """Whether there is as much of everything."""
+        return self.blocks >= other.blocks and self.states >= other.states
 
 
 @dataclass
@@ -35,6 +57,15 @@ class _Table:
     chain: list[Link] = field(default_factory=list)
     """[block] what the leading full blocks are known as."""
     memory: EncoderMemory | None = None
+    held: HeldStates = field(default_factory=HeldStates)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a sequence has stood."""
+
+    length: int
+    held: HeldStates
 
 
 class _Reservation:
@@ -50,7 +81,7 @@ class _Reservation:
     def __exit__(self, *_: object) -> None:
         for sequence_id in self._rows:
             if sequence_id in self._cache:
-                self._cache.truncate(sequence_id, self._cache.length(sequence_id))
+                self._cache.roll_back(sequence_id)
 
 
 class PagedCache:
@@ -59,18 +90,34 @@ class PagedCache:
     Args:
         storage: the bytes.
         prefixes: what published blocks hold; None: nothing is published.
+        num_states: slots of states that the storage has; 0: the model's layers keep none.
     """
 
-    def __init__(self, storage: KVStorage, prefixes: PrefixIndex | None = None) -> None:
+    def __init__(self, storage: KVStorage, prefixes: PrefixIndex | None = None, num_states: int = 0) -> None:
         self.storage = storage
         self.block_size = storage.block_size
         self.prefixes = prefixes
         self.allocator = BlockAllocator(storage.num_blocks, lambda block: self._evicted(block))
+        self.states = StateSlots(num_states, self.block_size)
         self._memories = EncoderMemories(self.allocator, self.block_size, keeps=prefixes is not None)
         self._tables: dict[int, _Table] = {}
 
     def __contains__(self, sequence_id: int) -> bool:
         return sequence_id in self._tables
+
+    @property
+    def has_states(self) -> bool:
+        return self.states.num_states > 0
+
+    @property
+    def size(self) -> Room:
+        """All that there is."""
+        return Room(self.allocator.num_blocks, self.states.num_states)
+
+    @property
+    def free(self) -> Room:
+        """What is free, or is kept and can be given up."""
+        return Room(self.allocator.num_free, self.states.allocator.num_free)
 
     @property
     def num_free_tokens(self) -> int:
@@ -95,6 +142,7 @@ class PagedCache:
     def remove(self, sequence_id: int) -> None:
         """Forget a sequence and release its blocks; what it published stays until the memory is needed."""
         table = self._table(sequence_id)
+        self.states.leave(table.held)
         self._release(table.blocks)
         if table.memory is not None:
             self._memories.release(table.memory)
@@ -119,7 +167,8 @@ class PagedCache:
         return lengths, _padded([memory.blocks for memory in found])
 
     def adopt(self, sequence_id: int, tokens: Sequence[int]) -> int:
-        """Take the published blocks that hold the sequence's next tokens, instead of computing them.
+        """Take the published blocks that hold the sequence's next tokens, instead of computing them; where there are
+        states, up to the last one that is kept.
 
         Args:
             tokens: those of the sequence that it wants in the cache, from its first one.
@@ -130,18 +179,31 @@ class PagedCache:
         table = self._table(sequence_id)
         if self.prefixes is None or table.reserved or table.length != len(table.chain) * self.block_size:
             return 0
-        found = 0
+        links = self._known_links(table, tokens)
+        if self.has_states:
+            last = self.block_size - 1
+            ends = [self.states.after(link.block * self.block_size + last) for link in links]
+            while ends and ends[-1] is None:
+                ends.pop()
+            links = links[: len(ends)]
+            if ends and ends[-1] is not None:
+                self.states.share(table.held, ends[-1])
+        self.allocator.share([link.block for link in links])
+        table.blocks += [link.block for link in links]
+        table.chain += links
+        table.length += len(links) * self.block_size
+        return len(links) * self.block_size
+
+    def _known_links(self, table: _Table, tokens: Sequence[int]) -> list[Link]:
+        assert self.prefixes is not None
+        links: list[Link] = []
         end = table.chain[-1] if table.chain else self.prefixes.root(table.salt)
-        while table.length + self.block_size <= len(tokens):
-            link = self.prefixes.find(end, tokens[table.length : table.length + self.block_size])
+        for first in range(table.length, len(tokens) - self.block_size + 1, self.block_size):
+            link = self.prefixes.find(end, tokens[first : first + self.block_size])
             if link is None:
                 break
-            self.allocator.share([link.block])
-            table.blocks.append(link.block)
-            table.chain.append(end := link)
-            table.length += self.block_size
-            found += self.block_size
-        return found
+            links.append(end := link)
+        return links
 
     def publish(self, sequence_id: int, tokens: Sequence[int]) -> None:
         """Let others adopt the sequence's full blocks.
@@ -158,7 +220,11 @@ class PagedCache:
             end, forgotten = self.prefixes.insert(end, tokens[first : first + self.block_size], table.blocks[index])
             table.chain.append(end)
             if forgotten is not None:
+                self.states.forget_blocks([forgotten])
                 self.allocator.discard(forgotten)
+            if end.block != table.blocks[index]:
+                size = self.block_size
+                self.states.move(table.blocks[index] * size + size - 1, end.block * size + size - 1)
 
     def next_block(self, sequence_id: int, tokens: Sequence[int]) -> tuple[object, ...] | None:
         """Equal for sequences that would compute the very same block next; None where that will not be published."""
@@ -178,25 +244,43 @@ class PagedCache:
         grown = -(-(table.length + rows) // self.block_size) - len(table.blocks)
         return max(grown, 0) + (rows > 0 and self._tail_is_shared(table))
 
-    def reserve(self, rows: Mapping[int, int]) -> AbstractContextManager[None]:
+    def needs(self, sequence_id: int, rows: int, final: bool = False) -> Room:
+        """What ``reserve`` would take for this many rows; ``final``: as there."""
+        states = 0 if not self.has_states else min(rows, 1) if final else rows
+        return Room(self.blocks_needed(sequence_id, rows), states)
+
+    def reserve(self, rows: Mapping[int, int], final: Container[int] = ()) -> AbstractContextManager[None]:
         """Room for ``rows[id]`` rows after each sequence's tokens, until the context that is returned ends.
 
         What ``commit`` did not take is rolled back at the end, also when the pass fails.
 
+        Args:
+            final: sequences whose rows are committed all, or none: no state is wanted after most of them.
+
         Raises:
             OutOfBlocksError: there is no room for all of them; nothing was changed.
         """
-        needed = sum(self.blocks_needed(sequence_id, count) for sequence_id, count in rows.items())
-        if needed > self.allocator.num_free:
-            raise OutOfBlocksError(f"{needed} cache blocks are needed and {self.allocator.num_free} are free.")
+        needed, free = Room(), self.free
+        for sequence_id, count in rows.items():
+            needed += self.needs(sequence_id, count, sequence_id in final)
+        if needed.blocks > free.blocks:
+            raise OutOfBlocksError(f"{needed.blocks} cache blocks are needed and {free.blocks} are free.")
+        if needed.states > free.states:
+            raise OutOfBlocksError(f"{needed.states} slots of states are needed and {free.states} are free.")
         for sequence_id, count in rows.items():
             table = self._table(sequence_id)
             if count and table.length % self.block_size:
                 if self._tail_is_shared(table):
                     self._own_tail(table)
                 self._forget(table.blocks[-1])
-            table.blocks += self.allocator.allocate(self.blocks_needed(sequence_id, count))
+                first = table.blocks[-1] * self.block_size
+                self.states.forget_tokens(range(first + table.length % self.block_size, first + self.block_size))
+            table.blocks += self._new_blocks(self.blocks_needed(sequence_id, count))
             table.reserved = count
+            table.held.pending = self.states.allocate(0 if not self.has_states else count, sequence_id in final)
+        if self.has_states and self.prefixes is not None:
+            for sequence_id, count in rows.items():
+                self.states.allocate_spare(self._table(sequence_id).held, self._table(sequence_id).length, count)
         return _Reservation(self, rows)
 
     def commit(self, sequence_id: int, rows: Sequence[int]) -> None:
@@ -207,6 +291,8 @@ class PagedCache:
         moved = [place for place, row in enumerate(rows) if row != place]
         if moved:
             self.storage.move(self._slots(table, [rows[place] for place in moved]), self._slots(table, moved))
+        if self.has_states and rows:
+            self.states.commit(table.held, rows, self._slots(table, range(len(rows))))
         table.length += len(rows)
         table.reserved = 0
 
@@ -220,8 +306,10 @@ class PagedCache:
             raise CacheError(f"rows {list(rows)} of sequence {source} do not continue sequence {sequence_id}.")
         if rows and self._tail_is_shared(table):
             self._own_tail(table)
-        table.blocks += self.allocator.allocate(self.blocks_needed(sequence_id, len(rows)))
+        table.blocks += self._new_blocks(self.blocks_needed(sequence_id, len(rows)))
         self.storage.move(self._slots(origin, rows), self._slots(table, range(len(rows))))
+        if self.has_states and rows:
+            self.states.share(table.held, origin.held.pending[rows[-1]])
         table.length += len(rows)
 
     def blocks_of_fork(self, sequence_id: int, rows: int) -> int:
@@ -229,11 +317,40 @@ class PagedCache:
         length = self._table(sequence_id).length
         return -(-(length % self.block_size + rows) // self.block_size)
 
-    def truncate(self, sequence_id: int, length: int) -> None:
-        """Roll back to ``length`` tokens: blocks that start at or beyond it are freed, the partial last one stays."""
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Roll back to ``length`` tokens, or where there are states to the last one that is kept up to there.
+
+        Blocks that start at or beyond it are freed, the partial last one stays.
+
+        Returns:
+            What the length is now.
+        """
         table = self._table(sequence_id)
         if not 0 <= length <= table.length:
             raise CacheError(f"length {length} is outside the sequence's {table.length} cached tokens.")
+        if self.has_states and length < table.length:
+            length = self.states.go_back(table.held, self._slots(table, range(-table.length, length - table.length)))
+        self._cut(table, length)
+        return length
+
+    def roll_back(self, sequence_id: int) -> None:
+        """Give up what is reserved."""
+        table = self._table(sequence_id)
+        self._cut(table, table.length)
+
+    def mark(self, sequence_id: int) -> Mark:
+        """Where a sequence stands now, to return to it. Every mark is given back to ``return_to``, in the end."""
+        table = self._table(sequence_id)
+        return Mark(table.length, self.states.fork(table.held))
+
+    def return_to(self, sequence_id: int, mark: Mark) -> None:
+        """Roll back to a mark, exactly. The sequence has only grown since."""
+        table = self._table(sequence_id)
+        self.states.replace(table.held, mark.held)
+        self._cut(table, mark.length)
+
+    def _cut(self, table: _Table, length: int) -> None:
+        self.states.drop_pending(table.held)
         keep = -(-length // self.block_size)
         self._release(table.blocks[keep:])
         del table.blocks[keep:]
@@ -250,21 +367,36 @@ class PagedCache:
         keep = -(-parent.length // self.block_size)
         self.allocator.share(parent.blocks[:keep])
         self._tables[target] = _Table(
-            parent.blocks[:keep], parent.length, salt=parent.salt, chain=parent.chain.copy(), memory=parent.memory
+            parent.blocks[:keep],
+            parent.length,
+            salt=parent.salt,
+            chain=parent.chain.copy(),
+            memory=parent.memory,
+            held=self.states.fork(parent.held),
         )
 
     def block_tables(self, sequence_ids: Sequence[int]) -> IntArray:
         """int32 [sequence, block]: block ids of each sequence, padded with 0."""
         return _padded([self._table(sequence_id).blocks for sequence_id in sequence_ids])
 
-    def check(self) -> None:
-        """Integrity of blocks and lengths.
+    def state_tables(self, sequence_ids: Sequence[int], rows: Sequence[int]) -> tuple[IntArray, IntArray] | None:
+        """int32 [sequence] the slot of the state that each sequence stands at, and [row] those of the states after the
+        first ``rows`` reserved rows of each (``NO_STATE``: none); None where the model has no states."""
+        if not self.has_states:
+            return None
+        tables = [self._table(sequence_id) for sequence_id in sequence_ids]
+        after = [slot for table, count in zip(tables, rows, strict=True) for slot in table.held.pending[:count]]
+        return np.array([table.held.current for table in tables], dtype=np.int32), np.array(after, dtype=np.int32)
+
+    def check(self, marks: Sequence[Mark] = ()) -> None:
+        """Integrity of blocks, states and lengths. ``marks``: those that have not been returned to.
 
         Raises:
             CacheError: naming the first fault.
         """
         memories = [memory for memory in self._memories if memory.users]
         self.allocator.check([*(table.blocks for table in self._tables.values()), *(each.blocks for each in memories)])
+        self.states.check([table.held for table in self._tables.values()] + [mark.held for mark in marks])
         for memory in memories:
             users = sum(table.memory is memory for table in self._tables.values())
             if memory.users != users:
@@ -272,18 +404,29 @@ class PagedCache:
         for sequence_id, table in self._tables.items():
             if len(table.blocks) != -(-(table.length + table.reserved) // self.block_size):
                 raise CacheError(f"sequence {sequence_id} holds {len(table.blocks)} blocks for {table}.")
+            if self.has_states and table.held.stands != (table.length > 0):
+                raise CacheError(f"sequence {sequence_id} has {table.length} tokens and {table.held}.")
 
     def _release(self, blocks: Sequence[int]) -> None:
         """The last block first: what others may share least is the first to be given up."""
-        prefixes = self.prefixes
+        prefixes, allocator = self.prefixes, self.allocator
         if prefixes is None:
-            self.allocator.release(blocks[::-1])
+            allocator.release(blocks[::-1])
         else:
-            self.allocator.release(blocks[::-1], prefixes.__contains__)
+            allocator.release(blocks[::-1], prefixes.__contains__)
+        if self.has_states:
+            gone = [block for block in blocks if not allocator.references(block)]
+            self.states.forget_blocks(gone if prefixes is None else [block for block in gone if block not in prefixes])
+
+    def _new_blocks(self, count: int) -> list[int]:
+        blocks = self.allocator.allocate(count)
+        self.states.forget_blocks(blocks)
+        return blocks
 
     def _evicted(self, block: int) -> None:
         """A kept block is handed out again."""
         self._forget(block)
+        self.states.forget_blocks([block])
         self._memories.forget(block)
 
     def _forget(self, block: int) -> None:
@@ -305,7 +448,7 @@ class PagedCache:
         return table.length % self.block_size != 0 and self.allocator.references(table.blocks[-1]) > 1
 
     def _own_tail(self, table: _Table) -> None:
-        (copy,) = self.allocator.allocate(1)
+        (copy,) = self._new_blocks(1)
         self.storage.copy_blocks([table.blocks[-1]], [copy])
         self._release([table.blocks[-1]])
         table.blocks[-1] = copy

@@ -95,7 +95,7 @@ class Scaling:
             Outline.open(arguments.model, arguments.revision, arguments.generation_config, arguments.reading)
             guard_cluster()
         # Ray reads the environment when it is imported.
-        from headstart.integrations.ray.cluster import connected, running
+        from headstart.integrations.ray.cluster import Need, connected, running
 
         ended = threading.Event()
 
@@ -104,7 +104,7 @@ class Scaling:
                 raise KeyboardInterrupt
             ended.set()
 
-        with connected(address, arguments):
+        with connected(address, Need.of(arguments)):
             # Ray puts a handler of its own in place when it connects.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, end)

@@ -16,6 +16,7 @@ from headstart.cli import options
 from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT
 from headstart.cli.train_options import HeadChoice, HeadOptions, LearningOptions, TextOptions
+from headstart.cli.writing_on_ray import RayWriting
 from headstart.models.aliases import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -43,12 +44,14 @@ def train(
     text: TextOptions,
     making: HeadOptions,
     learning: LearningOptions,
+    writing: RayWriting,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.", rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Train a draft head or a draft model: the target writes the text, the head learns to foresee it.
 
     The directory ends with the best head (by acceptance on held-out text), a report, and a checkpoint from which the
-    same command goes on after an interruption. With torchrun, several processes train together.
+    same command goes on after an interruption. With torchrun, several processes train together; with --ray, many
+    machines write the text.
 
     Examples:
 
@@ -64,11 +67,15 @@ def train(
 
         headstart train draft-model --layers 0,1,29 --out small
 
+        headstart train eagle3 --out heads/large --tokens 20000000 --ray --ray-address auto --cpus-per-writer 8
+
         headstart generate --chat "Name ten rivers." --drafter eagle3 --draft-model heads/eagle3 --compare
     """
     from headstart.cli.progress import Activity
 
-    with _resumable(), Activity(shown=not quiet, aloud=os.environ.get("RANK", "0") == "0") as activity:
+    writing.check()
+    aloud = os.environ.get("RANK", "0") == "0"
+    with _resumable(), Activity(shown=not quiet, aloud=aloud) as activity, writing.connected() as writers:
         activity.show("Preparing")
         from headstart.training.recipe import train_head
 
@@ -85,6 +92,7 @@ def train(
             cache_gb=learning.cache_gb,
             device=learning.device,
             precision=precision.value,
+            writers=writers,
             on_progress=_shown_by(activity),
         )
     if result.leads:

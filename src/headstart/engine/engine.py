@@ -6,6 +6,7 @@ import time
 from collections import deque
 from dataclasses import replace
 
+from headstart.cache.paged import Room
 from headstart.drafting.base import Drafter
 from headstart.engine.beams import BeamGroup
 from headstart.engine.outputs import FinishReason
@@ -174,8 +175,10 @@ class Engine:
             head = self.waiting[0]
             sequence = head if head.group is None else head.group.first_beam()
             # Its tokens must fit beside those of the others, with one more block for each, lest it push them out.
-            needed = sum(1 + self._blocks_ahead(other) for other in self.running) + self._blocks_ahead(sequence)
-            if self.running and needed > cache.allocator.num_free:
+            needed = self._ahead(sequence)
+            for other in self.running:
+                needed += self._ahead(other) + Room(1, int(cache.has_states))
+            if self.running and not cache.free.holds(needed):
                 break
             self.waiting.popleft()
             if head.started is None:
@@ -284,19 +287,22 @@ class Engine:
         cache, length = self.runner.cache, sequence.prompt_length - 1
         cache.remove(sequence.id)
         cache.fork(leader.id, sequence.id)
-        cache.truncate(sequence.id, length)
+        length = cache.truncate(sequence.id, length)
         sequence.stats.cached_tokens += length
         sequence.prompt_logprobs = leader.prompt_logprobs.copy()
 
-    def _blocks_ahead(self, sequence: Sequence) -> int:
-        """Blocks that the tokens of a sequence will still take."""
+    def _ahead(self, sequence: Sequence) -> Room:
+        """What the tokens of a sequence will still take."""
         cache = self.runner.cache
+        first = Room(0, int(cache.has_states))
         if self._leader(sequence) is not None:
-            return 1
+            return first + Room(1)
         if sequence.id in cache:
-            return cache.blocks_needed(sequence.id, len(sequence.tokens) - cache.length(sequence.id))
+            length = cache.length(sequence.id)
+            blocks = Room(cache.blocks_needed(sequence.id, len(sequence.tokens) - length))
+            return blocks if length else first + blocks
         memory = cache.memory_blocks_needed(sequence.source, sequence.cache_salt)
-        return memory + -(-len(sequence.tokens) // cache.block_size)
+        return first + Room(memory + -(-len(sequence.tokens) // cache.block_size))
 
     def _leave(self) -> list[Sequence]:
         finished = [sequence for sequence in self.running if sequence.finished]

@@ -33,7 +33,7 @@ def decode_round(runner: ModelRunner, drafters: DrafterPool, schedule: PassSched
     """
     work = _Round(runner, drafters, schedule)
     work.propose()
-    with runner.cache.reserve(work.room()):
+    with runner.cache.reserve(work.room(), work.read_ids):
         work.run_pass()
         work.verify()
         work.commit()
@@ -89,6 +89,11 @@ class _Round:
     def room(self) -> dict[int, int]:
         """id -> rows that the pass writes."""
         return {span.sequence_id: len(span) for span in self._spans}
+
+    @property
+    def read_ids(self) -> set[int]:
+        """Sequences that read a prompt's chunk."""
+        return {span.sequence_id for span in self._chunks}
 
     def run_pass(self) -> None:
         """The target computes all rows; what a drafter asked to see of them is looked up."""

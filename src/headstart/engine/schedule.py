@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from headstart.cache.paged import PagedCache
+from headstart.cache.paged import PagedCache, Room
 from headstart.drafting.base import DraftBudget
 from headstart.engine.beams import BeamGroup
 from headstart.engine.sequence import Sequence
@@ -103,21 +103,27 @@ def schedule_pass(
     decoding = [sequence for sequence in sequences if not unread(sequence, cache)]
     readers = [sequence for sequence in sequences if unread(sequence, cache)]
     units = _together(decoding)
-    free = cache.allocator.num_free - sum(_blocks(unit, [_NONE] * len(unit), cache) for unit in units)
-    if free < 0:
-        return None
+    free = cache.free
+    for unit in units:
+        plain = _room(unit, [_NONE] * len(unit), cache)
+        if not free.holds(plain):
+            return None
+        free -= plain
     budgets: list[tuple[Sequence, DraftBudget]] = []
     # Guesses never take the row that keeps a reader going.
     guesses = min(limits.draft_rows, max(limits.max_rows - len(decoding) - bool(readers), 0))
+    if cache.has_states:
+        # One for each guess, and one for a reader's chunk.
+        guesses = min(guesses, max(free.states - bool(readers), 0))
     share = max(guesses // max(len(decoding), 1), 1) if guesses else 0
     for unit in units:
         own = [_budget(sequence, share, limits.max_context) for sequence in unit]
         if unit[0].group is not None:
             nodes = sum(budget.nodes for budget in own)
             own = [replace(budget, group_nodes=nodes) for budget in own]
-        extra = _blocks(unit, own, cache) - _blocks(unit, [_NONE] * len(unit), cache)
-        if extra > free:
-            own, extra = [_NONE] * len(unit), 0
+        extra = _room(unit, own, cache) - _room(unit, [_NONE] * len(unit), cache)
+        if not free.holds(extra):
+            own, extra = [_NONE] * len(unit), Room()
         free -= extra
         budgets += zip(unit, own, strict=True)
     rows = limits.max_rows - sum(1 + budget.nodes for _, budget in budgets)
@@ -129,8 +135,8 @@ def schedule_pass(
         count = _whole_blocks(sequence, cache, min(unread(sequence, cache), share))
         if count <= 0:
             continue
-        needed = cache.blocks_needed(sequence.id, count)
-        if needed > free:
+        needed = cache.needs(sequence.id, count, final=True)
+        if not free.holds(needed):
             # The oldest reads first; what has no room waits for blocks.
             break
         free -= needed
@@ -150,17 +156,18 @@ def _together(decoding: Seq[Sequence]) -> list[list[Sequence]]:
     return list(units.values())
 
 
-def _blocks(unit: Seq[Sequence], budgets: Seq[DraftBudget], cache: PagedCache) -> int:
-    """Blocks that a round may take: for all rows, and for beams that are forked off others."""
-    rows = sum(
+def _room(unit: Seq[Sequence], budgets: Seq[DraftBudget], cache: PagedCache) -> Room:
+    """What a round may take: for all rows, and for beams that are forked off others."""
+    blocks = sum(
         cache.blocks_needed(sequence.id, 1 + max(budget.nodes, budget.group_nodes))
         for sequence, budget in zip(unit, budgets, strict=True)
     )
+    states = len(unit) + sum(budget.nodes for budget in budgets) if cache.has_states else 0
     group = unit[0].group
-    if group is None:
-        return rows
-    kept = 1 + max(budget.depth for budget in budgets)
-    return rows + (group.width - 1) * cache.blocks_of_fork(unit[0].id, kept)
+    if group is not None:
+        kept = 1 + max(budget.depth for budget in budgets)
+        blocks += (group.width - 1) * cache.blocks_of_fork(unit[0].id, kept)
+    return Room(blocks, states)
 
 
 def _whole_blocks(sequence: Sequence, cache: PagedCache, count: int) -> int:

@@ -8,9 +8,11 @@ from headstart.backend import Backend
 from headstart.engine.schedule import Limits
 from headstart.errors import ConfigError
 from headstart.memory import require_room
-from headstart.runner import cache_bytes_per_token
+from headstart.runner import cache_bytes_per_token, state_bytes
 
 _CACHE_BYTES = 1 << 30
+_STATES_BYTES = 1 << 30
+_FEWEST_STATES = 4
 
 
 def engine_limits(context: int, max_batch_size: int, max_rows: int | None, guesses: int, max_source: int = 0) -> Limits:
@@ -26,6 +28,26 @@ def engine_limits(context: int, max_batch_size: int, max_rows: int | None, guess
     limits = Limits(max_sequences=max_batch_size, max_context=context, max_source=max_source)
     limits = replace(limits, draft_rows=max(limits.draft_rows, guesses))
     return limits if max_rows is None else replace(limits, max_rows=max_rows)
+
+
+def state_room(backend: Backend, limits: Limits) -> int:
+    """Slots of states, where the model keeps any: two for each sequence and one for each guess, as many again for
+    later; about 1 GiB at most. With fewer, fewer sequences decode together, and fewer guesses are made.
+
+    Raises:
+        ConfigError: there is not enough memory.
+    """
+    size = state_bytes(backend)
+    if not size:
+        return 0
+    wanted = 2 * (2 * limits.max_sequences + limits.draft_rows)
+    count = max(min(wanted, _STATES_BYTES // size), _FEWEST_STATES)
+    require_room(
+        count * size,
+        f"room for {count} states of its recurrent layers",
+        "give a smaller max_batch_size or draft_tokens",
+    )
+    return count
 
 
 def cache_room(backend: Backend, limits: Limits, cache_tokens: int | None) -> int:

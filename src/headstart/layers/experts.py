@@ -51,7 +51,7 @@ def run_experts(config: ExpertsConfig, parts: ExpertsParts, x: Tensor, activatio
             made = _run_one(config, parts.experts[expert], read, activation)
             mixed = mixed.index_add(0, callers, made * weight)
     if parts.shared is not None:
-        shared = run_mlp(parts.shared, rows, activation)
+        shared = run_mlp(parts.shared, rows, activation, config.gated)
         if parts.shared_gate is not None:
             shared = shared * parts.shared_gate(rows).sigmoid()
         mixed = mixed + shared
@@ -99,7 +99,7 @@ def _sparsemixer(config: ExpertsConfig, logits: Tensor) -> tuple[Tensor, Tensor]
 
 def _run_one(config: ExpertsConfig, expert: MlpParts, rows: Tensor, activation: str) -> Tensor:
     if config.clamp is None:
-        return run_mlp(expert, rows, activation)
+        return run_mlp(expert, rows, activation, config.gated)
     gate, up = expert.up(rows).chunk(2, dim=-1)
     gate, up = gate.clamp(max=config.clamp), up.clamp(-config.clamp, config.clamp)
     return expert.down((up + 1) * gate * (gate * _CLAMPED_SLOPE).sigmoid())

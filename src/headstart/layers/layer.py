@@ -79,7 +79,7 @@ class LayerParts(Protocol):
     @property
     def mlp_post_norm(self) -> Operation | None: ...
     @property
-    def channel(self) -> Operation: ...
+    def channel(self) -> Operation | None: ...
 
 
 class HeadLayerParts(AttentionParts, MlpParts, Protocol):
@@ -112,8 +112,10 @@ def run_mlp(
     return parts.down(activate(gate) * up)
 
 
-def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Operation) -> Tensor:
+def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Operation | None) -> Tensor:
     """A layer around the residual stream: [..., hidden] -> [..., hidden]. ``mix``: its mixer, on the normed stream."""
+    if mix is None or parts.channel is None:
+        return _run_part(parts, hidden, mix)
     normed = _normed(parts.attention_norm, hidden)
     attended = mix(normed)
     if config.parallel_residual:
@@ -122,6 +124,13 @@ def run_layer(config: ModelConfig, parts: LayerParts, hidden: Tensor, mix: Opera
     hidden = hidden + _normed(parts.attention_post_norm, attended)
     changed = parts.channel(_normed(parts.mlp_norm, hidden))
     return hidden + _normed(parts.mlp_post_norm, changed)
+
+
+def _run_part(parts: LayerParts, hidden: Tensor, mix: Operation | None) -> Tensor:
+    """A layer of one part alone."""
+    if mix is not None:
+        return hidden + mix(_normed(parts.attention_norm, hidden))
+    return hidden if parts.channel is None else hidden + parts.channel(_normed(parts.mlp_norm, hidden))
 
 
 def run_head_layers(

@@ -12,16 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.config import ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, ModelConfig
+from headstart.models.config import (
+    ConvolutionConfig,
+    DeltaConfig,
+    ExpertsConfig,
+    HeadNorms,
+    LatentConfig,
+    LayerConfig,
+    Mamba2Config,
+    ModelConfig,
+)
 from headstart.models.families.base import Convert, TensorLayout
 from headstart.models.stored import FileMatrix, MatrixPart, StoredTensor
 from headstart.models.weights import (
     AttentionWeights,
+    ConvolutionWeights,
     DecoderWeights,
+    DeltaWeights,
     ExpertsWeights,
     LatentWeights,
     LayerWeights,
     LinearWeights,
+    Mamba2Weights,
+    MixerWeights,
     MlpWeights,
     NormWeights,
     TensorSource,
@@ -99,26 +112,38 @@ class Assembly:
         def norm(role: str) -> NormWeights:
             return self._norm(self.layout.layer.get(role, "").format(i=index), role, config.hidden_size)
 
-        mixer: AttentionWeights | LatentWeights
-        if layer.mixer == "latent":
-            assert config.latent is not None
-            mixer = self._latent(index, config.latent)
-        else:
-            mixer = self._attention(index)
-        channel: MlpWeights | ExpertsWeights
-        if layer.channel == "experts":
-            assert config.experts is not None
-            channel = self._experts(index, config.experts)
-        else:
-            channel = self._mlp(index, ("gate", "up", "down"), config.mlp_size)
+        mixes, has_channel = layer.mixer != "none", layer.channel != "none"
         return LayerWeights(
-            mixer=mixer,
-            channel=channel,
-            attention_norm=norm("attention_norm") if config.pre_norms else None,
-            mlp_norm=norm("mlp_norm") if config.pre_norms and not config.shared_norm else None,
+            mixer=self._mixer(index, layer) if mixes else None,
+            channel=self._channel(index, layer) if has_channel else None,
+            attention_norm=norm("attention_norm") if config.pre_norms and mixes else None,
+            mlp_norm=norm("mlp_norm") if config.pre_norms and has_channel and not config.shared_norm else None,
             attention_post_norm=norm("attention_post_norm") if config.post_norms else None,
             mlp_post_norm=norm("mlp_post_norm") if config.post_norms else None,
         )
+
+    def _mixer(self, index: int, layer: LayerConfig) -> MixerWeights:
+        config = self.config
+        if layer.mixer == "latent":
+            assert config.latent is not None
+            return self._latent(index, config.latent)
+        if layer.mixer == "convolution":
+            assert config.convolution is not None
+            return self._convolution(index, config.convolution)
+        if layer.mixer == "mamba2":
+            assert config.mamba2 is not None
+            return self._mamba2(index, config.mamba2)
+        if layer.mixer == "delta":
+            assert config.delta is not None
+            return self._delta(index, config.delta)
+        return self._attention(index)
+
+    def _channel(self, index: int, layer: LayerConfig) -> MlpWeights | ExpertsWeights:
+        config = self.config
+        if layer.channel == "experts":
+            assert config.experts is not None
+            return self._experts(index, config.experts)
+        return self._mlp(index, ("gate", "up", "down"), config.mlp_size)
 
     def _attention(self, index: int) -> AttentionWeights:
         config = self.config
@@ -176,6 +201,55 @@ class Assembly:
             ),
         )
 
+    def _convolution(self, index: int, convolution: ConvolutionConfig) -> ConvolutionWeights:
+        size, bias = self.config.hidden_size, convolution.bias
+        return ConvolutionWeights(
+            input=self._linear(index, {"convolution_input": 3 * size}, size, bias),
+            kernel=self._kernel(index, "convolution_kernel", size, convolution.length),
+            kernel_bias=self._beside(index, "convolution_kernel", size) if bias else None,
+            output=self._linear(index, {"convolution_output": size}, size, bias),
+        )
+
+    def _mamba2(self, index: int, mamba: Mamba2Config) -> Mamba2Weights:
+        heads = mamba.heads
+        bias = self._beside(index, "convolution_kernel", mamba.convolved) if mamba.kernel_bias else None
+        read = {"mamba_input": mamba.inner + mamba.convolved + heads}
+        return Mamba2Weights(
+            input=self._linear(index, read, self.config.hidden_size, mamba.bias),
+            kernel=self._kernel(index, "convolution_kernel", mamba.convolved, mamba.length),
+            kernel_bias=bias,
+            step_bias=self._vector(index, "step_bias", heads),
+            log_decay=self._vector(index, "log_decay", heads),
+            skip=self._vector(index, "skip", heads),
+            norm=NormWeights(self._vector(index, "state_norm", mamba.inner)),
+            output=self._linear(index, {"mamba_output": self.config.hidden_size}, mamba.inner, mamba.bias),
+        )
+
+    def _delta(self, index: int, delta: DeltaConfig) -> DeltaWeights:
+        heads, hidden = delta.value_heads, self.config.hidden_size
+        sizes = {"delta_qkv": delta.convolved, "delta_gate": delta.values, "delta_share": heads, "delta_step": heads}
+        if "delta_qkv_gate" in self.layout.layer:
+            sizes = {"delta_qkv_gate": delta.convolved + delta.values, "delta_share_step": 2 * heads}
+        return DeltaWeights(
+            input=self._linear(index, sizes, hidden, False),
+            kernel=self._kernel(index, "convolution_kernel", delta.convolved, delta.length),
+            step_bias=self._vector(index, "step_bias", heads),
+            log_decay=self._vector(index, "log_decay", heads),
+            norm=NormWeights(self._vector(index, "state_norm", delta.value_dim)),
+            output=self._linear(index, {"delta_output": hidden}, delta.values, False),
+        )
+
+    def _kernel(self, index: int, role: str, channels: int, length: int) -> Tensor:
+        """float32 [channels, length] of a convolution of each channel by itself, which some files store as
+        [channels, 1, length]."""
+        shape = (channels, length) if role in self.layout.flat else (channels, 1, length)
+        return self._convert(role, self.fetch(self._name(index, role), shape).float()).view(channels, length)
+
+    def _beside(self, index: int, role: str, size: int) -> Tensor:
+        """float32 [size]: the bias of a role."""
+        name = self.prefix + self.layout.layer[role].format(i=index)
+        return self._convert(role, self.fetch(f"{name}.bias", (size,)).float())
+
     def _mlp(self, index: int, roles: tuple[str, str, str], size: int) -> MlpWeights:
         """``roles``: of gate, up and down."""
         config = self.config
@@ -197,6 +271,7 @@ class Assembly:
         config, names = self.config, self.layout.layer
         hidden, size, count = config.hidden_size, experts.size, experts.count
         raised = {"expert_gate": size, "expert_up": size} if "expert_gate" in names else {"expert_up": 2 * size}
+        raised = raised if experts.gated else {"expert_up": size}
         biases: list[tuple[Tensor | None, Tensor | None]] = [(None, None)] * count
         if experts.bias:
             of_ups = [self._vector(index, f"{role}_bias", rows, count) for role, rows in raised.items()]
@@ -240,18 +315,11 @@ class Assembly:
     def _linear(self, index: int, parts: Mapping[str, int], inputs: int, has_bias: bool) -> LinearWeights:
         """One matrix from one or several stored ones (role -> outputs), stacked along their outputs."""
         names = {role: self.prefix + self.layout.layer[role].format(i=index) for role in parts}
-        matrices = [
-            self._part(
-                f"{names[role]}.weight", (outputs, inputs), self.layout.transposed, self.layout.convert.get(role)
-            )
-            if role not in self.layout.flat
-            else self._row(f"{names[role]}.weight", inputs)
-            for role, outputs in parts.items()
-        ]
+        matrices = [self._matrix(role, f"{names[role]}.weight", (outputs, inputs)) for role, outputs in parts.items()]
         bias = None
         if has_bias:
             biases = [
-                self._convert(role, self.fetch(f"{names[role]}.bias", (outputs,)).float())
+                self._convert(role, self.fetch(f"{names[role]}.bias", (self._rows(role, outputs),)).float())
                 if role not in self.layout.without_bias
                 else torch.zeros(outputs, device=self._device)
                 for role, outputs in parts.items()
@@ -259,6 +327,30 @@ class Assembly:
             bias = stacked(biases)
         bits = max(self._stored_bits(f"{name}.weight") for name in names.values())
         return LinearWeights(FileMatrix(tuple(matrices), inputs, self.dtype), bias, bits)
+
+    def _matrix(self, role: str, name: str, shape: tuple[int, int]) -> MatrixPart:
+        outputs, inputs = shape
+        convert = self.layout.convert.get(role)
+        if role in self.layout.flat:
+            return self._row(name, inputs)
+        if role in self.layout.excerpts and convert is not None:
+            return self._excerpt(name, shape, self._rows(role, outputs), convert)
+        return self._part(name, shape, self.layout.transposed, convert)
+
+    def _rows(self, role: str, outputs: int) -> int:
+        """Rows of the tensor that a role's are in."""
+        return outputs * self.layout.excerpts.get(role, 1)
+
+    def _excerpt(self, name: str, shape: tuple[int, int], rows: int, convert: Convert) -> MatrixPart:
+        """Some rows of a tensor [rows, in]."""
+        outputs, inputs = shape
+
+        def read() -> Tensor:
+            return convert(self.fetch(name, (rows, inputs)).to(self.dtype), self.config)
+
+        if self.source is None:
+            read()
+        return MatrixPart(name, outputs, read)
 
     def _part(
         self,

@@ -7,6 +7,7 @@ family costs one function and no new decoder.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,10 +17,11 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 """relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has the first
 three."""
 NormKind = Literal["rms", "layer"]
-Mixer = Literal["attention", "latent"]
-"""Through what the rows of a layer see each other."""
-Channel = Literal["mlp", "experts"]
-"""What a layer does with every row by itself."""
+Mixer = Literal["attention", "latent", "convolution", "mamba2", "delta", "none"]
+"""Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values;
+"none": they do not, and the layer is a channel part alone (Nemotron-H)."""
+Channel = Literal["mlp", "experts", "none"]
+"""What a layer does with every row by itself; "none": nothing."""
 ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
 GroupScore = Literal["best", "two_best"]
 
@@ -63,6 +65,16 @@ class LayerConfig:
     @property
     def sight(self) -> Sight:
         return self.window, self.chunk
+
+    @property
+    def attends(self) -> bool:
+        """Whether it keeps keys and values of every token."""
+        return self.mixer in ("attention", "latent")
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it keeps a state instead."""
+        return not self.attends and self.mixer != "none"
 
 
 @dataclass(frozen=True)
@@ -127,14 +139,86 @@ class LatentConfig:
 
 
 @dataclass(frozen=True)
+class ConvolutionConfig:
+    """A short convolution over gated rows (LFM2: Amini et al. 2025, section 2.1). Its state is the rows that it will
+    look back at."""
+
+    length: int
+    """Rows that it sees, their own included."""
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class Mamba2Config:
+    """A selective state space of heads with one decay each (Mamba-2: Dao and Gu 2024, section 7). Its state is a matrix
+    [head_dim, state_size] for each head, and the rows that its convolution will look back at."""
+
+    heads: int
+    head_dim: int
+    state_size: int
+    groups: int
+    """Of heads that share what is written to their states and read from them; norms of the output, too."""
+    length: int
+    """Rows that the convolution sees, their own included."""
+    kernel_bias: bool = True
+    bias: bool = False
+    """Of the projections."""
+    least_step: float = 0.0
+    most_step: float = math.inf
+    norm_eps: float = 1e-5
+    """Of the norm of what it gives, after the gate."""
+
+    @property
+    def inner(self) -> int:
+        """Size of all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution: what is written, and where to and from where."""
+        return self.inner + 2 * self.groups * self.state_size
+
+
+@dataclass(frozen=True)
+class DeltaConfig:
+    """The gated delta rule (Yang et al. 2025, equation 10). Its state is a matrix [key_dim, value_dim] for each head of
+    values, and the rows that its convolution will look back at."""
+
+    key_heads: int
+    value_heads: int
+    """Of which equally many share a head of keys and queries."""
+    key_dim: int
+    value_dim: int
+    length: int
+    """Rows that the convolution sees, their own included."""
+    norm_eps: float = 1e-6
+    """Of the norm of what a head gives, before the gate."""
+
+    @property
+    def keys(self) -> int:
+        """Size of all heads of keys."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def convolved(self) -> int:
+        """Channels of the convolution: queries, keys, values."""
+        return 2 * self.keys + self.values
+
+
+@dataclass(frozen=True)
 class ExpertsConfig:
-    """A mixture of experts: gated MLPs, of which every row goes through a few."""
+    """A mixture of experts: MLPs, of which every row goes through a few."""
 
     count: int
     used: int
     """How many a row goes through."""
     size: int
     """Inner size of one."""
+    gated: bool = True
     shared_size: int = 0
     """Of the MLP that all rows go through besides; 0: there is none."""
     shared_gate: bool = False
@@ -217,6 +301,10 @@ class ModelConfig:
     query_growth: QueryGrowth | None = None
     latent: LatentConfig | None = None
     """Of layers whose mixer is "latent"."""
+    convolution: ConvolutionConfig | None = None
+    """Of layers whose mixer is "convolution"; the next two likewise."""
+    mamba2: Mamba2Config | None = None
+    delta: DeltaConfig | None = None
     experts: ExpertsConfig | None = None
     """Of layers whose channel part is "experts"."""
     attention_softcap: float | None = None
@@ -242,6 +330,11 @@ class ModelConfig:
     def has_experts(self) -> bool:
         """Whether any of its layers has."""
         return any(layer.channel == "experts" for layer in self.layers)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether any layer keeps a state beside keys and values."""
+        return any(layer.keeps_state for layer in self.layers)
 
     @property
     def scale(self) -> float:

@@ -142,6 +142,75 @@ class LatentWeights:
 
 
 @dataclass(frozen=True)
+class ConvolutionWeights:
+    """A short convolution, see ``ConvolutionConfig``."""
+
+    input: LinearWeights
+    """[3 * hidden, hidden]: what gates the convolution's input, what gates its output, the input."""
+    kernel: Tensor
+    """float32 [hidden, length], the last column for the row itself."""
+    kernel_bias: Tensor | None
+    """float32 [hidden]"""
+    output: LinearWeights
+    """[hidden, hidden]"""
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.input, self.output)
+
+
+@dataclass(frozen=True)
+class Mamba2Weights:
+    """See ``Mamba2Config``; vectors are float32."""
+
+    input: LinearWeights
+    """Rows: ``inner`` of the gate, ``inner`` of what is written, groups * state_size of where to, as many of from
+    where, heads of the step."""
+    kernel: Tensor
+    """[convolved, length], the last column for the row itself."""
+    kernel_bias: Tensor | None
+    """[convolved]"""
+    step_bias: Tensor
+    """[head]"""
+    log_decay: Tensor
+    """[head] logarithm of how fast a state decays, for a step of 1."""
+    skip: Tensor
+    """[head] share of what is written that goes to the output at once."""
+    norm: NormWeights
+    """[inner]"""
+    output: LinearWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.input, self.output)
+
+
+@dataclass(frozen=True)
+class DeltaWeights:
+    """See ``DeltaConfig``; vectors are float32."""
+
+    input: LinearWeights
+    """Rows: ``keys`` of queries, as many of keys, ``values`` of values, as many of the gate, value_heads of how much is
+    written, as many of the step."""
+    kernel: Tensor
+    """[convolved, length], the last column for the row itself."""
+    step_bias: Tensor
+    """[value_head]"""
+    log_decay: Tensor
+    """[value_head] logarithm of how fast a state decays, for a step of 1."""
+    norm: NormWeights
+    """[value_dim]"""
+    output: LinearWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.input, self.output)
+
+
+MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights
+
+
+@dataclass(frozen=True)
 class MlpWeights:
     """A dense channel part."""
 
@@ -180,10 +249,10 @@ class ExpertsWeights:
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One decoder layer: a mixer and a channel part; norms that the family does not have are None."""
+    """One decoder layer: a mixer and a channel part, or one of them; norms that the family does not have are None."""
 
-    mixer: AttentionWeights | LatentWeights
-    channel: MlpWeights | ExpertsWeights
+    mixer: MixerWeights | None
+    channel: MlpWeights | ExpertsWeights | None
     attention_norm: NormWeights | None = None
     mlp_norm: NormWeights | None = None
     attention_post_norm: NormWeights | None = None
@@ -219,8 +288,10 @@ class DecoderWeights:
     def linears(self) -> Iterator[LinearWeights]:
         """Every matrix but the embedding, layer by layer, the output head last."""
         for layer in self.layers:
-            yield from layer.mixer.linears
-            yield from layer.channel.linears
+            if layer.mixer is not None:
+                yield from layer.mixer.linears
+            if layer.channel is not None:
+                yield from layer.channel.linears
         yield self.head
 
     def with_layers(self, layers: Sequence[LayerWeights]) -> DecoderWeights:

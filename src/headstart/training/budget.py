@@ -23,8 +23,6 @@ from headstart.training.trainer import TrainSettings
 BUDGET_FILE = "budget.json"
 ENOUGH_TOKENS = 300_000
 """Of answers: what the EAGLE-3 head that ships had read when it began to pay (``heads/weights/README.md``)."""
-_FIRST_DOCUMENTS = 16
-"""Written to see how fast that goes."""
 _FEWEST_DOCUMENTS = 24
 """Whatever the time: of fewer none is held out."""
 _LOOK_SECONDS = 20.0
@@ -142,7 +140,7 @@ def write_fitting(
 
     idle = 0.0
     if source.missing:
-        source.write(wanted, min(_FIRST_DOCUMENTS, source.settings.batch_size))
+        source.write(wanted, source.first_documents)
     budget.keep()
     start = time.perf_counter()
     tried = try_steps()

@@ -29,6 +29,7 @@ from headstart.passes import FINAL_TAP
 from headstart.training.budget import Budget, Costs, try_steps, write_fitting
 from headstart.training.checkpoints import CHECKPOINT_FILE, Progress
 from headstart.training.distributed import join_team
+from headstart.training.gathering import Writers
 from headstart.training.making import (
     WHOLE_VOCABULARY,
     HeadName,
@@ -85,6 +86,7 @@ def train_head(
     cache_gb: float = 4.0,
     device: str | None = None,
     precision: Precision | str = Precision.AUTO,
+    writers: Writers | None = None,
     on_progress: Progressing | None = None,
 ) -> TrainedHead:
     """Train a head for a target; called again after a kill, it goes on where it was.
@@ -98,6 +100,7 @@ def train_head(
             most half of the memory that is free.
         device: "cpu" or "cuda"; None: a GPU where there is one.
         precision: of the target, as it will be served: a head learns its very states.
+        writers: engines elsewhere that write the text; None: it is written here.
 
     Raises:
         HeadstartError: see the message.
@@ -117,7 +120,9 @@ def train_head(
         # What cannot be trained is refused before hours of text are written.
         require_trainable(name, head, target.config)
         known = None if head.init is None else load_known(head.init, target.config, name)
-        source = TextSource(model, target, text, out, wishes.seed, team.leads, told)
+        source = TextSource(
+            model, target, text, out, wishes.seed, team.leads, told, precision=precision, writers=writers
+        )
         _, weights = load_decoder(target.checkpoint, torch.float32)
         tables = TargetTables(weights.embedding.to(place), weights.head.weight.to(place))
         all_tokens = head.draft_vocab == 0 or (head.draft_vocab is None and name in WHOLE_VOCABULARY)
@@ -153,6 +158,7 @@ def train_head(
             begun = (out / CHECKPOINT_FILE).exists()
             if not begun or (minutes is None and source.missing):
                 costs = write_fitting(source, budget, wishes, length, try_, told)
+            source.end()
             budget.end_text(costs, source.corpus.num_answer_tokens)
         team.wait()
         texts = source.text()

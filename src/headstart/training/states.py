@@ -202,14 +202,15 @@ class TargetStates:
         # Each document of a pack begins a block of its own.
         blocks = sum(-(-len(document.tokens) // BLOCK_SIZE) for document in pack.documents)
         if blocks > self._runner.cache.allocator.num_blocks:
-            self._runner = ModelRunner(self._runner.backend, blocks * BLOCK_SIZE)
+            self._runner = ModelRunner(self._runner.backend, blocks * BLOCK_SIZE, num_states=blocks)
         cache = self._runner.cache
         wanted: Wanted = "best" if self._runner.backend.finds_best else "none"
         spans = [Span.chain(i, document.tokens.tolist(), wanted) for i, document in enumerate(pack.documents)]
         for span in spans:
             cache.add(span.sequence_id)
         try:
-            with cache.reserve({span.sequence_id: len(span) for span in spans}):
+            rows = {span.sequence_id: len(span) for span in spans}
+            with cache.reserve(rows, final=rows):
                 outputs = self._runner.forward(spans, self._wanted)
         finally:
             for span in spans:

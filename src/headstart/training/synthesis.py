@@ -8,8 +8,7 @@ A base model, which has no chat template, continues texts instead of answering.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,11 @@ from headstart.llm import LLM
 from headstart.request import EncodedPrompt
 from headstart.sampling.params import SamplingParams
 from headstart.text.chat import ChatTemplate
-from headstart.text.corpus import Corpus, Document
+from headstart.text.corpus import Document
 from headstart.text.prompt_lines import PromptLine, read_lines
 from headstart.text.tokenizer import Tokenizer
 
-Progress = Callable[[int, int], None]
-"""Called with the documents and tokens that were just written."""
+Conversation = Sequence[Mapping[str, Any]]
 
 _QUESTION_TOKENS = 128
 _OPENING_TOKENS = 12
@@ -35,8 +33,6 @@ _COMMON_TOKENS = 1000
 _PLAIN = ChatTemplate("{{ messages[0].content }}")
 _MARK = "question"
 _ANSWER_MARK = "<the answer>"
-_ROUNDS_QUEUED = 4
-"""Conversations queued for each place of a batch, so that it stays full while answers end."""
 _PASSAGE_TOKENS = 240
 _TASKS = (
     "Summarize the following text: {passage}",
@@ -81,63 +77,7 @@ _FOLLOW_UPS = (
 )
 
 
-def write_answers(
-    llm: LLM,
-    corpus: Corpus,
-    num_tokens: int,
-    *,
-    prompts: Sequence[Sequence[Mapping[str, Any]]] = (),
-    temperatures: Sequence[float] = (0.0, 0.8),
-    answer_tokens: int = 192,
-    batch_size: int = 64,
-    seed: int = 0,
-    progress: Progress | None = None,
-    documents: int | None = None,
-) -> None:
-    """Let the target write until the corpus holds ``num_tokens`` of its answers, or ``documents`` more documents.
-
-    Four sources take turns: ``prompts``, each once; questions that the target makes up; ``prompts`` again; and what
-    builds on earlier answers: tasks on passages (summaries, translations, questions on documents) and second turns, so
-    that long prompts and conversations are learnt as well. A target without a chat template continues the texts of
-    ``prompts`` and, in all other turns, texts that it begins itself. Temperatures take turns from answer to answer. A
-    corpus that was interrupted, or must grow, is continued with the same text as if it had been written in one go.
-
-    Raises:
-        ConfigError: the chat template does not show what a user says.
-        RequestError: a conversation cannot be rendered.
-    """
-    size = batch_size * _ROUNDS_QUEUED
-    chats = llm.model.chat_template.available
-    most = math.inf if documents is None else len(corpus) + documents
-    while (missing := num_tokens - corpus.num_answer_tokens) > 0 and len(corpus) < most:
-        place = len(corpus) % size
-        begun = len(corpus) - place
-        # The last turn need not be a whole one: most answers are longer than half of ``answer_tokens``.
-        stop = int(min(size, place + math.ceil(2 * missing / answer_tokens), most - begun))
-        turn, source = divmod(begun // size, 4)
-        turns_questions: list[EncodedPrompt] = []
-        if source in (0, 2):
-            first = (2 * turn + source // 2) * size
-            turns_questions = [encode_asked(llm, conversation) for conversation in prompts[first : first + size]]
-        elif chats and source == 3:
-            turns_questions = follow_up(llm, corpus, size // 2, seed + begun, among=begun)
-            tasks = task(llm, corpus, size - len(turns_questions), seed + begun, among=begun)
-            turns_questions += [llm.encode_chat(each) for each in tasks]
-        questions = turns_questions[place:stop]
-        # Where a source has too few, the target makes up the rest: a whole turn has ``size`` documents.
-        lacking = stop - place - len(questions)
-        asked = place + len(questions) - len(turns_questions)
-        if chats:
-            questions += [llm.encode_chat(each) for each in ask(llm, lacking, seed + begun, after=asked)]
-        else:
-            questions += begin_texts(llm, lacking, seed + begun, after=asked)
-        answered = answer(llm, questions, temperatures, answer_tokens, seed + begun, after=place)
-        corpus.extend(answered)
-        if progress is not None:
-            progress(len(answered), sum(int(document.answers.sum()) for document in answered))
-
-
-def encode_asked(llm: LLM, conversation: Sequence[Mapping[str, Any]]) -> EncodedPrompt:
+def encode_asked(llm: LLM, conversation: Conversation) -> EncodedPrompt:
     """What the target answers: a conversation in its chat template or, without one, the first message as plain text.
 
     Raises:
@@ -215,15 +155,13 @@ def ask(llm: LLM, count: int, seed: int, after: int = 0) -> list[list[dict[str, 
     return [[{"role": "user", "content": question or _MARK}] for question in questions]
 
 
-def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None = None) -> list[EncodedPrompt]:
-    """Conversations of the corpus (of its first ``among``) with a second question; none if the template does not show
-    answers."""
-    among = len(corpus) if among is None else among
+def follow_up(llm: LLM, documents: Sequence[Document], count: int, seed: int) -> list[EncodedPrompt]:
+    """Conversations with a second question; none if the template does not show answers."""
     random = np.random.default_rng([seed, count, 1])
     ends = set(llm.model.eos_token_ids)
     prompts = []
     for _ in range(count):
-        document = corpus[int(random.integers(among))]
+        document = documents[int(random.integers(len(documents)))]
         said = document.tokens.tolist()
         if said[-1] in ends:
             said.pop()
@@ -240,16 +178,14 @@ def follow_up(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None
     return prompts
 
 
-def task(llm: LLM, corpus: Corpus, count: int, seed: int, among: int | None = None) -> list[list[dict[str, str]]]:
-    """Tasks on passages of the corpus (of its first ``among``), each as a conversation of one message; none while
-    it is empty."""
-    among = len(corpus) if among is None else among
-    if not among:
+def task(llm: LLM, documents: Sequence[Document], count: int, seed: int) -> list[list[dict[str, str]]]:
+    """Tasks on passages of answers, each as a conversation of one message; none where there are none."""
+    if not documents:
         return []
     random = np.random.default_rng([seed, count])
 
     def passage() -> str:
-        document = corpus[int(random.integers(among))]
+        document = documents[int(random.integers(len(documents)))]
         return llm.model.tokenizer.decode(document.tokens[document.answers][:_PASSAGE_TOKENS].tolist()).strip()
 
     tasks = []

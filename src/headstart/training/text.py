@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from headstart.enumerations import Precision
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
+from headstart.models.aliases import ALIASES
+from headstart.models.files import exists, local_path
 from headstart.text.corpus import Corpus, Document
+from headstart.training.gathering import Gathering, Order, Writers
 from headstart.training.packs import Pack, make_packs, split_held_out
 from headstart.training.progressing import Progressing
-from headstart.training.synthesis import read_conversations, write_answers
+from headstart.training.shards import Writing, write_answers
+from headstart.training.synthesis import read_conversations
 
 _MOST_HELD_OUT = 32
 """Packs: some ten thousand guesses tell acceptance to a hundredth."""
+_FIRST_DOCUMENTS = 16
+_LONGEST_CONTEXT = 2048
+"""Tokens of a conversation."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,9 @@ class TextSource:
         model: name of the target, loaded again where it writes in another precision.
         target: the same, loaded.
         out: the head's directory.
-        writes: whether this process is the one that writes.
+        writes: whether this process is the one that writes, or has it written.
+        precision: of the target.
+        writers: engines elsewhere that write; None: this process does.
 
     Raises:
         ConfigError, RequestError: a file or directory holds something else.
@@ -113,9 +122,12 @@ class TextSource:
         seed: int,
         writes: bool,
         told: Progressing,
+        *,
+        precision: Precision | str = Precision.AUTO,
+        writers: Writers | None = None,
     ) -> None:
         digest = target.checkpoint.digest()
-        self._model, self._target, self.settings, self._seed, self._told = model, target, settings, seed, told
+        self._model, self._target, self.settings, self._told = model, target, settings, told
         self._earlier = [Corpus.existing(directory, digest) for directory in settings.earlier]
         # Files take turns, so that the short ones are read whole and the long ones do not hide them.
         files = zip_longest(*(read_conversations(path, target.chat_template.available) for path in settings.prompts))
@@ -129,6 +141,19 @@ class TextSource:
         self._directory = settings.directory or out / "corpus"
         self._corpus = Corpus(self._directory, self._about) if writes else None
         self._llm: LLM | None = None
+        self._writing = Writing(settings.temperatures, settings.answer_tokens, seed)
+        self._context = min(target.config.max_positions, _LONGEST_CONTEXT)
+        self._gathering: Gathering | None = None
+        if writers is not None and writes:
+            order = Order(
+                _anywhere(model),
+                settings.precision or precision,
+                digest,
+                self._writing,
+                settings.batch_size,
+                self._context,
+            )
+            self._gathering = Gathering(writers, order, self.corpus, self._conversations, told.says)
 
     @property
     def corpus(self) -> Corpus:
@@ -141,32 +166,51 @@ class TextSource:
         """Tokens of answers that the settings still ask for."""
         return max(self.settings.tokens - self.corpus.num_answer_tokens, 0)
 
+    @property
+    def first_documents(self) -> int:
+        """Documents that show how fast writing goes."""
+        if self._gathering is not None:
+            return self._gathering.first_documents
+        return min(_FIRST_DOCUMENTS, self.settings.batch_size)
+
     def write(self, tokens: int, documents: int | None = None) -> None:
         """Write on, until there are so many tokens of answers, or so many documents more.
 
         Raises:
-            ConfigError, RequestError: as ``write_answers``.
+            ConfigError, RequestError: as ``write_answers``, or ``Gathering.write``.
         """
+        if self._gathering is not None:
+            self._gathering.write(tokens, documents, self._told.wrote)
+            return
         settings = self.settings
         if self._llm is None:
-            context = min(self._target.config.max_positions, 2048)
             other = settings.precision
             writer = self._target if other is None else load_model(self._model, other)
-            self._llm = LLM(writer, "none", max_batch_size=settings.batch_size, max_context=context)
+            self._llm = LLM(writer, "none", max_batch_size=settings.batch_size, max_context=self._context)
         write_answers(
             self._llm,
             self.corpus,
             tokens,
+            self._writing,
             prompts=self._conversations,
-            temperatures=settings.temperatures,
-            answer_tokens=settings.answer_tokens,
             batch_size=settings.batch_size,
-            seed=self._seed,
             progress=self._told.wrote,
             documents=documents,
         )
+
+    def end(self) -> None:
+        """Nothing more will be written."""
+        self._llm = None
+        if self._gathering is not None:
+            self._gathering.close()
 
     def text(self) -> Text:
         """All that is learnt from, as it is on disk now."""
         own = self._corpus or Corpus(self._directory, self._about)
         return Text([own, *self._earlier], self.settings.learn_prompts)
+
+
+def _anywhere(model: str | Path) -> str:
+    """A model's name for processes with other working directories."""
+    path = local_path(model)
+    return str(path.absolute()) if str(model) not in ALIASES and exists(path) else str(model)

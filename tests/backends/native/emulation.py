@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.native import packed_model, toolchain
-from headstart.backends.native.formats import LINEARS, blocks_bits, experts_of, linears_of
+from headstart.backends.native.formats import LINEARS, blocks_forms, experts_of, linears_of
 from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.packing import NORMS, norms_of
 from headstart.backends.native.precision import Precision
@@ -90,7 +90,7 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
     """A model as ``read_model`` of the program reads it, its weights as floats."""
     with path.open("wb") as to:
         _array(to, np.frombuffer(bytes(packed_model._shape(config, precision, 1)), np.uint8))
-        _array(to, blocks_bits(weights, precision == "blocks"))
+        _array(to, blocks_forms(weights, precision == "blocks"))
         _numbers(to, len(NORMS), len(LINEARS))
         for layer, parts in zip(config.layers, weights.layers, strict=True):
             _numbers(to, layer.window or 0, -1 if layer.rope is None else layer.rope)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, nearest_bits
+from headstart.backends.native.formats import BF16, EIGHT, FINE, FOUR, KINDS, OWN, nearest_forms
 from headstart.backends.native.heads import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.torch.backend import TorchBackend
@@ -176,16 +176,28 @@ def test_rows_of_mixed_models_keep_their_bits(tmp_path: Path, isa: str) -> None:
     assert torch.equal(run_chunks(team, team.allocate_cache(4, 32), tokens, [5], [0, 1]), whole)
 
 
+def forms_of(weights: DecoderWeights, multiplies_bytes: bool = True) -> list[int | list[int]]:
+    """One for each matrix where its parts have the same."""
+    rows = nearest_forms(weights, multiplies_bytes).tolist()
+    return [row[0] if len(set(row)) == 1 else row for row in rows]
+
+
 @needs_native
 def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
     _, weights = load(tmp_path, MIXES["Q4_K_M"])
-    assert nearest_bits(weights, multiplies_bytes=True).tolist() == [FINE, FOUR, FOUR, FINE] * 2 + [FINE]
-    assert nearest_bits(weights, multiplies_bytes=False).tolist() == [BF16, FOUR, FOUR, BF16] * 2 + [BF16]
-    _, weights = load(tmp_path, {"": "Q8_0"})
-    assert nearest_bits(weights, multiplies_bytes=True).tolist() == [EIGHT] * 9
-    assert nearest_bits(weights, multiplies_bytes=False).tolist() == [BF16] * 9
-    _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
-    assert nearest_bits(weights, multiplies_bytes=False).tolist() == [FOUR] * 8 + [EIGHT]
+    four, six = OWN + KINDS["Q4_K"], OWN + KINDS["Q6_K"]
+    kept: list[int | list[int]] = [[four, four, six], four, four, six]
+    assert forms_of(weights) == [*kept * 2, six]
+    assert forms_of(weights, multiplies_bytes=False) == [*kept * 2, six]
+    _, weights = load(tmp_path, {"attn_v.weight": "Q2_K", "ffn_up.weight": "Q5_K", "output.weight": "Q2_K", "": "Q4_K"})
+    # Gates and ups are mixed with each other, and Q2_K has no kernel of its own.
+    kept = [FINE, four, FINE, four]
+    assert forms_of(weights) == [*kept * 2, FINE]
+    kept = [BF16, four, BF16, four]
+    assert forms_of(weights, multiplies_bytes=False) == [*kept * 2, BF16]
+    _, weights = load(tmp_path, {"": "Q2_K"})
+    assert forms_of(weights) == [FINE] * 9
+    assert forms_of(weights, multiplies_bytes=False) == [BF16] * 9
 
 
 def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_path: Path) -> None:
@@ -193,19 +205,19 @@ def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_pa
     library = load_library()
     if library is None:
         pytest.skip("no native path on this machine")
-    path = write_llama(tmp_path / "model.gguf", {"": "Q4_K"})
+    path = write_llama(tmp_path / "model.gguf", {"": "Q2_K"})
     checkpoint = open_checkpoint(path)
     record = checkpoint.weights.tensors["blk.0.ffn_down.weight"]  # type: ignore[attr-defined]
-    raw = np.memmap(path, np.uint8, "r+", record.offset, (record.nbytes // 144, 144))
-    # All levels 15, and offsets that all but undo them: what is left is smaller than a half's last digit.
-    raw[:, 0:2] = np.array([1.0009765625], np.float16).view(np.uint8)
-    raw[:, 2:4] = np.array([15.0], np.float16).view(np.uint8)
-    raw[:, 4:16] = np.array([61, 61, 61, 61, 61, 61, 61, 61, 221, 221, 221, 221], np.uint8)
-    raw[:, 16:] = 255
+    raw = np.memmap(path, np.uint8, "r+", record.offset, (record.nbytes // 84, 84))
+    # All levels 3, and offsets that all but undo them: what is left is smaller than a half's last digit.
+    raw[:, :16] = 15 | 15 << 4
+    raw[:, 16:80] = 255
+    raw[:, 80:82] = np.array([1.0009765625], np.float16).view(np.uint8)
+    raw[:, 82:84] = np.array([3.0], np.float16).view(np.uint8)
     raw.flush()
     config, weights = load_decoder(open_checkpoint(path), torch.float32)
     backend = NativeBackend(config, weights, "nearest", 1)
-    assert nearest_bits(weights, library.multiplies_bytes)[3] == FOUR
+    assert forms_of(weights, library.multiplies_bytes)[3] == (FINE if library.multiplies_bytes else BF16)
     assert backend.name.endswith("mixed")
     assert backend.rounding.packed <= backend.rounding.in_bf16
 
@@ -215,7 +227,8 @@ def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_pa
     ("precision", "kind", "spoils"),
     [
         ("int4", "Q8_0", True),
-        ("blocks", "Q5_K", True),
+        ("blocks", "Q2_K", True),
+        ("blocks", "Q5_K", False),
         ("int8", "Q8_0", True),
         ("int4", "Q4_0", False),
         ("blocks", "Q8_0", False),

@@ -17,12 +17,15 @@ from headstart.backends.native.isa import AMX_EMULATED, INSTRUCTION_SETS, Instru
 from headstart.backends.native.toolchain import SOURCES
 from headstart.processor import architecture
 
-OF_PROCESSORS = r"(traits|vector|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
+OF_PROCESSORS = r"(traits|vector|shorts|kernel|dot_bytes|twelve_bits|bf16_dot|blocks|tiles)_\w+|tiles|x86|arm"
 KERNELS = SOURCES / "kernels"
 FILES = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))
 GENERAL = [path for path in FILES if path.parent != KERNELS or not re.fullmatch(OF_PROCESSORS, path.stem)]
-GENERAL += [KERNELS / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic")]
-GENERAL += [KERNELS / f"{name}.h" for name in ("dot_bytes_quads", "dot_bytes_generic", "traits_generic", "blocks_vnni")]
+GENERAL += [KERNELS / f"{name}.h" for name in ("vector_math", "vector_quads", "vector_generic", "shorts_quads")]
+GENERAL += [
+    KERNELS / f"{name}.h"
+    for name in ("dot_bytes_quads", "dot_bytes_generic", "shorts_generic", "traits_generic", "blocks_vnni")
+]
 
 STOREYS = ("kernels", "pass", "rounds")
 """Each may use its own headers and those of the storeys before it; ``api.h`` is below all, ``api.cpp`` above."""
@@ -34,6 +37,10 @@ def included(path: Path) -> set[Path]:
     return {(path.parent / name).resolve() for name in names}
 
 
+def storey_of(path: Path) -> str:
+    return path.relative_to(SOURCES).parts[0]
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCES).as_posix())
 def test_a_storey_stands_on_those_below_it(path: Path) -> None:
     others = included(path)
@@ -41,8 +48,8 @@ def test_a_storey_stands_on_those_below_it(path: Path) -> None:
     if path.parent == SOURCES:
         assert path.name == "api.cpp" or not others
     else:
-        below = STOREYS[: STOREYS.index(path.parent.name) + 1]
-        assert {other for other in others if other != SOURCES / "api.h" and other.parent.name not in below} == set()
+        below = STOREYS[: STOREYS.index(storey_of(path)) + 1]
+        assert {other for other in others if other != SOURCES / "api.h" and storey_of(other) not in below} == set()
 
 
 def test_every_header_is_part_of_some_library() -> None:

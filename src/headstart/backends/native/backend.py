@@ -46,6 +46,8 @@ def _lacking(config: ModelConfig) -> str | None:
     """What such a model needs that the native pass does not have."""
     norms = config.qk_norm
     needs = {
+        "layers that keep states": config.keeps_states,
+        "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "experts beside attention": config.has_experts and config.parallel_residual,
         "latent attention": any(layer.mixer != "attention" for layer in config.layers),
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
@@ -104,6 +106,7 @@ class NativeBackend:
         self.name = f"native-{library.isa}-{packed.name}"
         self.handle = packed.handle
         self.rounding = packed.rounding
+        self.kept = packed.kept
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)
@@ -112,7 +115,7 @@ class NativeBackend:
     def nbytes(self) -> int:
         return int(self._library.bytes(self.handle))
 
-    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS) -> KVStorage:
+    def allocate_cache(self, num_blocks: int, block_size: int = PAGE_KEYS, num_states: int = 0) -> KVStorage:
         """Zero-filled storage.
 
         Raises:

@@ -17,10 +17,13 @@ LINEARS = ("qkv", "output", "up", "down")
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, likewise."""
 
+PARTS = 3
+"""Of a matrix, that may have forms of their own: queries, keys and values; gates and ups; others are one part."""
+
 ABSENT = 0
-FOUR, EIGHT, FINE, BF16 = 4, 8, 10, 16
-"""No such matrix; blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16. As
-``headstart_create`` takes them."""
+FOUR, EIGHT, FINE, BF16, OWN = 4, 8, 10, 16, 64
+"""No such matrix; blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16; ``OWN`` and
+the number of a type: a file's own blocks. As ``headstart_create`` takes them."""
 
 KINDS = {
     "F32": 0,
@@ -42,6 +45,12 @@ KINDS = {
     "MXFP4": 39,
 }
 """What the library reads as files have it (``src/kernels/stored_rows.h``); of other types it is given floats."""
+
+OWN_KERNELS = (
+    *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+)
+"""What the library multiplies in the file's own blocks (``src/kernels/stored/``)."""
 
 _HELD_BY = {
     "Q4_0": {FOUR, EIGHT, FINE},
@@ -81,7 +90,9 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's, or the shared expert's;
     None where there is no such expert."""
-    dense = layer.channel if isinstance(layer.channel, MlpWeights) else layer.channel.shared
+    assert layer.mixer is not None
+    assert layer.channel is not None
+    dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)))
 
 
@@ -90,49 +101,114 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
     return layer.channel.experts if isinstance(layer.channel, ExpertsWeights) else ()
 
 
-def _expert_linears(layers: Sequence[LayerWeights]) -> list[LinearWeights | None]:
-    """[layer, expert, matrix] in one row, as ``EXPERT_LINEARS`` numbers them; None in layers without experts."""
+def matrices_of(weights: DecoderWeights) -> list[LinearWeights | None]:
+    """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix. Routers are left out."""
+    layers = weights.layers
     count = max(len(experts_of(layer)) for layer in layers)
-    found: list[LinearWeights | None] = []
+    experts: list[LinearWeights | None] = []
     for layer in layers:
         own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
-        found += own or [None] * (count * len(EXPERT_LINEARS))
-    return found
+        experts += own or [None] * (count * len(EXPERT_LINEARS))
+    return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts]
 
 
-def nearest_bits(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
-    """uint8 the form of each matrix that is smallest of those at least as near to the file as bf16: of layers, the
-    output head, and then of experts, as ``headstart_create`` takes them.
+def head_row(layers: int) -> int:
+    """The output head's place among them."""
+    return layers * len(LINEARS)
 
-    ``multiplies_bytes``: without a dot product of bytes, rows are dear in eight bits; then only the head, which few
-    rows read, has them, and it alone is no reason for blocks.
+
+def nearest_forms(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
+    """uint8 [matrix, part] the smallest form of each matrix that is at least as near to the file as bf16, in the order
+    of ``matrices_of``.
+
+    ``multiplies_bytes``: without a dot product of bytes, rows are dear in blocks of eight bits that are not the file's
+    own; then only the head, which few rows read, has them, and it alone is no reason for blocks.
     """
-    dense = [linear for layer in weights.layers for linear in linears_of(layer)]
-    matrices = [*dense, weights.head, *_expert_linears(weights.layers)]
-    bits = np.array([ABSENT if each is None else _nearest(types_of(each.matrix)) for each in matrices], np.uint8)
+    matrices, head = matrices_of(weights), head_row(len(weights.layers))
+    forms = _alike([ABSENT if each is None else _nearest(types_of(each.matrix)) for each in matrices])
     if not multiplies_bytes:
-        dear = (bits == FINE) | (bits == EIGHT)
-        dear[len(dense)] = bits[len(dense)] == FINE
-        if FOUR not in bits:
-            dear = bits != ABSENT
-        bits[dear] = BF16
-    return bits
+        dear = (forms == FINE) | (forms == EIGHT)
+        dear[head] = forms[head] == FINE
+        forms[dear] = BF16
+    kept = _keep_own(matrices, forms, multiplies_bytes)
+    if not multiplies_bytes and not kept and FOUR not in forms:
+        forms[forms != ABSENT] = BF16
+    return forms
 
 
-def all_in_bf16(bits: NDArray[np.uint8]) -> bool:
+def all_in_bf16(forms: NDArray[np.uint8]) -> bool:
     """Whether all matrices that there are have this form."""
-    return bool(((bits == BF16) | (bits == ABSENT)).all())
+    return bool(((forms == BF16) | (forms == ABSENT)).all())
 
 
 def _nearest(types: Sequence[str]) -> int:
     return min(set.intersection(*(_HELD_BY.get(each, set()) for each in types)), default=BF16)
 
 
-def blocks_bits(weights: DecoderWeights, as_stored: bool) -> NDArray[np.uint8]:
-    """The same where everything is to be in blocks; the head has levels of eight bits."""
-    in_four = mostly_in_four_bits(weights.layers)
-    experts = [_levels(linear, as_stored, in_four) for linear in _expert_linears(weights.layers)]
-    return np.concatenate((level_bits(weights.layers, as_stored).reshape(-1), [EIGHT], experts)).astype(np.uint8)
+def blocks_forms(weights: DecoderWeights, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
+    """The same where everything is to be in blocks: the file's own, if that is asked for and they have a kernel; else
+    the head has levels of eight bits."""
+    matrices, in_four = matrices_of(weights), mostly_in_four_bits(weights.layers)
+    experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(len(weights.layers)) + 1 :]]
+    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
+    if as_stored:
+        _keep_own(matrices, forms, multiplies_bytes)
+    return forms
+
+
+def _alike(forms: Sequence[int]) -> NDArray[np.uint8]:
+    return np.repeat(np.array(forms, np.uint8)[:, None], PARTS, axis=1)
+
+
+_AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
+"""Types that blocks of such levels hold to the bit and in as few bytes: with a dot product of bytes they are as fast,
+and rows have two bits more."""
+
+
+def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8], multiplies_bytes: bool) -> bool:
+    """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
+    kept = False
+    for linear, row in zip(linears, forms, strict=True):
+        types = () if linear is None else own_types(linear.matrix)
+        if not types or (multiplies_bytes and set(types) <= set(_AS_SMALL.get(row[0], ()))):
+            continue
+        row[:] = [OWN + KINDS[each] for each in types]
+        kept = True
+    return kept
+
+
+def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
+    """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot."""
+    types = types_of(matrix)
+    if not all(each in OWN_KERNELS for each in types):
+        return ()
+    if len(set(types)) == 1:
+        return (types[0],) * PARTS
+    # Gates and ups are mixed with each other.
+    return tuple(types) if len(types) == PARTS else ()
+
+
+_CALLED = {
+    FOUR: "blocks of 4 bits",
+    EIGHT: "blocks of 8 bits",
+    FINE: "blocks of 16 weights with 8 bits each",
+    BF16: "bf16",
+}
+
+
+def computed_in(weights: DecoderWeights, forms: NDArray[np.uint8]) -> str:
+    """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
+    types: dict[str, set[str]] = {}
+    for linear, row in zip(matrices_of(weights), forms.tolist(), strict=True):
+        for kind in () if linear is None else types_of(linear.matrix):
+            if kind not in ("F32", "F16", "BF16"):
+                types.setdefault("the file's own blocks" if row[0] >= OWN else _CALLED[row[0]], set()).add(kind)
+    if set(types) <= {_CALLED[FOUR], _CALLED[EIGHT]}:
+        return ""
+    own_first = sorted(types, key=lambda name: (name in _CALLED.values(), name))
+    parts = [f"{name} ({', '.join(sorted(types[name]))})" for name in own_first]
+    return f"Weights are computed in {', '.join(parts)}."
 
 
 def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArray[np.uint8]:
@@ -167,7 +243,7 @@ def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
 
 def _mostly(layers: Sequence[LayerWeights], holds: Callable[[float], bool]) -> bool:
     """Whether something holds of what most weights take in the file."""
-    matrices = [linear for layer in layers for linear in (*layer.mixer.linears, *layer.channel.linears)]
+    matrices = [linear for layer in layers for part in (layer.mixer, layer.channel) if part for linear in part.linears]
     sizes = [each.matrix.shape[0] * each.matrix.shape[1] for each in matrices]
     of_those = [size for size, each in zip(sizes, matrices, strict=True) if holds(each.stored_bits)]
     return 2 * sum(of_those) > sum(sizes)

@@ -17,6 +17,7 @@ from headstart.backends.native.growth import NativeGrowth, told_of
 from headstart.backends.native.library import Library, Pass, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packing import (
+    BORROWED,
     FEATURE_NORM,
     FINAL_NORM,
     FUSE,
@@ -224,7 +225,7 @@ class NativeEaglePass:
         for i in range(count):
             name = "input_norm" if config.norm_before_fc else f"fc_norm.{i}"
             packer.norm(-1, PART_NORMS + i, NormWeights(head.get_parameter(f"{name}.weight")))
-        packer.embedding(self._embedding, None, keeps=False)
+        packer.embedding(self._embedding, None, BORROWED)
 
 
 class NativeLinear:

@@ -20,15 +20,28 @@ from torch import Tensor
 from headstart.backends.native.formats import (
     BF16,
     KINDS,
+    OWN,
     all_in_bf16,
-    blocks_bits,
+    blocks_forms,
+    computed_in,
     experts_of,
+    head_row,
     linears_of,
-    nearest_bits,
+    nearest_forms,
 )
 from headstart.backends.native.library import Experts, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
-from headstart.backends.native.packing import ACTIVATIONS, FINAL_NORM, OUTPUT_HEAD, Packer, address, expect, new_model
+from headstart.backends.native.packing import (
+    ACTIVATIONS,
+    COPIED,
+    FINAL_NORM,
+    OUTPUT_HEAD,
+    THE_HEAD,
+    Packer,
+    address,
+    expect,
+    new_model,
+)
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
 from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
@@ -75,39 +88,43 @@ class PackedModel:
         self._config = config
         self._saving: Thread | None = None
         """Writes the weights to disk, and reads them from the model until it is done."""
+        asked = precision
         if precision == "nearest":
-            self._bits = nearest_bits(weights, library.multiplies_bytes)
-            precision = "bf16" if all_in_bf16(self._bits) else precision
+            self._forms = nearest_forms(weights, library.multiplies_bytes)
+            precision = "bf16" if all_in_bf16(self._forms) else precision
         else:
-            self._bits = blocks_bits(weights, precision == "blocks")
+            self._forms = blocks_forms(weights, precision == "blocks", library.multiplies_bytes)
         self._shape = _shape(config, precision, threads)
         self.name = self._name(weights, precision)
         self._require_room(weights)
         self.handle = self._filled(weights)
         if precision == "nearest" and (worse := self._worse_than_bf16()).any():
             # Nothing that a quantiser writes comes to this; the law holds for what none would, too.
-            self._bits[worse] = BF16
+            self._forms[worse] = BF16
             self.name = self._name(weights, precision)
             _destroy(library, self.handle, self._saving)
             self.handle = self._filled(weights)
         weakref.finalize(owner, _destroy, library, self.handle, self._saving)
         self.rounding = self._rounding()
+        self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
+        """What the file's types are computed in, a sentence."""
 
     def _name(self, weights: DecoderWeights, precision: Precision) -> str:
         """What ``nearest`` comes to."""
         if precision != "nearest":
             return precision
         for name, as_stored in (("int4", False), ("blocks", True)):
-            if np.array_equal(self._bits, blocks_bits(weights, as_stored)):
+            if np.array_equal(self._forms, blocks_forms(weights, as_stored, self._library.multiplies_bytes)):
                 return name
         return "mixed"
 
     def _require_room(self, weights: DecoderWeights) -> None:
         config = self._config
         planned = np.zeros(3, np.int64)
-        self._library.packed_bytes(ctypes.byref(self._shape), address(self._bits), address(planned))
+        self._library.packed_bytes(ctypes.byref(self._shape), address(self._forms), address(planned))
         matrices, head, screen = (int(each) for each in planned)
-        table = _table_bytes(weights.table, self._shape.precision == library_number("fp32"))
+        in_full = self._shape.precision == library_number("fp32")
+        table = 0 if self._shares_head(weights) else _table_bytes(weights.table, in_full)
         if weights.positions is not None:
             table += 4 * weights.positions.numel()
         loading = _WHILE_PACKING + max(_copied_bytes(each.matrix) for each in weights.linears)
@@ -118,6 +135,11 @@ class PackedModel:
             f"({', '.join(f'{name} {readable(size)}' for name, size in parts.items())})",
             "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
         )
+
+    def _shares_head(self, weights: DecoderWeights) -> bool:
+        """Whether the embedding's rows are those of the head, which is kept as the file has it."""
+        head = self._forms[head_row(self._config.num_layers)]
+        return weights.table is weights.head.matrix and head[0] >= OWN
 
     def _filled(self, weights: DecoderWeights) -> int:
         """A model with its weights, from the cache if it has them."""
@@ -142,7 +164,7 @@ class PackedModel:
 
     def _new(self, fill: Callable[[int], bool]) -> int:
         """A model; 0 where ``fill`` could not fill it."""
-        handle = new_model(self._library, self._shape, f"{self._config.name} in {self.name}", self._bits)
+        handle = new_model(self._library, self._shape, f"{self._config.name} in {self.name}", self._forms)
         filled = False
         try:
             filled = fill(handle)
@@ -158,7 +180,8 @@ class PackedModel:
             library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
-        packer.embedding(weights.table, weights.positions, keeps=True)
+        shares = self._shares_head(weights)
+        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
         for index, parts in enumerate(weights.layers):
             packer.norms(index, parts)
             if isinstance(parts.channel, ExpertsWeights):
@@ -173,7 +196,7 @@ class PackedModel:
         return True
 
     def _losses(self) -> NDArray[np.float64]:
-        losses = np.zeros((len(self._bits), 3))
+        losses = np.zeros((len(self._forms), 3))
         self._library.losses(self.handle, address(losses))
         return losses
 
@@ -190,7 +213,7 @@ class PackedModel:
         key = hashlib.sha256()
         for part in (str(identity), self._library.file_name, repr(self._config), _sources()):
             key.update(part.encode() + b"\0")
-        key.update(bytes(self._shape) + self._bits.tobytes())
+        key.update(bytes(self._shape) + self._forms.tobytes())
         return key.hexdigest()
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import KINDS, LINEARS
+from headstart.backends.native.formats import FOUR, KINDS, LINEARS, PARTS
 from headstart.backends.native.library import Library, Rows, Shape
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.team import team_size
@@ -26,6 +26,8 @@ NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm"
 """Of a layer, by their numbers in the interface."""
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")
 """Those of the library, by their numbers in the interface."""
+BORROWED, COPIED, THE_HEAD = range(3)
+"""How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE = range(2)
 FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
 """Of no layer, likewise."""
@@ -61,18 +63,18 @@ def create_model(owner: object, library: Library, shape: Shape, name: str) -> in
     Raises:
         ConfigError: memory is short.
     """
-    handle = new_model(library, shape, name, np.full(shape.layers * len(LINEARS) + 1, 4, np.uint8))
+    handle = new_model(library, shape, name, np.full((shape.layers * len(LINEARS) + 1, PARTS), FOUR, np.uint8))
     weakref.finalize(owner, library.destroy, handle)
     return handle
 
 
-def new_model(library: Library, shape: Shape, name: str, bits: NDArray[np.uint8]) -> int:
-    """The same for the caller to destroy; ``bits`` as ``formats`` gives them.
+def new_model(library: Library, shape: Shape, name: str, forms: NDArray[np.uint8]) -> int:
+    """The same for the caller to destroy; ``forms`` as ``formats`` gives them.
 
     Raises:
         ConfigError: memory is short.
     """
-    handle: int | None = library.create(ctypes.byref(shape), address(bits))
+    handle: int | None = library.create(ctypes.byref(shape), address(forms))
     if not handle:
         raise ConfigError(f"the weights of {name} do not fit in memory; choose a smaller model, or fewer bits")
     return handle
@@ -195,7 +197,7 @@ class Packer:
         scores = as_float32(scores)
         self._library.set_sinks(self._model, layer, scores.data_ptr())
 
-    def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: bool) -> None:
+    def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: int) -> None:
         """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""
         rows = RowTable(table)
         learned = None if positions is None else as_float32(positions)

@@ -13,7 +13,8 @@ from headstart.backend import BackendKit
 from headstart.backends.torch.attention import AttentionLayout
 from headstart.backends.torch.decoder import Decoder, called_experts
 from headstart.backends.torch.kit import TorchKit
-from headstart.backends.torch.mixers import cache_row
+from headstart.backends.torch.mixers import cache_row, state_shapes
+from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.models.config import ModelConfig
 from headstart.models.weights import DecoderWeights
 from headstart.passes import FINAL_TAP, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates, safe_steps
@@ -22,19 +23,42 @@ NAMES = {torch.float32: "torch-fp32", torch.bfloat16: "torch-bf16"}
 
 
 class TorchStorage:
-    """What tokens keep, paged: ``data`` [layer, slot, *``cache_row``], slots block by block."""
+    """What tokens keep, paged: ``data`` [layer, slot, *``cache_row``] of the layers that attend, slots block by block;
+    and the states of the others, with one slot more than there are, which holds zeros: that of an empty text."""
 
     def __init__(
-        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_states: int = 0,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        shape = (config.num_layers, num_blocks * block_size, *cache_row(config))
+        self.num_states = num_states
+        attending = [layer.attends for layer in config.layers]
+        shape = (sum(attending), num_blocks * block_size, *cache_row(config))
         self.data = torch.zeros(shape, dtype=dtype, device=device)
+        place = 0
+        self._layers: list[LayerStore] = []
+        for layer in config.layers:
+            pages = self.data[place] if layer.attends else self.data.new_zeros(0)
+            place += layer.attends
+            states = [
+                torch.zeros((num_states + 1, *size), dtype=kept, device=device)
+                for size, kept in state_shapes(config, layer, dtype)
+            ]
+            self._layers.append(LayerStore(pages, states))
 
     @property
     def nbytes(self) -> int:
-        return self.data.nbytes
+        return self.data.nbytes + sum(state.nbytes for layer in self._layers for state in layer.states)
+
+    def layer(self, index: int) -> LayerStore:
+        """What one layer keeps."""
+        return self._layers[index]
 
     def move(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy slots pairwise, in order (see ``KVStorage.move``)."""
@@ -87,8 +111,8 @@ class TorchBackend:
     def nbytes(self) -> int:
         return self.decoder.nbytes
 
-    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
-        return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device)
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
+        return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device, num_states)
 
     @torch.inference_mode()
     def forward(self, batch: PassBatch, storage: KVStorage) -> PassOutput:
@@ -107,7 +131,7 @@ class TorchBackend:
             raise ValueError(f"taps {list(batch.taps)} and num_layers {depth} do not fit {config.num_layers} layers")
 
         layers = decoder.layers[:depth]
-        sights = {layer.sight for layer in layers}
+        sights = {layer.sight for layer in layers if layer.attends}
         _, kv_heads, _ = cache_row(config)
         layout = AttentionLayout(
             batch,
@@ -119,13 +143,16 @@ class TorchBackend:
             config.alibi,
         )
         positions = self._tensor(batch.positions)
-        shared = decoder.at(positions, layout)
+        states = None
+        if config.keeps_states:
+            states = StateLayout(batch, storage.num_states, self.device)
+        shared = decoder.at(positions, layout, states)
         hidden = decoder.embed(self._tensor(batch.tokens), positions, self._inputs(batch.inputs))
         taps: dict[int, Tensor] = {}
         for index, layer in enumerate(layers):
             if index in batch.taps:
                 taps[index] = hidden * config.tap_scale
-            hidden = layer(hidden, storage.data[index], shared)
+            hidden = layer(hidden, storage.layer(index), shared)
         if depth in batch.taps:
             taps[depth] = hidden * config.tap_scale
         rows = self._tensor(batch.logit_rows)

@@ -15,6 +15,7 @@ from headstart.backends.torch.channels import Experts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
+from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.layers.layer import run_layer
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
@@ -34,9 +35,9 @@ class DecoderLayer:
         device: torch.device,
     ) -> None:
         self.config = config
-        self.sight = layer.sight
-        self.mixer = mixer_of(config, layer, weights.mixer, dtype, device)
-        self.channel = channel_of(config, weights.channel, dtype, device)
+        self.sight, self.attends = layer.sight, layer.attends
+        self.mixer = None if weights.mixer is None else mixer_of(config, layer, weights.mixer, dtype, device)
+        self.channel = None if weights.channel is None else channel_of(config, weights.channel, dtype, device)
         self.attention_norm, self.mlp_norm, self.attention_post_norm, self.mlp_post_norm = (
             None if norm is None else Norm.of(config, norm, device)
             for norm in (
@@ -49,11 +50,12 @@ class DecoderLayer:
 
     @property
     def nbytes(self) -> int:
-        return self.mixer.nbytes + self.channel.nbytes
+        return sum(part.nbytes for part in (self.mixer, self.channel) if part is not None)
 
-    def __call__(self, hidden: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
-        """[row, hidden] -> [row, hidden]; what the mixer keeps of the rows is written to ``cache``."""
-        return run_layer(self.config, self, hidden, partial(self.mixer, cache=cache, shared=shared))
+    def __call__(self, hidden: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        """[row, hidden] -> [row, hidden]; what the mixer keeps of the rows is written to ``store``."""
+        mix = None if self.mixer is None else partial(self.mixer, store=store, shared=shared)
+        return run_layer(self.config, self, hidden, mix)
 
 
 class Decoder:
@@ -96,7 +98,7 @@ class Decoder:
             hidden = hidden + F.embedding(positions, self.positions)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
 
-    def at(self, positions: Tensor, layout: AttentionLayout) -> MixerPass:
+    def at(self, positions: Tensor, layout: AttentionLayout, states: StateLayout | None = None) -> MixerPass:
         """What the mixers need to know of rows at ``positions`` [row]."""
         rotations = [
             Rotation(positions, frequencies, self.dtype, amplitude(rope))
@@ -107,7 +109,7 @@ class Decoder:
             counted = positions if grown.everywhere else positions + 1
             growth = 1 + grown.weight * torch.log1p(counted.div(grown.trained, rounding_mode="floor"))
             growth = growth.to(self.dtype)[:, None, None]
-        return MixerPass(layout, rotations, growth)
+        return MixerPass(layout, rotations, growth, states)
 
     def logits(self, normed: Tensor) -> Tensor:
         """[row, hidden] after the final norm -> float32 [row, vocab]."""

@@ -83,7 +83,7 @@ class EncoderDecoderBackend:
         matrices = sum(layer.nbytes + cross.nbytes for layer, cross in zip(self._layers, self._cross, strict=True))
         return self._embedding.nbytes + self.encoder.nbytes + matrices + self._head.nbytes
 
-    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
         return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device)
 
     @torch.inference_mode()

@@ -13,11 +13,22 @@ from torch import Tensor
 from headstart.backends.torch.attention import AttentionLayout, attend
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import HeadNorm, Norm
+from headstart.backends.torch.states import LayerStore, StateLayout
+from headstart.layers.convolution import run_convolution
+from headstart.layers.delta import run_delta
 from headstart.layers.latent import run_latent
 from headstart.layers.layer import run_attention
+from headstart.layers.mamba2 import run_mamba2
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
-from headstart.models.weights import AttentionWeights, LatentWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    ConvolutionWeights,
+    DeltaWeights,
+    LatentWeights,
+    Mamba2Weights,
+    MixerWeights,
+)
 
 
 @dataclass(frozen=True)
@@ -29,35 +40,63 @@ class MixerPass:
     """Of the rows, for each of the model's ropes."""
     growth: Tensor | None
     """[row, 1, 1] what queries are multiplied by, see ``QueryGrowth``."""
+    states: StateLayout | None = None
+    """None: no layer keeps a state."""
 
 
 class Mixer(Protocol):
-    """[row, hidden] -> [row, hidden]; what is kept of the rows is written to the layer's cache."""
+    """[row, hidden] -> [row, hidden]; what is kept of the rows is written to the layer's store."""
 
     @property
     def nbytes(self) -> int:
         """Of its matrices."""
         ...
 
-    def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor: ...
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor: ...
 
 
 def mixer_of(
     config: ModelConfig,
     layer: LayerConfig,
-    weights: AttentionWeights | LatentWeights,
+    weights: MixerWeights,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Mixer:
     """What computes a mixer of this kind."""
+    if isinstance(weights, ConvolutionWeights):
+        return ShortConvolution(weights, dtype, device)
+    if isinstance(weights, Mamba2Weights):
+        return Mamba2(config, weights, dtype, device)
+    if isinstance(weights, DeltaWeights):
+        return GatedDelta(config, weights, dtype, device)
     if isinstance(weights, LatentWeights):
         return LatentAttention(config, layer, weights, dtype, device)
     return SelfAttention(config, layer, weights, dtype, device)
 
 
+def state_shapes(
+    config: ModelConfig, layer: LayerConfig, dtype: torch.dtype
+) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes and dtypes of what a layer keeps in a slot of states; none: it keeps no state."""
+    if layer.mixer == "convolution":
+        assert config.convolution is not None
+        return [((config.convolution.length - 1, config.hidden_size), dtype)]
+    if layer.mixer == "mamba2":
+        assert config.mamba2 is not None
+        mamba = config.mamba2
+        matrices = (mamba.heads, mamba.head_dim, mamba.state_size)
+        return [((mamba.length - 1, mamba.convolved), dtype), (matrices, torch.float32)]
+    if layer.mixer == "delta":
+        assert config.delta is not None
+        delta = config.delta
+        matrices = (delta.value_heads, delta.key_dim, delta.value_dim)
+        return [((delta.length - 1, delta.convolved), dtype), (matrices, torch.float32)]
+    return []
+
+
 def cache_row(config: ModelConfig) -> tuple[int, int, int]:
-    """Shape of what one token keeps in every layer: keys and values of heads [2, kv_head, head_dim]; of latent
-    attention the state, which is key and value in one [1, 1, size]."""
+    """Shape of what one token keeps in every layer that attends: keys and values of heads [2, kv_head, head_dim]; of
+    latent attention the state, which is key and value in one [1, 1, size]."""
     if config.latent is not None:
         return 1, 1, config.latent.kv_rank + config.latent.rope_dim
     return 2, config.num_kv_heads, config.head_dim
@@ -87,8 +126,8 @@ class SelfAttention:
     def nbytes(self) -> int:
         return self.qkv.nbytes + self.output.nbytes + (0 if self.gate is None else self.gate.nbytes)
 
-    def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
-        attend = partial(self._attend, cache=cache, shared=shared)
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        attend = partial(self._attend, cache=store.pages, shared=shared)
         return run_attention(self, self.config.head_dim, x, attend, self.gate)
 
     def _attend(self, heads: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
@@ -140,8 +179,8 @@ class LatentAttention:
         linears = [self.down, self.output, *([] if self.q_up is None else [self.q_up])]
         return sum(linear.nbytes for linear in linears) + self.key_up.nbytes + self.value_up.nbytes
 
-    def __call__(self, x: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
-        return run_latent(self.latent, self, x, partial(self._attend, cache=cache, shared=shared))
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        return run_latent(self.latent, self, x, partial(self._attend, cache=store.pages, shared=shared))
 
     def _attend(self, queries: Tensor, states: Tensor, cache: Tensor, shared: MixerPass) -> Tensor:
         rank = self.latent.kv_rank
@@ -154,3 +193,70 @@ class LatentAttention:
             queries = queries * shared.growth
         seen = attend(queries, cache, shared.layout, self.layer.sight, self.config.scale, value_dim=rank)
         return seen.view(len(queries), -1, rank)
+
+
+class ShortConvolution:
+    """A short convolution between gates; its state is [slot, length - 1, hidden], the rows that it looks back at."""
+
+    def __init__(self, weights: ConvolutionWeights, dtype: torch.dtype, device: torch.device) -> None:
+        self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
+        self.kernel = weights.kernel.T.contiguous().to(device)
+        self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self.output.nbytes
+
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        assert shared.states is not None
+        (rows,) = store.states
+        return run_convolution(self, x, partial(shared.states.look_back, store=rows))
+
+
+class Mamba2:
+    """A selective state space; its states are [slot, length - 1, convolved], the rows that its convolution looks back
+    at, and float32 [slot, head, head_dim, state_size]."""
+
+    def __init__(self, config: ModelConfig, weights: Mamba2Weights, dtype: torch.dtype, device: torch.device) -> None:
+        assert config.mamba2 is not None
+        self.config = config.mamba2
+        self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
+        self.kernel = weights.kernel.T.contiguous().to(device)
+        self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
+        self.step_bias, self.log_decay, self.skip, self.norm = (
+            each.to(device) for each in (weights.step_bias, weights.log_decay, weights.skip, weights.norm.weight)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self.output.nbytes
+
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        assert shared.states is not None
+        rows, states = store.states
+        look_back = partial(shared.states.look_back, store=rows)
+        return run_mamba2(self.config, self, x, look_back, partial(shared.states.recur, store=states))
+
+
+class GatedDelta:
+    """The gated delta rule; its states are [slot, length - 1, convolved], the rows that its convolution looks back at,
+    and float32 [slot, value_head, key_dim, value_dim]."""
+
+    def __init__(self, config: ModelConfig, weights: DeltaWeights, dtype: torch.dtype, device: torch.device) -> None:
+        assert config.delta is not None
+        self.config = config.delta
+        self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
+        self.kernel = weights.kernel.T.contiguous().to(device)
+        self.step_bias, self.log_decay, self.norm = (
+            each.to(device) for each in (weights.step_bias, weights.log_decay, weights.norm.weight)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self.input.nbytes + self.output.nbytes
+
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        assert shared.states is not None
+        rows, states = store.states
+        look_back = partial(shared.states.look_back, store=rows)
+        return run_delta(self.config, self, x, look_back, partial(shared.states.recur, store=states))

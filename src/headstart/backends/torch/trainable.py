@@ -168,6 +168,7 @@ class TrainableLayer(nn.Module):
     def __init__(self, config: ModelConfig, layer: LayerConfig, weights: LayerWeights, keep: Keep) -> None:
         super().__init__()
         assert isinstance(weights.mixer, AttentionWeights)
+        assert weights.channel is not None
         self.config, self.rope = config, layer.rope
         self.mixer = TrainableAttention(config, weights.mixer, keep)
         self.channel: TrainableMlp | TrainableExperts
@@ -299,6 +300,7 @@ def _require_trainable(config: ModelConfig) -> None:
         "attention sinks": config.sinks,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "latent attention": config.latent is not None,
+        "layers that keep states": config.keeps_states,
         "queries that grow with their position": config.query_growth is not None,
     }
     for kind, has in lacking.items():

@@ -54,7 +54,7 @@ class TransformersBackend:
         tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*self._model.parameters(), *self._model.buffers())}
         return sum(tensors.values())
 
-    def allocate_cache(self, num_blocks: int, block_size: int) -> KVStorage:
+    def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
         return TransformersStorage(self._way.layers, num_blocks, block_size, self.device)
 
     @torch.inference_mode()

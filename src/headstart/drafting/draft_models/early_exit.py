@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from headstart.cache.paged import Mark
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome, SequenceView, TargetSignals
 from headstart.drafting.context import DraftContext
@@ -76,14 +77,14 @@ class FirstLayers:
         self._runner = runner
         self._layers = layers
         self._vocab_size = vocab_size
-        self._lengths: dict[int, int] = {}
-        """id -> tokens that all layers have read."""
+        self._marks: dict[int, Mark] = {}
+        """id -> where all layers stand."""
 
     def catch_up(self, sequences: Sequence[SequenceView]) -> dict[int, Tensor]:
         """See ``chains.Reader``."""
         cache = self._runner.cache
-        self._lengths = {sequence.id: cache.length(sequence.id) for sequence in sequences}
-        return self._read({sequence.id: sequence.tokens[self._lengths[sequence.id] :] for sequence in sequences})
+        self._marks = {sequence.id: cache.mark(sequence.id) for sequence in sequences}
+        return self._read({sequence.id: sequence.tokens[self._marks[sequence.id].length :] for sequence in sequences})
 
     def read(self, tokens: Mapping[int, int]) -> dict[int, Tensor]:
         """See ``chains.Reader``."""
@@ -91,23 +92,23 @@ class FirstLayers:
 
     def roll_back(self) -> None:
         """Leave the cache as it was before ``catch_up``."""
-        for sequence_id, length in self._lengths.items():
-            self._runner.cache.truncate(sequence_id, length)
-        self._lengths = {}
+        for sequence_id, mark in self._marks.items():
+            self._runner.cache.return_to(sequence_id, mark)
+        self._marks = {}
 
     def _read(self, tokens: Mapping[int, Sequence[int]]) -> dict[int, Tensor]:
         cache = self._runner.cache
         spans: list[Span] = []
-        free = cache.allocator.num_free
+        free = cache.free
         for sequence_id, unread in tokens.items():
-            blocks = cache.blocks_needed(sequence_id, len(unread))
+            needed = cache.needs(sequence_id, len(unread), final=True)
             beyond = cache.length(sequence_id) + len(unread) > self._runner.backend.config.max_positions
-            if blocks <= free and not beyond:
-                free -= blocks
+            if free.holds(needed) and not beyond:
+                free -= needed
                 spans.append(Span.chain(sequence_id, unread, "last"))
         if not spans:
             return {}
-        with cache.reserve({span.sequence_id: len(span) for span in spans}):
+        with cache.reserve({span.sequence_id: len(span) for span in spans}, final=tokens):
             outputs = self._runner.forward(spans, num_layers=self._layers)
             for span in spans:
                 cache.commit(span.sequence_id, range(len(span)))

@@ -16,7 +16,7 @@ from headstart.errors import ConfigError
 from headstart.memory import require_room
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weights import spread_layers
-from headstart.runner import ModelRunner, cache_bytes_per_token
+from headstart.runner import NUM_STATES, ModelRunner, cache_bytes_per_token, state_bytes
 
 _ENOUGH = 0.5
 """Share of the target's tokens that a draft's law may be cut to."""
@@ -153,12 +153,14 @@ def second_model(
     if cache_tokens is None:
         cache = context.require_runner().cache
         cache_tokens = cache.allocator.num_blocks * cache.block_size
+    target = None if context.runner is None else context.runner.cache.states.num_states
+    num_states = target or NUM_STATES
     require_room(
-        cache_tokens * cache_bytes_per_token(backend),
+        cache_tokens * cache_bytes_per_token(backend) + num_states * state_bytes(backend),
         f"a draft model's cache of {cache_tokens} tokens",
         "give a smaller cache_tokens, or fewer to the target's cache",
     )
-    return SecondModel(ModelRunner(backend, cache_tokens), vocab_size or context.vocab_size)
+    return SecondModel(ModelRunner(backend, cache_tokens, num_states=num_states), vocab_size or context.vocab_size)
 
 
 def load_draft_model(context: DraftContext, name: str) -> Backend:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from headstart.cache.paged import Room
 from headstart.drafting.base import SequenceView
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.draft_models.draft_law import fit_vocabulary
@@ -77,8 +78,9 @@ class SecondModel:
                 self.keep(span, [0])
         return {span.sequence_id: self.fit(output.logits[-1]) for span, output in zip(spans, outputs, strict=True)}
 
-    def fitting(self, spans: Sequence[Span]) -> list[Span]:
-        """The spans that fit into cache and context, and whose tokens the model knows."""
+    def fitting(self, spans: Sequence[Span], final: bool = False) -> list[Span]:
+        """The spans that fit into cache and context, and whose tokens the model knows; ``final``: all of their rows
+        will be kept."""
         config = self.runner.backend.config
         sensible = {
             span.sequence_id: span
@@ -86,30 +88,32 @@ class SecondModel:
             if self.cached(span.sequence_id) + span.longest_path <= config.max_positions
             and int(span.tokens.max()) < config.vocab_size
         }
-        return [sensible[i] for i in self.with_room({i: len(span) for i, span in sensible.items()})]
+        return [sensible[i] for i in self.with_room({i: len(span) for i, span in sensible.items()}, final)]
 
-    def with_room(self, rows: Mapping[int, int]) -> list[int]:
-        """The sequences whose rows fit into the cache together, in order.
+    def with_room(self, rows: Mapping[int, int], final: bool = False) -> list[int]:
+        """The sequences whose rows fit into the cache together, in order; ``final``: all rows will be kept.
 
         Sequences that are not named give up their blocks where these are needed.
         """
         fitting: list[int] = []
-        needed = 0
+        needed = Room()
         for sequence_id, count in rows.items():
             self._tokens.move_to_end(sequence_id)
-            blocks = self._cache.blocks_needed(sequence_id, count)
-            if self._free(needed + blocks, rows):
-                needed += blocks
+            own = self._cache.needs(sequence_id, count, final)
+            if self._free(needed + own, rows):
+                needed += own
                 fitting.append(sequence_id)
         return fitting
 
     @contextmanager
-    def passing(self, spans: Sequence[Span]) -> Iterator[list[SpanOutput]]:
-        """The outputs of one pass over spans that fit; rows that were not kept by the end are rolled back."""
+    def passing(self, spans: Sequence[Span], final: bool = False) -> Iterator[list[SpanOutput]]:
+        """The outputs of one pass over spans that fit; rows that were not kept by the end are rolled back. ``final``:
+        all of them are kept."""
         if not spans:
             yield []
             return
-        with self._cache.reserve({span.sequence_id: len(span) for span in spans}):
+        rows = {span.sequence_id: len(span) for span in spans}
+        with self._cache.reserve(rows, rows if final else ()):
             yield self.runner.forward(spans)
 
     def keep(self, span: Span, rows: Sequence[int]) -> None:
@@ -126,8 +130,7 @@ class SecondModel:
         cached = self._tokens.get(sequence.id)
         if cached is not None:
             length = common_prefix(cached, sequence.tokens, len(sequence.tokens) - 1)
-            self._cache.truncate(sequence.id, length)
-            del cached[length:]
+            del cached[self._cache.truncate(sequence.id, length) :]
 
     def fork(self, source_id: int, sequence_id: int) -> None:
         """A sequence begins with what the cache holds of another one. Unknown sources are ignored."""
@@ -149,7 +152,7 @@ class SecondModel:
         for sequence in known:
             self.roll_back(sequence)
         spans = [Span.chain(sequence.id, sequence.tokens[self.cached(sequence.id) :]) for sequence in known]
-        return {span.sequence_id: span.tokens.tolist() for span in self.fitting(spans)}
+        return {span.sequence_id: span.tokens.tolist() for span in self.fitting(spans, final=True)}
 
     def _knows(self, sequence: SequenceView, others: Sequence[SequenceView]) -> bool:
         """Whether the sequence is in the cache, if need be from now on: a model with an encoder reads its input then,
@@ -161,7 +164,7 @@ class SecondModel:
         if encoder is not None and (source is None or not _reads(encoder, source, self.runner.backend.config)):
             return False
         # What others of this call hold stays: they are about to be read.
-        if not self._free(self._cache.memory_blocks_needed(source), {other.id for other in others}):
+        if not self._free(Room(self._cache.memory_blocks_needed(source)), {other.id for other in others}):
             return False
         self._cache.add(sequence.id, source=source)
         self._tokens[sequence.id] = []
@@ -174,7 +177,7 @@ class SecondModel:
         logits: dict[int, Tensor] = {}
         while waiting:
             spans = self._chunks(waiting)
-            with self.passing(spans) as outputs:
+            with self.passing(spans, final=True) as outputs:
                 for span, output in zip(spans, outputs, strict=True):
                     self.keep(span, range(len(span)))
                     rest = waiting.pop(span.sequence_id)[len(span) :]
@@ -195,15 +198,15 @@ class SecondModel:
                 room -= len(chunk)
         return spans
 
-    def _free(self, blocks: int, used: Container[int]) -> bool:
-        """Whether this many blocks are free. If not, sequences that are not ``used`` are forgotten to free them."""
-        allocator = self._cache.allocator
+    def _free(self, needed: Room, used: Container[int]) -> bool:
+        """Whether so much is free. If not, sequences that are not ``used`` are forgotten to free it."""
+        cache = self._cache
         idle = [sequence_id for sequence_id in self._tokens if sequence_id not in used]
-        for sequence_id in idle if blocks <= allocator.num_blocks else ():
-            if blocks <= allocator.num_free:
+        for sequence_id in idle if cache.size.holds(needed) else ():
+            if cache.free.holds(needed):
                 break
             self.forget(sequence_id)
-        return blocks <= allocator.num_free
+        return cache.free.holds(needed)
 
 
 def _reads(encoder: EncoderConfig, source: EncoderInput, config: ModelConfig) -> bool:

@@ -72,7 +72,7 @@ def try_context(runner: ModelRunner) -> float:
     runner.cache.add(_SCRATCH, source=runner.trial_source)
     try:
         for context in (0, length):
-            with runner.cache.reserve({_SCRATCH: context}):
+            with runner.cache.reserve({_SCRATCH: context}, final={_SCRATCH}):
                 runner.cache.commit(_SCRATCH, range(context))
             for _ in range(_REPEATS):
                 for rows in (1, _MANY):
@@ -129,6 +129,6 @@ def _pass(runner: ModelRunner, rows: int, alike: bool = False) -> float | None:
     config, tokens = runner.backend.config, [0] * rows
     if config.experts is not None and not alike:
         tokens = np.random.default_rng(0).integers(config.vocab_size, size=rows).tolist()
-    with runner.cache.reserve({_SCRATCH: rows}):
+    with runner.cache.reserve({_SCRATCH: rows}, final={_SCRATCH}):
         outputs = runner.forward([Span.chain(_SCRATCH, tokens, wanted)])
     return None if config.experts is None else outputs[0].pass_experts

@@ -4,6 +4,8 @@
 
 A gateway (``gateway.py``) reads a request, makes its routing key (``routing_key.py``) and hands it to a replica
 (``replica.py``), which answers it with the application of ``headstart serve``. Which replica, says ``router.py``.
+
+Beside that, engines on a cluster write the text of a training (``writing.py``).
 """
 
 from __future__ import annotations
@@ -58,15 +60,16 @@ def application(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
     return deploy(arguments, keys)
 
 
-def require_ray() -> None:
-    """Look whether Ray is there, without importing it.
+def require_ray(doing: str = "serving on Ray", *more: str) -> None:
+    """Look whether Ray is there, and ``more`` packages that it needs for this, without importing it.
 
     Raises:
         ConfigError: it is not.
     """
-    if find_spec("ray") is None:
-        raise _missing("ray")
+    for package in ("ray", *more):
+        if find_spec(package) is None:
+            raise _missing(package, doing)
 
 
-def _missing(package: str | None) -> ConfigError:
-    return ConfigError(f"serving on Ray needs {package}; install headstart with its extras: headstart[server,ray].")
+def _missing(package: str | None, doing: str = "serving on Ray") -> ConfigError:
+    return ConfigError(f"{doing} needs {package}; install headstart with its extras: headstart[server,ray].")

@@ -21,6 +21,10 @@ class RayArguments(ServeArguments):
     max_replicas: int | None = Field(default=None, ge=1)
     target_ongoing_requests: float | None = Field(default=None, gt=0)
     """Requests per replica that autoscaling aims at; None: ``batch_size``."""
+    upscale_seconds: float | None = Field(default=None, ge=0)
+    """How long the load must ask for more replicas before they are started; None: Serve's own, 30."""
+    downscale_seconds: float | None = Field(default=None, ge=0)
+    """How long it must ask for fewer before some are ended; None: Serve's own, 600."""
     cpus_per_replica: float = Field(default=1.0, gt=0)
     """Cores that Ray sets aside for a replica; a replica computes on that many threads."""
     gpus_per_replica: float = Field(default=0.0, ge=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -20,18 +21,34 @@ STORE_BYTES = 100 << 20
 """Ray's store of objects on this machine: what goes between gateways and replicas is small."""
 
 
+@dataclass(frozen=True)
+class Need:
+    """What must fit into a cluster."""
+
+    actors: int
+    cpus: float
+    """Cores of each."""
+    gpus: float = 0.0
+
+    @classmethod
+    def of(cls, arguments: RayArguments) -> Need:
+        """Of an application's replicas."""
+        fewest, _ = arguments.bounds
+        return cls(max(fewest, 1), arguments.cpus_per_replica, arguments.gpus_per_replica)
+
+
 @contextmanager
-def connected(address: str | None, arguments: RayArguments, **settings: Any) -> Iterator[None]:
+def connected(address: str | None, need: Need, **settings: Any) -> Iterator[None]:
     """A connection to the cluster at ``address``; None: a cluster of this machine without a dashboard, which ends with
     the context (``guarding.guard_cluster`` first).
 
     Args:
         address: as ``ray.init``.
-        arguments: what shall fit.
+        need: what shall fit.
         settings: for ``ray.init``, of a cluster of this machine.
 
     Raises:
-        ConfigError: there is no such cluster, or the replicas do not fit on this machine.
+        ConfigError: there is no such cluster, or this machine has not what is needed.
     """
     if address is None:
         settings = {"object_store_memory": STORE_BYTES, "include_dashboard": False, **settings}
@@ -40,10 +57,10 @@ def connected(address: str | None, arguments: RayArguments, **settings: Any) -> 
     try:
         ray.init(logging_level=logging.WARNING, **settings)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"no Ray cluster answers at {address}: {_first_line(error)}") from error
+        raise ConfigError(f"no Ray cluster answers at {address}: {first_line(error)}") from error
     try:
         if address is None:
-            _require_room(arguments)
+            _require_room(need)
         yield
     finally:
         ray.shutdown()
@@ -61,7 +78,7 @@ def running(arguments: RayArguments, keys: tuple[str, ...], host: str, port: int
         try:
             serve.run(application(arguments, keys), name=NAME, route_prefix="/")
         except RuntimeError as error:
-            raise ConfigError(f"the replicas did not start: {_first_line(error)}") from error
+            raise ConfigError(f"the replicas did not start: {first_line(error)}") from error
         yield
         # Serve's own end takes the proxies away at once, and with them every connection.
         serve.delete(NAME)
@@ -69,18 +86,15 @@ def running(arguments: RayArguments, keys: tuple[str, ...], host: str, port: int
         serve.shutdown()
 
 
-def _require_room(arguments: RayArguments) -> None:
+def _require_room(need: Need) -> None:
     has = ray.cluster_resources()
-    fewest, _ = arguments.bounds
-    for what, each, name in (
-        ("cores", arguments.cpus_per_replica, "CPU"),
-        ("accelerators", arguments.gpus_per_replica, "GPU"),
-    ):
-        if max(fewest, 1) * each > has.get(name, 0):
+    for what, each, name in (("cores", need.cpus, "CPU"), ("accelerators", need.gpus, "GPU")):
+        if need.actors * each > has.get(name, 0):
             raise ConfigError(
-                f"{max(fewest, 1)} replicas of {each:g} {what} do not fit: this machine has {has.get(name, 0):g}."
+                f"{need.actors} engines of {each:g} {what} do not fit: this machine has {has.get(name, 0):g}."
             )
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error of Ray says, without the traces behind it."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -87,9 +87,10 @@ def deploy(arguments: RayArguments, keys: tuple[str, ...]) -> Application:
     number: dict[str, Any] = {"num_replicas": most}
     if arguments.scales:
         aim = arguments.target_ongoing_requests or arguments.batch_size
-        number = {
-            "autoscaling_config": AutoscalingConfig(min_replicas=fewest, max_replicas=most, target_ongoing_requests=aim)
-        }
+        delays = {"upscale_delay_s": arguments.upscale_seconds, "downscale_delay_s": arguments.downscale_seconds}
+        given = {name: seconds for name, seconds in delays.items() if seconds is not None}
+        scaling = AutoscalingConfig(min_replicas=fewest, max_replicas=most, target_ongoing_requests=aim, **given)
+        number = {"autoscaling_config": scaling}
     actor: dict[str, Any] = {"num_cpus": arguments.cpus_per_replica, "num_gpus": arguments.gpus_per_replica}
     variables = {"OMP_NUM_THREADS": str(arguments.threads)}
     replicas = serve.deployment(

@@ -22,11 +22,14 @@ from headstart.models.families import (
     granite,
     kin,
     layer_normed,
+    lfm2,
     llama,
     llama4,
+    mamba,
     mixtures,
     olmo,
     phi,
+    qwen_next,
     seeing,
     sigmoid_mixtures,
     t5,
@@ -56,6 +59,9 @@ FAMILIES: tuple[Family, ...] = (
     *deepseek.FAMILIES,
     *gpt_oss.FAMILIES,
     *llama4.FAMILIES,
+    *lfm2.FAMILIES,
+    *mamba.FAMILIES,
+    *qwen_next.FAMILIES,
 )
 
 ENCODER_DECODER_FAMILIES: tuple[EncoderDecoderFamily, ...] = (*t5.FAMILIES, *bart.FAMILIES, *whisper.FAMILIES)

@@ -26,7 +26,11 @@ class TensorLayout:
     except that ``qkv`` may be split in ``q``, ``k``, ``v``, and a gated MLP's ``up`` in ``gate`` and ``up``. Latent
     attention has ``q_down`` (or ``q``), ``kv_down``, ``q_up``, ``kv_up``; experts ``router``, ``router_correction``,
     ``expert_gate``, ``expert_up``, ``expert_down``, whose names have ``{e}`` for the expert or are those of tensors in
-    which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``.
+    which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``; short
+    convolutions ``convolution_input``, ``convolution_kernel``, ``convolution_output``. Recurrent mixers have
+    ``convolution_kernel``, ``step_bias``, ``log_decay``, ``state_norm``, and Mamba-2 ``skip``, ``mamba_input``,
+    ``mamba_output``; the delta rule ``delta_qkv``, ``delta_gate``, ``delta_share``, ``delta_step`` (or the first two
+    and the last two in one, ``delta_qkv_gate``, ``delta_share_step``) and ``delta_output``.
     """
 
     embedding: str
@@ -52,9 +56,11 @@ class TensorLayout:
     as_rows: frozenset[str] = frozenset()
     """Roles whose vectors are stored as matrices of one row."""
     flat: frozenset[str] = frozenset()
-    """Roles whose matrices of one row are stored as vectors."""
+    """Roles whose matrices of one row are stored as vectors, and kernels of convolutions as matrices."""
     scalars: frozenset[str] = frozenset()
     """Roles whose tensors have no axis."""
+    excerpts: Mapping[str, int] = field(default_factory=dict)
+    """role -> how many times as many rows its tensor has; the role's conversion picks its own."""
     without_bias: frozenset[str] = frozenset()
     """Roles that have no bias where their layer's other parts have one."""
     convert: Mapping[str, Convert] = field(default_factory=dict)

@@ -112,6 +112,11 @@ class Fields:
             raise self.bad(key, value, "an object")
         return Fields(value, f"{self.source}, {self.prefix}{key}")
 
+    def with_entries(self, **entries: Any) -> Fields:
+        """The same with others in the place of some."""
+        changed = {self.prefix + key: value for key, value in entries.items()}
+        return Fields({**self.entries, **changed}, self.source, self.prefix)
+
     def refuse(self, key: str, *values: Any, because: str) -> None:
         """Stop where the entry has one of ``values``: a feature that would silently give wrong numbers."""
         value = self.get(key)

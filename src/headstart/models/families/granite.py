@@ -1,4 +1,4 @@
-"""Granite 2 to 4, where every layer has attention: Llama's layers with four factors.
+"""Granite 2 to 4: Llama's layers with four factors, and Mamba-2 in some of them (Granite 4 H).
 
 Sources: the configuration and modelling files of transformers (models/granite, granite_swa, granitemoehybrid); for GGUF
 llama.cpp's converter, which calls both "granite" and interleaves the rotary halves of q and k.
@@ -14,8 +14,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from headstart.errors import UnsupportedModelError
-from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, LayerConfig, Mixer, ModelConfig
 from headstart.models.families.base import Family
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import (
@@ -26,6 +25,7 @@ from headstart.models.families.llama import (
     base_from_hf,
     windows_from_hf,
 )
+from headstart.models.families.mamba import MAMBA2_LAYER, MAMBA2_WHOLE, mamba2_from_hf
 
 
 def _scaled(
@@ -84,26 +84,36 @@ def _is_theta(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e30
 
 
+_MIXERS: dict[str, Mixer] = {
+    "attention": "attention",
+    "full_attention": "attention",
+    "mamba": "mamba2",
+    "linear_attention": "mamba2",
+}
+
+
 def _granite4(fields: Fields) -> ModelConfig:
     config = scaled_from_hf(fields, "granite4")
     kinds = fields.get("layer_types")
-    # Released files say "attention", transformers writes "full_attention"; absent means Mamba.
+    # Released files say "attention" and "mamba", transformers writes "full_attention" and "linear_attention".
+    kinds = ["mamba"] * config.num_layers if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != config.num_layers:
         raise fields.bad("layer_types", kinds, f"{config.num_layers} entries")
-    if any(kind not in ("attention", "full_attention") for kind in kinds):
-        raise UnsupportedModelError(
-            f"{fields.source} has layers that are not attention (Mamba), which is not supported; use a Granite 4 model "
-            "without 'h' in its name."
-        )
+    if any(kind not in _MIXERS for kind in kinds):
+        raise fields.bad("layer_types", kinds, f"entries each of {', '.join(_MIXERS)}")
     rope = 0 if fields.text("position_embedding_type", "nope") == "rope" else None
+    mixers = [_MIXERS[kind] for kind in kinds]
+    layers = tuple(LayerConfig(rope=rope if each == "attention" else None, mixer=each) for each in mixers)
+    if "mamba2" in mixers:
+        config = replace(config, mamba2=mamba2_from_hf(fields))
     dense, count = fields.integer("shared_intermediate_size", 1024), fields.integer("num_local_experts", 8, minimum=0)
     if count == 0:
-        return replace(config, mlp_size=dense, layers=(LayerConfig(rope=rope),) * config.num_layers)
+        return replace(config, mlp_size=dense, layers=layers)
     used = fields.integer("num_experts_per_tok", min(8, count), maximum=count)
     return replace(
         config,
         family="granite4_moe",
-        layers=(LayerConfig(rope=rope, channel="experts"),) * config.num_layers,
+        layers=tuple(replace(layer, channel="experts") for layer in layers),
         experts=ExpertsConfig(count, used, config.mlp_size, shared_size=dense, normalised=True),
     )
 
@@ -171,7 +181,7 @@ FAMILIES = (
         "granite",
         _granite4,
         _granite_gguf,
-        replace(_HF_LAYOUT, layer=_FUSED_MLP),
+        replace(_HF_LAYOUT, layer=_FUSED_MLP | MAMBA2_LAYER, whole=MAMBA2_WHOLE),
         _GGUF_LAYOUT,
     ),
     Family(
@@ -180,7 +190,7 @@ FAMILIES = (
         "",
         _granite4,
         None,
-        replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS),
+        replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS | MAMBA2_LAYER, whole=MAMBA2_WHOLE),
         None,
         "experts",
     ),

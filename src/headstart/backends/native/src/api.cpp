@@ -17,8 +17,8 @@
 namespace {
 
 struct Model {
-  Model(const HeadstartShape &shape, const uint8_t *bits)
-      : decoder(shape, bits), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
+  Model(const HeadstartShape &shape, const uint8_t *forms)
+      : decoder(shape, forms), runner(decoder), draft(decoder, runner), stretch(decoder, runner) {
     decoder.allocate();
   }
   Decoder decoder;
@@ -39,15 +39,15 @@ extern "C" {
 
 HEADSTART_API int headstart_enable() { return enable_unit(); }
 
-HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *bits) {
+HEADSTART_API void *headstart_create(const HeadstartShape *shape, const uint8_t *forms) {
   try {
-    return new Model(*shape, bits);
+    return new Model(*shape, forms);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }
 }
-HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes) {
-  const auto packed = Decoder(*shape, bits).packed_bytes();
+HEADSTART_API void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes) {
+  const auto packed = Decoder(*shape, forms).packed_bytes();
   std::copy(packed.begin(), packed.end(), bytes);
 }
 HEADSTART_API void headstart_destroy(void *model) { delete model_of(model); }
@@ -107,7 +107,9 @@ HEADSTART_API void headstart_set_embedding(void *model, const HeadstartRows *tab
                                            int positions) {
   Decoder &decoder = model_of(model)->decoder;
   const int size = decoder.shape.hidden;
-  if (keeps)
+  if (keeps == 2)
+    decoder.embedding.share(decoder.head);
+  else if (keeps)
     decoder.embedding.keep(*table, size, decoder.precision != Precision::fp32, decoder.shape.threads);
   else
     decoder.embedding.borrow(*table);

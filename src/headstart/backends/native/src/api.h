@@ -217,12 +217,14 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `bits` [layers * 4 + 1], in the order of headstart_set_linear, the output head's last: where weights are in blocks, 4
-// or 8 of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16. Behind these those of experts
-// [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix. Null when memory is short.
-void *headstart_create(const HeadstartShape *shape, const uint8_t *bits);
+// `forms` [matrices][3]: of layers [layers * 4] in the order of headstart_set_linear, the output head's, and of experts
+// [layers * experts * 2] in the order of headstart_set_expert. 0: there is no such matrix; where weights are in blocks,
+// 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16; or 64 and the number of
+// a type in GGUF for a file's own blocks (src/kernels/stored/), which the parts of a matrix (queries, keys, values;
+// gates, ups) may have of several types, gates and ups of one. Null when memory is short.
+void *headstart_create(const HeadstartShape *shape, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
-void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *bits, int64_t *bytes);
+void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes);
 void headstart_destroy(void *model);
 // Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post; layer -1: 0 final, 1 of a head's features, from 2
 // on those of the parts that true features are cut into. `bias` may be null.
@@ -246,7 +248,8 @@ void headstart_set_layer(void *model, int layer, int window, int rope);
 // Borrowed tables: cosines and sines [positions][dimensions / 2].
 void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
                         int dimensions);
-// Embedding [tokens][hidden], borrowed or, where `keeps` is 1, copied; learned positions [positions][hidden] or null.
+// Embedding [tokens][hidden], borrowed or, where `keeps` is 1, copied; 2: it is the output head, which is in a file's
+// own blocks, and `table` is not read; learned positions [positions][hidden] or null.
 void headstart_set_embedding(void *model, const HeadstartRows *table, int keeps, const float *learned, int positions);
 // What the first layer reads [count][hidden]: embeddings of tokens, those of `given` rows replaced by `values`, and
 // learned positions.
@@ -302,7 +305,7 @@ float headstart_ranked(const float *logits, int64_t count, int64_t rank);
 // The sum of exp((logit - peak) / temperature), to within 1e-5 of itself.
 double headstart_mass(const float *logits, int64_t count, float peak, double temperature);
 // A linear layer by itself: y[rows][outputs] = x[rows][inputs] times the weights, plus the bias. Parts as in
-// headstart_set_linear, `bits` as in headstart_create.
+// headstart_set_linear, `bits`: a form as in headstart_create.
 void *headstart_linear_create(int precision, int threads, int outputs, int inputs, const HeadstartRows *parts,
                               int count, const float *bias, int bits);
 void headstart_linear_destroy(void *linear);

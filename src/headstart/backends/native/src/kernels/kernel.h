@@ -3,6 +3,7 @@
 #include "traits.h"
 #include HEADSTART_KERNEL
 #include "blocks_fine.h"
+#include "stored_linear.h"
 
 static inline LinearKernel linear_kernel(Precision precision) {
   switch (precision) {
@@ -14,6 +15,8 @@ static inline LinearKernel linear_kernel(Precision precision) {
       return block_kernel<1>();
     case Precision::fine:
       return {ElementKind::int8, store_row_fine, multiply_linear_fine};
+    case Precision::stored:
+      return {ElementKind::int8, store_row_stored, multiply_linear_stored};
     default:
       return own_linear_kernel(precision);
   }

@@ -8,10 +8,11 @@
 #include "multiply.h"
 #include "pair_deal.h"
 #include "platform.h"
+#include "stored/all.h"
 #include "twelve_bits.h"
 
-// The last one is of single matrices, of models in int4.
-enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, fine };
+// The last two are of single matrices, of models in int4.
+enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, fine, stored };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
 // vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row or, behind the planes, the
@@ -31,8 +32,10 @@ constexpr int kPlaneBytes = 64;      // of one row in one tile
 constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
 constexpr int kFineUnitBytes = 32;   // likewise, where every 16 inputs have a grid
 constexpr int kFineBlockBytes = 1280;
-constexpr int kFineBits = 10, kUnquantisedBits = 16;  // what a weight takes, for 4 or 8 bits of a level
-constexpr int kTileInputs = 32;                       // of a tile of bf16 rows
+constexpr int kFineBits = 10, kUnquantisedBits = 16;           // what a weight takes, for 4 or 8 bits of a level
+constexpr int kStoredForm = 64;                                // and the number of a type: blocks as the file has them
+constexpr int kTileInputs = 32;                                // of a tile of bf16 rows
+constexpr int kStoredTileInputs = 256, kStoredRowBytes = 576;  // of rows that are multiplied with a file's own blocks
 
 // One linear layer. Its 32-column pairs are dealt to the threads in contiguous runs; `weights[t]` is where thread t
 // finds its run in its own stream.
@@ -41,6 +44,8 @@ struct PackedLinear {
   int outputs = 0, inputs = 0, padded_inputs = 0, pairs = 0;
   size_t pair_bytes = 0;
   int level_bits = 0;           // of weights in blocks: 4 or 8
+  std::vector<uint8_t> kinds;   // [pairs], of weights in a file's own blocks: their types
+  std::vector<size_t> begins;   // [pairs + 1], likewise: where each pair stands, if all stood in one stream
   std::vector<int> first_pair;  // [threads + 1]
   std::vector<const char *> weights;
   std::vector<float> bias;           // [pairs * 32], empty without bias
@@ -50,11 +55,18 @@ struct PackedLinear {
   std::vector<ListedWeight> listed;  // likewise, pair by pair
   PackingLoss loss;                  // in 8 and 4 bits
 
-  // Where a pair stands in its thread's stream.
+  size_t begin_of(int pair) const { return begins.empty() ? pair * pair_bytes : begins[pair]; }
+  size_t bytes_of(int pair) const { return begin_of(pair + 1) - begin_of(pair); }
+  size_t bytes() const { return begin_of(pairs); }
+
+  // Where a pair stands in a thread's stream, its own or one before.
+  const char *pair_weights(int thread, int pair) const {
+    return weights[thread] + (begin_of(pair) - begin_of(first_pair[thread]));
+  }
   const char *pair_weights(int pair) const {
     int thread = 0;
     while (pair >= first_pair[thread + 1]) ++thread;
-    return weights[thread] + (pair - first_pair[thread]) * pair_bytes;
+    return pair_weights(thread, pair);
   }
 };
 
@@ -99,10 +111,11 @@ static inline bool is_in_blocks(Precision p) {
 // How a matrix of so many bits is kept in a model that computes in `precision`.
 static inline Precision precision_of(int bits, Precision precision) {
   if (!is_in_blocks(precision)) return precision;
+  if (bits >= kStoredForm) return Precision::stored;
   return bits == kUnquantisedBits ? Precision::bf16 : bits == kFineBits ? Precision::fine : precision;
 }
 static inline bool is_quantised(Precision p) {
-  return p == Precision::int8 || p == Precision::int8_fast || is_in_blocks(p);
+  return p == Precision::int8 || p == Precision::int8_fast || p == Precision::stored || is_in_blocks(p);
 }
 
 // Sizes and the deal of pairs to threads, before any weight is seen. `level_bits` matters to weights in blocks.
@@ -121,6 +134,23 @@ static inline PackedLinear linear_layout(Precision precision, int outputs, int i
   linear.first_pair.resize(threads + 1);
   for (int t = 0; t <= threads; ++t) linear.first_pair[t] = static_cast<int>(static_cast<int64_t>(pairs) * t / threads);
   linear.weights.resize(threads);
+  return linear;
+}
+
+// The same of weights in a file's own blocks, whose types `kind_of(pair)` says. Threads get about equally many bytes.
+template <class KindOf>
+static inline PackedLinear stored_layout(int outputs, int inputs, int padded_inputs, int pairs, int threads,
+                                         KindOf &&kind_of) {
+  PackedLinear linear = linear_layout(Precision::stored, outputs, inputs, padded_inputs, pairs, threads);
+  linear.begins.push_back(0);
+  for (int pair = 0; pair < pairs; ++pair) {
+    linear.kinds.push_back(static_cast<uint8_t>(kind_of(pair)));
+    linear.begins.push_back(linear.begins.back() + stored_bytes(linear.kinds.back(), padded_inputs));
+  }
+  for (int t = 1; t < threads; ++t) {
+    const auto at = std::lower_bound(linear.begins.begin(), linear.begins.end(), linear.bytes() * t / threads);
+    linear.first_pair[t] = static_cast<int>(at - linear.begins.begin());
+  }
   return linear;
 }
 
@@ -146,6 +176,8 @@ static inline Activations element_rows(ElementKind kind, std::vector<AlignedBuff
 static inline Activations packed_rows(Precision precision, ElementKind kind, std::vector<AlignedBuffer> &memory,
                                       int rows, size_t columns) {
   if (!is_quantised(precision)) return element_rows(kind, memory, rows, columns);
+  if (precision == Precision::stored)
+    return tiled_rows(memory, rows, kStoredRowBytes, ceil_div(static_cast<int>(columns), kStoredTileInputs));
   const int planes = precision == Precision::int8_fast || precision == Precision::int4_fast ? 1 : 2;
   const int units = precision == Precision::fine ? kFineUnitBytes : is_in_blocks(precision) ? kBlockUnitBytes : 0;
   Activations a = tiled_rows(memory, rows, planes * kPlaneBytes + units, columns / kPlaneBytes);
@@ -209,8 +241,9 @@ static inline void pack_linear(PackedLinear &linear, const StoredMatrix &weight,
                                OutputOf &&output_of) {
   const Precision precision = linear.precision;
   const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
-  if (is_quantised(precision)) linear.scales.assign(columns, 1.f);
-  if (is_quantised(precision) && !is_in_blocks(precision)) linear.column_sums.assign(columns, 0);
+  const bool keeps = precision == Precision::stored;
+  if (is_quantised(precision) && !keeps) linear.scales.assign(columns, 1.f);
+  if (is_quantised(precision) && !keeps && !is_in_blocks(precision)) linear.column_sums.assign(columns, 0);
   if (bias) {
     linear.bias.assign(columns, 0.f);
     for (size_t c = 0; c < columns; ++c)
@@ -228,12 +261,16 @@ static inline void pack_linear(PackedLinear &linear, const StoredMatrix &weight,
     PackingLoss loss;
     std::vector<Bf16> whole(is_packed(precision) ? kColumns * linear.padded_inputs : 0);
     for (int pair = linear.first_pair[t]; pair < linear.first_pair[t + 1]; ++pair) {
-      char *const at = const_cast<char *>(linear.weights[t]) + (pair - linear.first_pair[t]) * linear.pair_bytes;
+      char *const at = const_cast<char *>(linear.pair_weights(t, pair));
       char *const to = whole.empty() ? at : reinterpret_cast<char *>(whole.data());
       std::fill(whole.begin(), whole.end(), Bf16{});
       for (int column = 0; column < kColumns; ++column) {
         const int output = output_of(pair * kColumns + column);
         if (output < 0) continue;
+        if (keeps) {
+          pack_stored(linear.kinds[pair], weight.row(output), at, column, linear.inputs);
+          continue;
+        }
         if (precision == Precision::bf16) {
           weight.read(output, halves.data(), floats.data());
           pack_column(linear, to, column, halves.data());
@@ -267,7 +304,7 @@ static inline void pack_linear(PackedLinear &linear, const StoredMatrix &weight,
 
 // What thread t's share of a layer takes.
 static inline size_t run_bytes(const PackedLinear &linear, int t) {
-  return (linear.first_pair[t + 1] - linear.first_pair[t]) * linear.pair_bytes;
+  return linear.begin_of(linear.first_pair[t + 1]) - linear.begin_of(linear.first_pair[t]);
 }
 
 // Memory for thread t's share of `linears`, in their order, and where each finds its own there.
@@ -281,6 +318,16 @@ static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &line
     at += run_bytes(*linear, t);
   }
   return stream;
+}
+
+// A row of a matrix in a file's own blocks, as floats: what `read_stored_row` gives of the file.
+static inline void read_packed_row(const PackedLinear &linear, int column, float *to) {
+  const int pair = column / kColumns;
+  const char *block = linear.pair_weights(pair);
+  with_stored(linear.kinds[pair], [&](auto blocks) {
+    for (int k = 0; k < linear.inputs; k += blocks.kInputs, block += blocks.kBytes)
+      read_stored<decltype(blocks)>(block, column % kColumns, std::min(blocks.kInputs, linear.inputs - k), to + k);
+  });
 }
 
 // Where a thread unpacks a pair of `bytes`; what stood there is gone.
@@ -325,8 +372,8 @@ static inline void run_products(const LinearKernel &kernel, const PackedLinear &
   constexpr int kOut = kRowBlock * kColumns;
   alignas(64) float out[2 * kOut];
   const auto run = [&](int owner, int index, ReadAhead &reading) {
-    const char *weights = linear.weights[owner] + index * linear.pair_bytes;
     const int pair = linear.first_pair[owner] + index;
+    const char *weights = linear.pair_weights(owner, pair);
     const int first = pair < wanted.pairs ? wanted.row : 0;
     if (first < rows) run_pair(kernel, linear, pair, weights, a, first, rows, reading, out, finish);
   };
@@ -339,13 +386,14 @@ static inline void run_products(const LinearKernel &kernel, const PackedLinear &
       continue;
     }
     const int pair = linear.first_pair[thread] + next.first;
-    kernel.multiply_two(linear, pair, linear.weights[thread] + next.first * linear.pair_bytes, a, rows, ahead, out);
+    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), a, rows, ahead, out);
     for (int which = 0; which < 2; ++which) finish(pair + which, 0, rows, out + which * kOut);
   }
   for (int next = 1; next < deal.threads(); ++next) {
     const int other = (thread + next) % deal.threads();
     for (int i; (i = deal.take_over(thread, other, pairs_of(other))) >= 0;) {
-      ReadAhead once(linear.weights[other] + i * linear.pair_bytes, linear.pair_bytes);
+      const int pair = linear.first_pair[other] + i;
+      ReadAhead once(linear.pair_weights(other, pair), linear.bytes_of(pair));
       run(other, i, once);
     }
   }

@@ -11,7 +11,7 @@ class SingleLinear {
                int bits)
       : SingleLinear(threads, precision_of(bits, precision), outputs, inputs, weight, bias, bits) {}
 
-  size_t bytes() const { return linear_.pairs * linear_.pair_bytes; }
+  size_t bytes() const { return linear_.bytes(); }
 
   // y[rows][outputs] = x[rows][inputs] . weights + bias. Null, or what is wrong.
   const char *run(int rows, const float *x, float *y) {
@@ -42,12 +42,19 @@ class SingleLinear {
                int bits)
       : threads_(threads),
         kernel_(linear_kernel(precision)),
-        linear_(linear_layout(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns),
-                              threads, bits)) {
+        linear_(layout(precision, outputs, inputs, round_up(inputs, kPlaneBytes), ceil_div(outputs, kColumns), threads,
+                       bits)) {
     for (int t = 0; t < threads; ++t) streams_.push_back(allocate_stream({&linear_}, t));
     pack_linear(linear_, weight, bias, [&](int column) { return column < outputs ? column : -1; });
     input_ = packed_rows(precision, kernel_.element, memory_, kRows, linear_.padded_inputs);
     padded_ = memory_.emplace_back(linear_.padded_inputs * sizeof(float)).as<float>();
+  }
+
+  static PackedLinear layout(Precision precision, int outputs, int inputs, int padded, int pairs, int threads,
+                             int bits) {
+    if (precision == Precision::stored)
+      return stored_layout(outputs, inputs, padded, pairs, threads, [&](int) { return bits - kStoredForm; });
+    return linear_layout(precision, outputs, inputs, padded, pairs, threads, bits);
   }
 
   static constexpr int kRows = 256;  // run together

@@ -366,6 +366,11 @@ class StoredMatrix {
     read_stored_row(part->kind, row, inputs_, scratch);
     for (int k = 0; k < inputs_; ++k) to[k] = to_bf16(scratch[k]);
   }
+  // As the file has it.
+  const uint8_t *row(int output) const {
+    const HeadstartRows *part;
+    return find(output, part);
+  }
   bool read_grids(int output, StoredGrid *to) const {
     const HeadstartRows *part;
     const uint8_t *row = find(output, part);

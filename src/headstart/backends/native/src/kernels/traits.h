@@ -3,6 +3,7 @@
 //
 //   HEADSTART_VECTOR, HEADSTART_KERNEL   headers with its lanes and its kernels
 //   HEADSTART_DOT_BYTES                  likewise with its dot product of bytes, where kernels ask for one
+//   HEADSTART_SHORTS                     likewise with its 16-bit integers and their dot product
 //   kTiledBf16       rows of bf16 stand tile by tile (linear.h)
 //   kTwelveBits      bf16 weights are kept in twelve bits: they are multiplied faster than memory brings them
 //   kAsksLineByLine  lines of packed weights are read one after the other, each right after it is asked what comes
@@ -13,6 +14,10 @@
 //   kHalvedRows      rows whose sums of half of them they hold. Widening a bf16 weight takes as long as two rows'
 //                    products, so that where registers are few, more rows share it half by half
 //   kBlockRows       [planes - 1] rows at a time against weights in blocks
+//   kStoredRows      rows at a time against a file's own blocks
+//   kFusedRows       most rows of such a pass whose weights go from the blocks straight into products; for more they
+//   are
+//                    made once and stand in L1
 //   kScreenedRows    most rows of a pass whose screened logits take less time than the head's own
 //   kWeightHint      how weights are asked for that are used soon: kToL2; or past L3, from where they leave without a
 //                    stay there, to the good of whatever else a round reads (docs/decisions/0032)

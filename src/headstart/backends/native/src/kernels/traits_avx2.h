@@ -3,10 +3,12 @@
 #include "x86.h"
 
 #define HEADSTART_VECTOR "vector_avx2.h"
+#define HEADSTART_SHORTS "shorts_avx2.h"
 #define HEADSTART_KERNEL "kernel_avx2.h"
 
 constexpr bool kTiledBf16 = false, kTwelveBits = false, kAsksLineByLine = false, kSignedBytes = false;
 constexpr int kTileEntries = 24, kFmaRows = 3, kHalvedRows = 4;
 constexpr int kBlockRows[] = {4, 4};
+constexpr int kStoredRows = 3, kFusedRows = 2;
 constexpr int kScreenedRows = 2;
 constexpr int kWeightHint = kToL2, kTwoBytesAhead = 8192;

@@ -3,11 +3,13 @@
 #include "x86.h"
 
 #define HEADSTART_VECTOR "vector_avx512.h"
+#define HEADSTART_SHORTS "shorts_avx512.h"
 #define HEADSTART_KERNEL "kernel_avx512bf16.h"
 #define HEADSTART_DOT_BYTES "dot_bytes_avx512.h"
 
 constexpr bool kTiledBf16 = true, kTwelveBits = true, kAsksLineByLine = false, kSignedBytes = false;
 constexpr int kTileEntries = 24, kFmaRows = 12, kHalvedRows = 12;
 constexpr int kBlockRows[] = {6, 4};
+constexpr int kStoredRows = 12, kFusedRows = 8;
 constexpr int kScreenedRows = 256;
 constexpr int kWeightHint = kPastL3, kTwoBytesAhead = 4096;

@@ -34,18 +34,19 @@ struct DecoderLayer {
 
 class Decoder {
  public:
-  // `bits`: see headstart_create.
-  Decoder(const HeadstartShape &s, const uint8_t *bits)
+  // `forms`: see headstart_create.
+  Decoder(const HeadstartShape &s, const uint8_t *forms)
       : shape(s),
         precision(static_cast<Precision>(s.precision)),
         head_precision(precision_of(
-            bits[s.layers * kLinears],
+            forms[s.layers * kLinears * kParts],
             is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4 : precision)),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
-        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine)},
+        kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine),
+                linear_kernel(Precision::stored)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         attention(round_up(s.heads * s.head_dim, kPadding)),
@@ -53,26 +54,26 @@ class Decoder {
         expert_size(round_up(s.experts.size, kPadding)),
         qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
         layers(s.layers) {
-    const uint8_t *of_experts = bits + s.layers * kLinears + 1;
+    const int queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
+    const uint8_t *of_experts = forms + (s.layers * kLinears + 1) * kParts;
     for (DecoderLayer &layer : layers) {
       if (s.experts.count && of_experts[0]) layer.experts = lay_out_experts(of_experts);
-      of_experts += s.experts.count * kExpertLinears;
-      const uint8_t *const own = bits + (&layer - layers.data()) * kLinears;
+      of_experts += s.experts.count * kExpertLinears * kParts;
+      const uint8_t *const own = forms + (&layer - layers.data()) * kLinears * kParts;
       const bool reads_both = is_beside() && &layer == &layers[0];
       const int inputs = reads_both ? 2 * s.hidden : s.hidden;
-      layer.linears[kQkv] = lay_out(own[kQkv], qkv, inputs, round_up(inputs, kPadding), ceil_div(qkv, kColumns));
-      layer.linears[kOutput] =
-          lay_out(own[kOutput], s.hidden, s.heads * s.head_dim, attention, ceil_div(s.hidden, kColumns));
-      const int size = layer.experts ? s.experts.shared_size : s.mlp, padded = round_up(size, kPadding);
-      layer.linears[kUp] = lay_out_up(own[kUp], size, s.gated);
-      layer.linears[kDown] = lay_out(own[kDown], s.hidden, size, padded, ceil_div(s.hidden, kColumns));
+      layer.linears[kQkv] = lay_out(own + kQkv * kParts, {queries, keys, keys}, inputs, round_up(inputs, kPadding));
+      layer.linears[kOutput] = lay_out(own + kOutput * kParts, {s.hidden}, queries, attention);
+      const int size = layer.experts ? s.experts.shared_size : s.mlp;
+      layer.linears[kUp] = lay_out_up(own + kUp * kParts, size, s.gated);
+      layer.linears[kDown] = lay_out(own + kDown * kParts, {size ? s.hidden : 0}, size, round_up(size, kPadding));
     }
     if (is_head()) {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
-      fuse = lay_out(4, s.hidden, inputs, round_up(inputs, kPadding), ceil_div(s.hidden, kColumns));
+      const uint8_t form[kParts] = {4, 4, 4};
+      fuse = lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
     }
-    head = linear_layout(head_precision, s.vocab, s.hidden, hidden, ceil_div(s.vocab, kColumns), s.threads,
-                         bits[s.layers * kLinears]);
+    head = lay_out(&forms[s.layers * kLinears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(head_precision) && s.logit_softcap == 0.f)
       screen.linear = linear_layout(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
@@ -122,10 +123,12 @@ class Decoder {
 
   // In a model in blocks, some matrices may be kept in other forms, each with rows and a kernel of its own.
   int form_of(const PackedLinear &linear) const {
-    return linear.precision == precision ? 0 : linear.precision == Precision::bf16 ? 1 : 2;
+    for (int form = 1; form < kForms; ++form)
+      if (linear.precision == precision_of_form(form) && linear.precision != precision) return form;
+    return 0;
   }
   Precision precision_of_form(int form) const {
-    return form == 0 ? precision : form == 1 ? Precision::bf16 : Precision::fine;
+    return form == 0 ? precision : form == 1 ? Precision::bf16 : form == 2 ? Precision::fine : Precision::stored;
   }
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
@@ -169,7 +172,7 @@ class Decoder {
 
   // Of the packed matrices, allocated or not: layers (with what fuses features), output head, its screen.
   std::array<int64_t, 3> packed_bytes() const {
-    const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.pairs * linear.pair_bytes); };
+    const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.bytes()); };
     int64_t total = of(fuse);
     for (const DecoderLayer &layer : layers) {
       for (const PackedLinear &linear : layer.linears) total += of(linear);
@@ -181,7 +184,8 @@ class Decoder {
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
-  static constexpr int kForms = 3;
+  static constexpr int kForms = 4;
+  static constexpr int kParts = 3;     // of a matrix that may have forms of their own
   static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
@@ -207,26 +211,42 @@ class Decoder {
   std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
-  PackedLinear lay_out(int bits, int outputs, int inputs, int padded_inputs, int pairs) const {
-    return linear_layout(precision_of(bits, precision), outputs, inputs, padded_inputs, pairs, shape.threads, bits);
+  // Of a matrix whose parts stand one below the other. `pairs`: 0 for as many as its outputs need; `of`: what the
+  // model, or its head, computes in.
+  PackedLinear lay_out(const uint8_t *forms, std::array<int, kParts> parts, int inputs, int padded_inputs,
+                       int pairs = 0) const {
+    return lay_out(forms, parts, inputs, padded_inputs, pairs, precision);
+  }
+  PackedLinear lay_out(const uint8_t *forms, std::array<int, kParts> parts, int inputs, int padded_inputs, int pairs,
+                       Precision of) const {
+    const int outputs = parts[0] + parts[1] + parts[2];
+    if (pairs == 0) pairs = ceil_div(outputs, kColumns);
+    of = precision_of(forms[0], of);
+    if (of != Precision::stored)
+      return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape.threads, forms[0]);
+    return stored_layout(outputs, inputs, padded_inputs, pairs, shape.threads, [&](int pair) {
+      // Gates and ups have one form, so that where their pairs are mixed the first part's is right.
+      const int output = pair * kColumns, part = output < parts[0] ? 0 : output < parts[0] + parts[1] ? 1 : 2;
+      return forms[part] - kStoredForm;
+    });
   }
 
-  PackedLinear lay_out_up(int bits, int size, bool gated) const {
-    const int padded = round_up(size, kPadding);
-    return lay_out(bits, gated ? 2 * size : size, shape.hidden, hidden, padded / (gated ? 16 : kColumns));
+  PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {
+    const int pairs = round_up(size, kPadding) / (gated ? 16 : kColumns);
+    return lay_out(forms, {size, gated ? size : 0}, shape.hidden, hidden, pairs);
   }
 
-  // `bits` [expert][matrix]
-  std::unique_ptr<ExpertsLayer> lay_out_experts(const uint8_t *bits) const {
+  // `forms` [expert][matrix][part]
+  std::unique_ptr<ExpertsLayer> lay_out_experts(const uint8_t *forms) const {
     const HeadstartExperts &of = shape.experts;
     auto layer = std::make_unique<ExpertsLayer>();
     const int scores = of.count + of.shared_gate;
     layer->router =
         linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
-    for (int expert = 0; expert < of.count; ++expert, bits += kExpertLinears) {
-      layer->linears[kExpertUp].push_back(lay_out_up(bits[kExpertUp], of.size, true));
+    for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
       layer->linears[kExpertDown].push_back(
-          lay_out(bits[kExpertDown], shape.hidden, of.size, expert_size, ceil_div(shape.hidden, kColumns)));
+          lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
     }
     return layer;
   }

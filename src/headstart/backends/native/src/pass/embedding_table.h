@@ -1,16 +1,26 @@
-// The table of token embeddings: borrowed, or kept as a file has it, of which a pass reads a row or two.
+// The table of token embeddings: borrowed, or kept as a file has it, or the output head where that is kept so and both
+// are one. A pass reads a row or two.
 #pragma once
+#include "../kernels/linear.h"
 #include "../kernels/openmp.h"
 #include "../kernels/platform.h"
 #include "../kernels/stored_rows.h"
 
 class EmbeddingTable {
  public:
+  static constexpr int kShared = -1;  // a kind beside those of files
+
   // `rows` is borrowed.
-  void borrow(const HeadstartRows &rows) { kept_ = {}, rows_ = rows; }
+  void borrow(const HeadstartRows &rows) { kept_ = {}, head_ = nullptr, rows_ = rows; }
+  // `head` lives as long as this.
+  void share(const PackedLinear &head) {
+    kept_ = {}, head_ = &head, rows_ = {};
+    rows_.kind = kShared, rows_.rows = head.outputs;
+  }
 
   // Keeps a copy, of floats and halves in bf16 where values are rounded to that anyway.
   void keep(const HeadstartRows &rows, int inputs, bool rounds, int threads) {
+    head_ = nullptr;
     const bool halves =
         rounds && (rows.kind == static_cast<int>(Stored::f32) || rows.kind == static_cast<int>(Stored::f16));
     rows_ = rows;
@@ -35,7 +45,10 @@ class EmbeddingTable {
 
   // One row; `rounds`: to bf16.
   void read(int token, int inputs, bool rounds, float *to) const {
-    read_stored_row(rows_.kind, static_cast<const uint8_t *>(rows_.data) + token * rows_.row_bytes, inputs, to);
+    if (head_)
+      read_packed_row(*head_, token, to);
+    else
+      read_stored_row(rows_.kind, static_cast<const uint8_t *>(rows_.data) + token * rows_.row_bytes, inputs, to);
     if (rounds && rows_.kind != static_cast<int>(Stored::bf16))
       for (int k = 0; k < inputs; ++k) to[k] = to_float(to_bf16(to[k]));
   }
@@ -47,6 +60,7 @@ class EmbeddingTable {
   HugeBuffer &kept() { return kept_; }
 
  private:
+  const PackedLinear *head_ = nullptr;
   HeadstartRows rows_{};
   HugeBuffer kept_;
 };

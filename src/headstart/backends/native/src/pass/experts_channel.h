@@ -160,18 +160,17 @@ class ExpertsChannel {
       const int form = m_.form_of(linear), pair = linear.first_pair[owner] + index;
       const LinearKernel &kernel = m_.kernels[form];
       const Activations rows = (input ? *input : input_[form]).from(group.first);
-      const char *weights = linear.weights[owner] + index * linear.pair_bytes;
       const auto done = [&](int of, int row, int n, float *products) {
         add_bias(linear, of, n, products);
         finish(group.first, of, row, n, static_cast<const float *>(products));
       };
       if (count == 2 && kernel.multiply_two && group.rows <= kFewRows) {
-        kernel.multiply_two(linear, pair, weights, rows, group.rows, reading, out);
+        kernel.multiply_two(linear, pair, linear.pair_weights(owner, pair), rows, group.rows, reading, out);
         for (int which = 0; which < 2; ++which) done(pair + which, 0, group.rows, out + which * kOut);
         return;
       }
-      for (int i = 0; i < count; ++i, weights += linear.pair_bytes)
-        run_pair(kernel, linear, pair + i, weights, rows, 0, group.rows, reading, out, done);
+      for (int i = pair; i < pair + count; ++i)
+        run_pair(kernel, linear, i, linear.pair_weights(owner, i), rows, 0, group.rows, reading, out, done);
     };
 
     deal.begin(thread);
@@ -197,7 +196,8 @@ class ExpertsChannel {
         size_t group = 0;
         while (i >= pairs_of(groups[group], other)) i -= pairs_of(groups[group++], other);
         const PackedLinear &linear = linears[groups[group].expert];
-        ReadAhead once(linear.weights[other] + i * linear.pair_bytes, linear.pair_bytes);
+        const int pair = linear.first_pair[other] + i;
+        ReadAhead once(linear.pair_weights(other, pair), linear.bytes_of(pair));
         run(groups[group], other, i, 1, once);
       }
     }

@@ -140,6 +140,11 @@ class PackedFile {
       failed_ = true;
       return;
     }
+    if (rows.kind == EmbeddingTable::kShared) {
+      failed_ |= m_.head.precision != Precision::stored || m_.head.outputs != rows.rows;
+      m_.embedding.share(m_.head);
+      return;
+    }
     m_.embedding.kept() = HugeBuffer(bytes);
     rows.data = m_.embedding.kept().data(), rows.order = nullptr;
   }

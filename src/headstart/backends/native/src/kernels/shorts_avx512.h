@@ -1,0 +1,19 @@
+// 16-bit integers of AVX-512 (VNNI): one register.
+#pragma once
+#include <immintrin.h>
+
+#include "vector.h"
+
+constexpr int kShortParts = 1;
+typedef uint16_t ShortPart __attribute__((vector_size(64)));
+typedef uint32_t WordPart __attribute__((vector_size(64)));
+typedef int32_t SumPart __attribute__((vector_size(64)));
+
+static inline SumPart dot_part(SumPart sum, ShortPart x, ShortPart y) {
+  return (SumPart)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
+}
+static inline Lanes floats_of(const SumPart *sums) { return {_mm512_cvtepi32_ps((__m512i)sums[0])}; }
+static inline ShortPart looked_up_part(ShortPart bytes, const int8_t *table) {
+  const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i *>(table));
+  return (ShortPart)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), (__m512i)bytes);
+}

@@ -1,0 +1,73 @@
+// The kinds of blocks that are multiplied as a file has them.
+#pragma once
+#include "nonlinear.h"
+#include "q3_k.h"
+#include "q4_k.h"
+#include "q5_k.h"
+#include "q6_k.h"
+#include "q8_0.h"
+#include "small_blocks.h"
+
+// Calls `work` with the kind of block; false where there is no kernel for those of that number.
+template <class Work>
+static inline bool with_stored(int kind, Work &&work) {
+  switch (static_cast<Stored>(kind)) {
+    case Stored::q4_k:
+      return work(StoredQ4_K()), true;
+    case Stored::q5_k:
+      return work(StoredQ5_K()), true;
+    case Stored::q6_k:
+      return work(StoredQ6_K()), true;
+    case Stored::q4_0:
+      return work(StoredQ4_0()), true;
+    case Stored::q4_1:
+      return work(StoredQ4_1()), true;
+    case Stored::q5_0:
+      return work(StoredQ5_0()), true;
+    case Stored::q5_1:
+      return work(StoredQ5_1()), true;
+    case Stored::q8_0:
+      return work(StoredQ8_0()), true;
+    case Stored::q3_k:
+      return work(StoredQ3_K()), true;
+    case Stored::iq4_nl:
+      return work(StoredIQ4_NL()), true;
+    case Stored::iq4_xs:
+      return work(StoredIQ4_XS()), true;
+    case Stored::mxfp4:
+      return work(StoredMXFP4()), true;
+    default:
+      return false;
+  }
+}
+
+// Bytes of 32 columns.
+static inline size_t stored_bytes(int kind, int inputs) {
+  size_t bytes = 0;
+  with_stored(kind, [&](auto block) { bytes = static_cast<size_t>(inputs / block.kInputs) * block.kBytes; });
+  return bytes;
+}
+
+// Brings a file's row of `inputs` into one column of a pair.
+static inline void pack_stored(int kind, const uint8_t *row, char *pair, int column, int inputs) {
+  with_stored(kind, [&](auto blocks) {
+    using Blocks = decltype(blocks);
+    using Block = typename Blocks::Block;
+    constexpr int kEach = Block::kBytes * (Blocks::kInputs / Block::kInputs);
+    const uint8_t *const end = row + inputs / Block::kInputs * Block::kBytes;
+    for (; row < end; row += kEach, pair += Blocks::kBytes) {
+      uint8_t stored[kEach] = {};  // the last may be a part of one
+      std::memcpy(stored, row, std::min<ptrdiff_t>(kEach, end - row));
+      Blocks::template move<true>(stored, pair, column);
+    }
+  });
+}
+
+// The floats that `inputs` of one column's block stand for.
+template <class Blocks>
+static inline void read_stored(const char *block, int column, int inputs, float *to) {
+  using Block = typename Blocks::Block;
+  uint8_t stored[Block::kBytes * (Blocks::kInputs / Block::kInputs)] = {};
+  Blocks::template move<false>(stored, const_cast<char *>(block), column);
+  for (int k = 0; k < inputs; k += Block::kInputs) Block::read(stored + k / Block::kInputs * Block::kBytes, to + k);
+}

@@ -1,0 +1,27 @@
+// Q8_0: levels of eight bits with a sign in blocks of 32. For each half the units [column]; then the levels.
+#pragma once
+#include "planes.h"
+
+struct StoredQ8_0 {
+  using Block = BlockQ8_0;
+  static constexpr int kInputs = 32, kSumInputs = 32, kScaleInputs = 32;
+  static constexpr bool kOffsets = false;
+  static constexpr int kHeader = 2 * kColumns, kBytes = kHeader + 8 * kPairLine;
+
+  template <bool kPacks>
+  static void move(uint8_t *stored, char *block, int column) {
+    move_bytes<kPacks>(stored, block + 2 * column, 2);
+    for (int k = 0; k < kInputs; k += Plane<8>::kInputs)
+      Plane<8>::move<kPacks>(stored + 2 + k, 0, block + kHeader + k / Plane<8>::kInputs * kPairLine, column);
+  }
+
+  static NoScales scales(const char *, int, int) { return {}; }
+  static void words(const char *block, int half, int group, NoScales, Shorts (&words)[kGroupWords]) {
+    const char *const lines = block + kHeader + 2 * group * kPairLine + half * kHalfLine;
+    const Shorts first = load_shorts(lines), second = load_shorts(lines + kPairLine);
+    words[0] = lower_signed(first), words[1] = upper_signed(first);
+    words[2] = lower_signed(second), words[3] = upper_signed(second);
+  }
+  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
+  static Lanes offset(const char *, int, int) { return splat(0.f); }
+};

@@ -1,0 +1,69 @@
+"""Mamba-2 in PyTorch, row by row (Dao and Gu 2024, "Transformers are SSMs", section 7).
+
+A head's state decays by a step that the row chooses, takes up what the row writes, and is read. Rows are computed one
+after the other, so that nothing depends on how a text is cut into chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.layers.convolution import convolve
+from headstart.layers.layer import Operation
+from headstart.layers.recurrence import LookBack, Recur
+from headstart.models.config import Mamba2Config
+
+
+class Mamba2Parts(Protocol):
+    """By the names of ``Mamba2Weights``."""
+
+    @property
+    def input(self) -> Operation: ...
+    @property
+    def kernel(self) -> Tensor:
+        """float32 [length, convolved]"""
+        ...
+
+    @property
+    def kernel_bias(self) -> Tensor | None: ...
+    @property
+    def step_bias(self) -> Tensor: ...
+    @property
+    def log_decay(self) -> Tensor: ...
+    @property
+    def skip(self) -> Tensor: ...
+    @property
+    def norm(self) -> Tensor:
+        """float32 [inner]"""
+        ...
+
+    @property
+    def output(self) -> Operation: ...
+
+
+def run_mamba2(config: Mamba2Config, parts: Mamba2Parts, x: Tensor, look_back: LookBack, recur: Recur) -> Tensor:
+    """[row, hidden] -> [row, hidden]. States are float32 [row, head, head_dim, state_size]."""
+    rows, groups, size = len(x), config.groups, config.state_size
+    gate, read, step = torch.split(parts.input(x), [config.inner, config.convolved, config.heads], dim=-1)
+    mixed = F.silu(convolve(look_back(read), parts.kernel, parts.kernel_bias))
+    written, where_to, from_where = torch.split(mixed, [config.inner, groups * size, groups * size], dim=-1)
+    step = F.softplus(step.float() + parts.step_bias).clamp(config.least_step, config.most_step)
+    decay = torch.exp(-step * parts.log_decay.exp()).view(rows, groups, -1, 1, 1)
+    written = written.view(rows, groups, -1, config.head_dim)
+    scaled = (written * step.view(rows, groups, -1, 1))[..., None]
+    where_to = where_to.view(rows, groups, 1, 1, size)
+    from_where = from_where.view(rows, groups, 1, size, 1)
+
+    def advance(states: Tensor, these: Tensor | slice) -> tuple[Tensor, Tensor]:
+        by_group = states.view(len(states), groups, -1, config.head_dim, size)
+        after = torch.addcmul(by_group * decay[these], scaled[these], where_to[these])
+        return after.view(states.shape), torch.matmul(after, from_where[these])[..., 0]
+
+    given = recur(advance) + written * parts.skip.view(groups, -1, 1)
+    gated = given.reshape(rows, config.inner) * F.silu(gate.float())
+    normed = F.rms_norm(gated.view(rows, groups, -1), (config.inner // groups,), None, config.norm_eps)
+    return parts.output((normed.view(rows, config.inner) * parts.norm).to(x.dtype))

@@ -1,0 +1,193 @@
+"""Qwen3-Next and Qwen3.5: the gated delta rule, and gated attention in every fourth layer.
+
+Sources: the configuration and modelling files of transformers (models/qwen3_next, qwen3_5, qwen3_5_moe). Of models that
+see, the decoder inside is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from headstart.models.config import DeltaConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.experts import BY_EXPERT, shared, used_of, with_experts
+from headstart.models.families.fields import Fields
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf
+from headstart.models.families.rope import partial_rope_from_hf
+
+_KINDS = ("linear_attention", "full_attention")
+
+
+def _base(fields: Fields, family: str) -> ModelConfig:
+    head_dim = fields.integer("head_dim", 256)
+    bias = fields.flag("attention_bias", False)
+    config = base_from_hf(
+        fields,
+        family,
+        tied=False,
+        default_head_dim=256,
+        rope=partial_rope_from_hf(fields, head_dim, 0.25),
+        norm_offset=1.0,
+        qk_norm=HeadNorms(),
+        attention_gate=True,
+        qkv_bias=bias,
+        output_bias=bias,
+        delta=_delta(fields),
+    )
+    kinds = fields.get("layer_types")
+    if kinds is None:
+        every = fields.integer("full_attention_interval", 4)
+        kinds = [_KINDS[(index + 1) % every == 0] for index in range(config.num_layers)]
+    if not isinstance(kinds, list) or len(kinds) != config.num_layers or any(kind not in _KINDS for kind in kinds):
+        raise fields.bad("layer_types", kinds, f"{config.num_layers} entries, each {' or '.join(_KINDS)}")
+    layers = (LayerConfig() if kind == "full_attention" else LayerConfig(rope=None, mixer="delta") for kind in kinds)
+    return replace(config, layers=tuple(layers))
+
+
+def _delta(fields: Fields) -> DeltaConfig:
+    delta = DeltaConfig(
+        fields.integer("linear_num_key_heads", 16),
+        fields.integer("linear_num_value_heads", 32),
+        fields.integer("linear_key_head_dim", 128),
+        fields.integer("linear_value_head_dim", 128),
+        fields.integer("linear_conv_kernel_dim", 4, minimum=2),
+        fields.number("rms_norm_eps", 1e-6),
+    )
+    if delta.value_heads % delta.key_heads:
+        raise fields.bad(
+            "linear_num_key_heads", delta.key_heads, f"a divisor of the {delta.value_heads} heads of values"
+        )
+    return delta
+
+
+def _experts(fields: Fields, config: ModelConfig, count: int, used: int) -> ModelConfig:
+    count = fields.integer("num_experts", count)
+    experts = ExpertsConfig(
+        count,
+        used_of(fields, count, used),
+        fields.integer("moe_intermediate_size", 512),
+        shared_size=fields.integer("shared_expert_intermediate_size", 512),
+        shared_gate=True,
+        normalised=fields.flag("norm_topk_prob", True),
+    )
+    named = fields.get("mlp_only_layers") or []
+    if not isinstance(named, list) or not all(isinstance(each, int) for each in named):
+        raise fields.bad("mlp_only_layers", named, "a list of layers")
+    step = fields.integer("decoder_sparse_step", 1)
+    dense = {index for index in range(config.num_layers) if index in named or (index + 1) % step}
+    return with_experts(config, experts, dense)
+
+
+def _qwen3_next(fields: Fields) -> ModelConfig:
+    return _experts(fields, _base(fields, "qwen3_next"), 512, 10)
+
+
+def _qwen3_5(fields: Fields, family: str) -> ModelConfig:
+    return _base(_text(fields), family)
+
+
+def _qwen3_5_moe(fields: Fields, family: str) -> ModelConfig:
+    text = _text(fields)
+    # Every layer has experts; there is no dense size.
+    config = _base(text.with_entries(intermediate_size=text.get("intermediate_size") or 1), family)
+    return _experts(text, config, 256, 8)
+
+
+def _text(fields: Fields) -> Fields:
+    """The decoder's description, in one of a model that sees."""
+    text = fields.within("text_config")
+    if text is None:
+        return fields
+    given = {key: fields.get(key) for key in ("eos_token_id", "tie_word_embeddings") if fields.get(key) is not None}
+    return text.with_entries(**given)
+
+
+def _queries(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Of [head * (query, gate), ...]."""
+    return tensor.view(config.num_heads, 2, config.head_dim, -1)[:, 0].reshape(-1, *tensor.shape[1:])
+
+
+def _gates(tensor: Tensor, config: ModelConfig) -> Tensor:
+    return tensor.view(config.num_heads, 2, config.head_dim, -1)[:, 1].reshape(-1, *tensor.shape[1:])
+
+
+def _qkv_gate(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Of [head of keys * (query, key, its values, their gates), ...]."""
+    delta = _of(config)
+    values = delta.values // delta.key_heads
+    return _parts_first(tensor, delta, [delta.key_dim, delta.key_dim, values, values])
+
+
+def _share_step(tensor: Tensor, config: ModelConfig) -> Tensor:
+    """Of [head of keys * (shares, steps) of its heads of values, ...]."""
+    delta = _of(config)
+    heads = delta.value_heads // delta.key_heads
+    return _parts_first(tensor, delta, [heads, heads])
+
+
+def _parts_first(tensor: Tensor, delta: DeltaConfig, sizes: list[int]) -> Tensor:
+    """[head of keys * part, ...] with parts of these sizes -> [part * head of keys, ...]."""
+    heads = torch.split(tensor.view(delta.key_heads, sum(sizes), -1), sizes, dim=1)
+    return torch.cat([part.flatten(0, 1) for part in heads]).view(tensor.shape)
+
+
+def _of(config: ModelConfig) -> DeltaConfig:
+    assert config.delta is not None
+    return config.delta
+
+
+_ATTENTION = {"attention_gate": "layers.{i}.self_attn.q_proj"}
+_DELTA = {
+    "convolution_kernel": "layers.{i}.linear_attn.conv1d",
+    "step_bias": "layers.{i}.linear_attn.dt_bias",
+    "log_decay": "layers.{i}.linear_attn.A_log",
+    "state_norm": "layers.{i}.linear_attn.norm",
+    "delta_output": "layers.{i}.linear_attn.out_proj",
+}
+_TOGETHER = {
+    "delta_qkv_gate": "layers.{i}.linear_attn.in_proj_qkvz",
+    "delta_share_step": "layers.{i}.linear_attn.in_proj_ba",
+}
+_APART = {
+    "delta_qkv": "layers.{i}.linear_attn.in_proj_qkv",
+    "delta_gate": "layers.{i}.linear_attn.in_proj_z",
+    "delta_share": "layers.{i}.linear_attn.in_proj_b",
+    "delta_step": "layers.{i}.linear_attn.in_proj_a",
+}
+_EXPERTS = BY_EXPERT | shared("shared_expert") | {"shared_scale": "layers.{i}.mlp.shared_expert_gate"}
+_LAYOUT = replace(
+    HF_LAYOUT,
+    layer=HF_LAYER | _ATTENTION | _DELTA | _APART,
+    whole=frozenset({"step_bias", "log_decay"}),
+    excerpts={"q": 2, "attention_gate": 2},
+    convert={"q": _queries, "attention_gate": _gates},
+    ignored=(*HF_LAYOUT.ignored, r"(model\.)?mtp\..*", r"(model\.)?visual\..*"),
+)
+_MOE_LAYOUT = replace(_LAYOUT, layer={**_LAYOUT.layer, **_EXPERTS})
+_NEXT_LAYOUT = replace(
+    _LAYOUT,
+    layer=HF_LAYER | _ATTENTION | _DELTA | _TOGETHER | _EXPERTS,
+    convert={**_LAYOUT.convert, "delta_qkv_gate": _qkv_gate, "delta_share_step": _share_step},
+)
+
+
+def _within(layout: TensorLayout) -> TensorLayout:
+    """In a file of a model that sees."""
+    return replace(layout, prefix="model.language_model.", other=layout)
+
+
+FAMILIES = (
+    Family("qwen3_next", "qwen3_next", "", _qwen3_next, None, _NEXT_LAYOUT, None, "experts"),
+    *(
+        Family(name, name, "", partial(_qwen3_5, family=name), None, _within(_LAYOUT), None)
+        for name in ("qwen3_5", "qwen3_5_text")
+    ),
+    *(
+        Family(name, name, "", partial(_qwen3_5_moe, family=name), None, _within(_MOE_LAYOUT), None, "experts")
+        for name in ("qwen3_5_moe", "qwen3_5_moe_text")
+    ),
+)

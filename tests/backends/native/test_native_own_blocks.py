@@ -1,0 +1,154 @@
+"""Weights in their file's own blocks: every bit of them is kept, and rows are the same in any company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_tokens, run_chunks
+from test_native_nearest import load, stored_linear
+from torch import Tensor
+
+from gguf_blocks import VOCAB, random_blocks, write_llama
+from headstart.backends.native import packed_cache
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.formats import BF16, FINE, KINDS, OWN, OWN_KERNELS, computed_in, nearest_forms
+from headstart.backends.native.heads import NativeLinear
+from headstart.backends.native.loader import load_library
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import load_decoder
+
+needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+MIX = {
+    "attn_v.weight": "Q6_K",
+    "ffn_down.weight": "Q5_K",
+    "attn_output.weight": "Q3_K",
+    "output.weight": "Q6_K",
+    "": "Q4_K",
+}
+
+
+def own_layer(kind: str, rows: int, inputs: int, isa: str, threads: int = 2) -> tuple[NativeLinear, Tensor]:
+    """A layer of random blocks and the weights that they stand for."""
+    library = load_library(isa)
+    assert library is not None
+    linear = stored_linear(kind, random_blocks(kind, rows, inputs, np.random.default_rng(inputs)), inputs)
+    return NativeLinear(library, linear, "int4", threads, OWN + KINDS[kind]), linear.weight
+
+
+def inputs_of(kind: str) -> tuple[int, ...]:
+    """Blocks of 32 may end within a tile of 64 or 256 inputs."""
+    return (256, 768) if kind.endswith("_K") or kind == "IQ4_XS" else (32, 96, 320)
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("kind", OWN_KERNELS)
+def test_weights_are_those_of_the_file(kind: str, isa: str) -> None:
+    """A row that is all zero but for one input says a weight; what is left are the roundings of a float."""
+    for inputs in inputs_of(kind):
+        layer, weight = own_layer(kind, 70, inputs, isa)
+        off = (layer(torch.eye(inputs)).T - weight).abs()
+        assert float(off.max()) <= 3e-7 * float(weight.abs().max())
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("kind", OWN_KERNELS)
+def test_rows_against_own_blocks(kind: str, isa: str) -> None:
+    """Rows are rounded to 8191 units for 256 inputs, nothing else; the same bits with any number of them, any threads
+    and on any processor of one arithmetic.
+    """
+    inputs = inputs_of(kind)[-1]
+    layer, weight = own_layer(kind, 70, inputs, isa)
+    x = torch.randn(40, inputs, generator=torch.Generator().manual_seed(1))
+    x[3] *= 1e-3
+    x[5, 0], x[6, 31] = 50.0, -50.0
+    x[8, :32] = 0.0
+    x[10], x[11] = 1.0, -1.0  # the largest sums that there are
+    said = layer(x)
+    tiles = [
+        (tile * (8191 / tile.abs().amax(1, keepdim=True))).round() * (tile.abs().amax(1, keepdim=True) / 8191).double()
+        for tile in x.split(256, dim=1)
+    ]
+    wanted = torch.cat(tiles, 1) @ weight.double().T
+    assert float(((said - wanted).abs().amax(1) / wanted.abs().amax(1)).max()) < 1e-5
+    for rows in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 25, 33):
+        assert torch.equal(layer(x[:rows]), said[:rows]), rows
+    for other in filter(has_isa, X86 if isa in X86 else ()):
+        assert torch.equal(own_layer(kind, 70, inputs, other, 1)[0](x), said), other
+
+
+def extreme(kind: str) -> np.ndarray:
+    """Blocks of the largest levels and the largest units, of either sign."""
+    blocks = random_blocks(kind, 32, 256, np.random.default_rng(0)).reshape(
+        -1, {"Q4_K": 144, "Q5_K": 176, "Q6_K": 210}[kind]
+    )
+    if kind == "Q6_K":
+        blocks[:, :192] = 0  # level -32
+        blocks[:, 192:208] = 128  # -128 units
+    else:
+        blocks[:, 4:] = 255
+    return blocks.reshape(32, -1)
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
+def test_the_largest_sums_fit(kind: str, isa: str) -> None:
+    library = load_library(isa)
+    assert library is not None
+    linear = stored_linear(kind, extreme(kind), 256)
+    x = torch.ones(3, 256)
+    x[1] = -1
+    said = NativeLinear(library, linear, "int4", 1, OWN + KINDS[kind])(x)
+    wanted = x.double() @ linear.weight.double().T
+    torch.testing.assert_close(said.double(), wanted, rtol=1e-5, atol=1e-5 * float(linear.weight.abs().sum(1).max()))
+
+
+@pytest.mark.parametrize("isa", isa_params())
+def test_rows_of_a_model_keep_their_bits(tmp_path: Path, isa: str) -> None:
+    """Queries, keys and values of two types in one matrix; in chunks, in company, with other threads."""
+    config, weights = load(tmp_path, MIX)
+    backend = NativeBackend(config, weights, "blocks", 1, isa)
+    assert backend.kept == "Weights are computed in the file's own blocks (Q3_K, Q4_K, Q5_K, Q6_K)."
+    tokens, others = random_tokens(60, 7, VOCAB), random_tokens(40, 8, VOCAB)
+    whole = run_chunks(backend, backend.allocate_cache(4, 32), tokens, [60], [0, 1])
+    for sizes in ([1], [2, 3], [7, 33, 1]):
+        assert torch.equal(run_chunks(backend, backend.allocate_cache(4, 32), tokens, sizes, [0, 1]), whole), sizes
+    both = make_pass(Rows(others, 0, [2, 3]), Rows(tokens, 0, [0, 1]))
+    assert torch.equal(backend.forward(both, backend.allocate_cache(4, 32)).logits[40:], whole)
+    team = NativeBackend(config, weights, "blocks", 3, isa)
+    assert torch.equal(run_chunks(team, team.allocate_cache(4, 32), tokens, [5], [0, 1]), whole)
+
+
+@needs_native
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_file_is_kept_at_its_own_size(tmp_path: Path, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tied table once: its rows are read from the output head, also from what is kept on disk."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(packed_cache.VARIABLE, "100MB")
+    path = write_llama(tmp_path / "model.gguf", MIX, tied=tied)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    backend = NativeBackend(config, weights, "blocks", 2)
+    assert backend.nbytes <= 1.02 * path.stat().st_size
+    tokens = random_tokens(20, 3, VOCAB)
+    logits = run_chunks(backend, backend.allocate_cache(1, 32), tokens, [20], [0])
+    again = NativeBackend(config, weights, "blocks", 2)
+    assert torch.equal(run_chunks(again, again.allocate_cache(1, 32), tokens, [20], [0]), logits)
+    apart = NativeBackend(config, weights, "bf16", 2)
+    near = run_chunks(apart, apart.allocate_cache(1, 32), tokens, [20], [0])
+    assert float((logits - near).norm() / near.norm()) < 0.05
+
+
+@needs_native
+def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
+    _, weights = load(tmp_path, {"attn_output.weight": "Q2_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
+    forms = nearest_forms(weights, multiplies_bytes=True)
+    assert forms[1, 0] == FINE
+    assert forms[3, 0] == BF16
+    assert computed_in(weights, forms) == (
+        "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ2_XS), "
+        "blocks of 16 weights with 8 bits each (Q2_K)."
+    )
+    _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
+    assert computed_in(weights, nearest_forms(weights, multiplies_bytes=True)) == ""

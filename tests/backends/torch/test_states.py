@@ -1,0 +1,129 @@
+"""Passes over states: rows in chunks, batches and trees give what transformers gives for their whole paths."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from devices import PLACES, on
+from headstart.backends.torch.backend import TorchBackend
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import load_decoder
+from headstart.runner import ModelRunner, Span
+from passes import BLOCK_SIZE, Rows, make_pass, path_to
+from tiny_models import make_model, reference_logits, save_model
+
+KINDS = ("lfm2-long", "bamba", "nemotron_h", "qwen3_next")
+TOLERANCE = 1e-4
+TREE = [-1, 0, 1, 2, 0, 4, 5, 6, 4]
+"""A root, then branches of several depths."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@cache
+def load(kind: str, device: str = "cpu") -> tuple[PreTrainedModel, TorchBackend]:
+    model = make_model(kind)
+    with TemporaryDirectory() as directory:
+        config, weights = load_decoder(open_checkpoint(save_model(model, Path(directory))), torch.float32)
+        return model, TorchBackend(config, weights, device=device)
+
+
+def runner(backend: TorchBackend) -> ModelRunner:
+    return ModelRunner(backend, 400, BLOCK_SIZE, num_states=48)
+
+
+def some_tokens(count: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(3, 250), k=count)
+
+
+def read(made: ModelRunner, sequence_id: int, tokens: list[int]) -> Tensor:
+    """A chunk's logits; it is committed."""
+    with made.cache.reserve({sequence_id: len(tokens)}, final={sequence_id}):
+        (output,) = made.forward([Span.chain(sequence_id, tokens)])
+        made.cache.commit(sequence_id, range(len(tokens)))
+    return output.logits.cpu()
+
+
+def tree_span(sequence_id: int, tokens: list[int]) -> Span:
+    return Span(sequence_id, np.array(tokens, dtype=np.int32), np.array(TREE[: len(tokens)], dtype=np.int32))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_trees_and_forks_in_a_ragged_batch(kind: str, place: str) -> None:
+    model, _ = load(kind)
+    with on(place) as device:
+        made = runner(load(kind, device)[1])
+        texts = {i: some_tokens(length, seed=i) for i, length in enumerate((23, 1, 9))}
+        for i, text in texts.items():
+            made.cache.add(i)
+            logits = torch.cat([read(made, i, text[first : first + 7]) for first in range(0, len(text), 7)])
+            assert (logits - reference_logits(model, text)).abs().max() <= TOLERANCE
+        made.cache.fork(0, 3)
+        texts[3] = list(texts[0])
+        trees = {i: some_tokens(size, seed=10 + i) for i, size in enumerate((len(TREE), 3, 1, 6))}
+        with made.cache.reserve({i: len(tree) for i, tree in trees.items()}):
+            outputs = made.forward([tree_span(i, tree) for i, tree in trees.items()])
+            for i, output in enumerate(outputs):
+                for leaf in set(range(len(trees[i]))) - set(TREE[: len(trees[i])]):
+                    path = path_to(TREE, leaf)
+                    whole = [*texts[i], *(trees[i][row] for row in path)]
+                    expected = reference_logits(model, whole)[len(texts[i]) :]
+                    assert (output.logits.cpu()[path] - expected).abs().max() <= TOLERANCE
+            for i, leaf in enumerate((6, 2, 0, 5)):
+                made.cache.commit(i, path_to(TREE, leaf))
+                texts[i] += [trees[i][row] for row in path_to(TREE, leaf)]
+        for i, text in texts.items():
+            expected = reference_logits(model, [*text, 5])[-1]
+            assert (read(made, i, [5])[-1] - expected).abs().max() <= TOLERANCE
+        made.cache.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_does_not_depend_on_how_a_text_is_cut(kind: str) -> None:
+    """Nor on who else is in the pass: the same arithmetic, up to that of PyTorch's products."""
+    made, text = runner(load(kind)[1]), some_tokens(40, seed=3)
+    found = []
+    for i, cuts in enumerate(([40], [1] * 40, [17, 3, 20])):
+        made.cache.add(i)
+        first, chunks = 0, []
+        for count in cuts:
+            chunks.append(read(made, i, text[first : first + count]))
+            first += count
+        found.append(torch.cat(chunks))
+    assert (found[1] - found[0]).abs().max() <= 1e-5
+    assert (found[2] - found[0]).abs().max() <= 1e-5
+
+
+def test_a_pass_over_cached_tokens_must_name_their_states() -> None:
+    _, backend = load("lfm2-long")
+    storage = backend.allocate_cache(4, BLOCK_SIZE, 2)
+    with pytest.raises(ValueError, match="must say where the states"):
+        backend.forward(make_pass([Rows([5, 6], 3, [0, 1])]), storage)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_stays_near_float32(kind: str) -> None:
+    model, exact = load(kind)
+    with TemporaryDirectory() as directory:
+        config, weights = load_decoder(open_checkpoint(save_model(model, Path(directory))), torch.bfloat16)
+        rounded = TorchBackend(config, weights, torch.bfloat16)
+    text = some_tokens(30, seed=4)
+    found = []
+    for backend in (exact, rounded):
+        made = runner(backend)
+        made.cache.add(0)
+        found.append(torch.cat([read(made, 0, text[:20]), read(made, 0, text[20:])]))
+    assert (found[1] - found[0]).norm() <= 0.05 * found[0].norm()

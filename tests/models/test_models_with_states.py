@@ -1,0 +1,116 @@
+"""Models whose layers keep states: what is said is what transformers says, whatever drafts, joins or gives way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headstart import LLM, SamplingParams
+from headstart.loading import Model, load_model
+from headstart.runner import state_bytes
+from tiny_checkpoint import write_tokenizer
+from tiny_models import make_model, reference_logits
+
+KINDS = ("lfm2", "granitemoehybrid-h", "qwen3_next")
+"""One for each kind of state."""
+PROMPTS = [list(range(10, 10 + length)) for length in (3, 37, 70)] + [[7, 8, 9] * 5, [7, 8, 9] * 5]
+GREEDY = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+DRAFTERS = ("suffix", "recycling", "auto", "early-exit", "draft-model")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp(request.param)
+    make_model(request.param).save_pretrained(path)
+    write_tokenizer(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(directory: Path) -> Model:
+    torch.set_num_threads(1)
+    return load_model(directory, "fp32")
+
+
+@pytest.fixture(scope="module")
+def plain(model: Model) -> list[list[int]]:
+    with LLM(model, "none", max_context=128) as llm:
+        return ids(llm)
+
+
+def ids(llm: LLM, params: SamplingParams = GREEDY) -> list[list[int]]:
+    found = [list(sample.token_ids) for output in llm.generate(PROMPTS, params) for sample in output.outputs]
+    llm.engine.check()
+    assert llm.engine.runner.cache.free == llm.engine.runner.cache.size
+    return found
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_no_drafter_changes_a_token(model: Model, directory: Path, plain: list[list[int]], drafter: str) -> None:
+    """With too little room for all sequences, and again from cached prefixes."""
+    draft_model = directory if drafter == "draft-model" else None
+    settings = {"max_context": 96, "cache_tokens": 160, "prefix_caching": True}
+    with LLM(model, drafter, draft_model=draft_model, **settings) as llm:
+        assert [ids(llm) for _ in range(2)] == [plain, plain]
+        (again,) = llm.generate([PROMPTS[2]], GREEDY)
+        assert again.stats.cached_tokens == 64
+
+
+def test_it_is_what_transformers_says(
+    model: Model, plain: list[list[int]], request: pytest.FixtureRequest, directory: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    for prompt, tokens in zip(PROMPTS, plain, strict=True):
+        expected = reference_logits(reference, [*prompt, *tokens])
+        assert expected.argmax(-1)[len(prompt) - 1 : -1].tolist() == tokens
+
+
+def test_chunks_and_company_change_nothing(model: Model, plain: list[list[int]]) -> None:
+    for settings in ({"max_rows": 19}, {"max_batch_size": 2, "max_rows": 33}):
+        with LLM(model, "suffix", max_context=128, **settings) as llm:
+            assert ids(llm) == plain, settings
+
+
+def test_draws_do_not_depend_on_who_guesses(model: Model) -> None:
+    params = SamplingParams(temperature=0.8, max_tokens=12, seed=3, ignore_eos=True, n=3)
+    with LLM(model, "none", max_context=128) as llm:
+        drawn = ids(llm, params)
+    with LLM(model, "suffix", max_context=128, cache_tokens=256, prefix_caching=True) as llm:
+        assert ids(llm, params) == drawn
+
+
+@pytest.mark.parametrize("drafter", ["draft-model", "multi-draft", "hierarchical"])
+def test_drawn_drafts_run(model: Model, directory: Path, drafter: str) -> None:
+    """Their law is the rules' affair, which see logits alone; here: that nothing is lost or mixed up on the way."""
+    params = SamplingParams(temperature=1.0, max_tokens=12, seed=3, ignore_eos=True)
+    with LLM(model, drafter, draft_model=directory, max_context=128) as llm:
+        outputs = llm.generate(PROMPTS, params)
+        llm.engine.check()
+        # A draft of the model itself is never rejected.
+        drafted = sum(output.stats.drafted for output in outputs)
+        accepted = sum(output.stats.accepted for output in outputs)
+        assert accepted > 0
+        assert drafter != "draft-model" or accepted >= 0.7 * drafted
+
+
+def test_beams_are_the_same_with_guesses(model: Model) -> None:
+    params = SamplingParams(beam_width=3, n=3, max_tokens=8, temperature=0)
+    found = []
+    for drafter in ("none", "suffix"):
+        with LLM(model, drafter, max_context=128) as llm:
+            found.append(ids(llm, params))
+    assert found[0] == found[1]
+
+
+def test_their_memory_is_counted(model: Model) -> None:
+    size = state_bytes(model.backend)
+    assert size > 0
+    with LLM(model, "none", max_context=64, max_batch_size=2) as llm:
+        cache = llm.engine.runner.cache
+        pages = model.backend.allocate_cache(cache.allocator.num_blocks, cache.block_size).nbytes
+        assert llm.memory.cache == pages + cache.states.num_states * size
+        assert cache.states.num_states >= 2 * 2 + llm.engine.limits.draft_rows
