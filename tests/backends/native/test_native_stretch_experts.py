@@ -8,6 +8,7 @@ import pytest
 from native_cases import random_tokens, small_config
 from stretch_cases import Counted, make_engine, one_by_one, told
 
+from headstart.analysis.bench.run import RecordingDrafter
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.stretch import NativeStretches
 from headstart.drafting.planning.auto import AutoDrafter
@@ -89,3 +90,13 @@ def test_the_planner_learns_from_them(head_directory: Path, monkeypatch: pytest.
     run_all(engine, [toy_sequence(engine, random_tokens(6) * 4, params=SETTINGS[0])])
     assert len(told_of) > 10
     assert all(experts is not None and experts >= EXPERTS.used for experts in told_of)
+
+
+def test_a_bench_keeps_passes_of_rounds_at_once(head_directory: Path, counted: Counted) -> None:
+    engine = make_engine("suffix", head_directory, config=CONFIG)
+    recorder = RecordingDrafter(engine.drafter)
+    engine.drafters.drafters["default"] = recorder
+    run_all(engine, [toy_sequence(engine, random_tokens(6) * 4, params=SETTINGS[0])])
+    passes = recorder.take_passes()
+    assert len(passes) >= counted.rounds > 0
+    assert all(EXPERTS.used <= each.experts <= EXPERTS.used * each.rows for each in passes)
