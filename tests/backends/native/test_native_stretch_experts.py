@@ -88,7 +88,7 @@ def test_the_planner_learns_from_them(head_directory: Path, monkeypatch: pytest.
     assert engine.drafter.costs.passes.per_expert >= 0.0
     monkeypatch.setattr(PassCosts, "add", heard)
     run_all(engine, [toy_sequence(engine, random_tokens(6) * 4, params=SETTINGS[0])])
-    assert len(told_of) > 10
+    assert told_of
     assert all(experts is not None and experts >= EXPERTS.used for experts in told_of)
 
 
