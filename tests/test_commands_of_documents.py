@@ -27,9 +27,11 @@ from headstart.heads.saving import save_head
 from headstart.models.aliases import Alias
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
+from multi_token_models import write_tiny_mimo
 from test_documents import COMMANDS, ROOT, unknown
 from tiny_checkpoint import write_tiny_model
 from tiny_encoder_decoders import make_model as make_encoder_decoder
+from tiny_encoder_decoders import name_languages
 from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -108,20 +110,40 @@ def others_head(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def encoder_decoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models with an encoder, in directories of the names that the pages have for them."""
     root = tmp_path_factory.mktemp("encoder-decoders")
-    for name, family in (("t5-small", "t5"), ("bart-large-cnn", "bart"), ("nllb-200", "m2m-100")):
+    for name, family in (
+        ("t5-small", "t5"),
+        ("bart-large-cnn", "bart"),
+        ("nllb-200", "m2m-100"),
+        ("m2m100", "m2m-100"),
+    ):
         save_encoder_decoder(make_encoder_decoder(family), root / name)
+    name_languages(root / "nllb-200", ["eng_Latn", "fra_Latn"])
+    name_languages(root / "m2m100", ["__en__", "__de__", "__fr__"])
     return root
+
+
+@pytest.fixture(scope="module")
+def with_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that brings a multi-token module."""
+    return write_tiny_mimo(tmp_path_factory.mktemp("modules"))
 
 
 @pytest.fixture
 def folder(
-    model: Path, others_head: Path, encoder_decoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path,
+    others_head: Path,
+    with_modules: Path,
+    encoder_decoders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """A user's folder, with the files that the pages speak of."""
     monkeypatch.setattr(Alias, "installed_file", lambda self: model)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my-model").symlink_to(model)
     (tmp_path / "EAGLE3-head").symlink_to(others_head)
+    for name in ("MiMo-7B", "MiMo-7B-tuned"):
+        (tmp_path / name).symlink_to(with_modules)
     asked = "".join(json.dumps({"id": i, "category": "qa", "turns": [f"Count to {i}."]}) + "\n" for i in range(8))
     for name in ("questions", "prompts", "spec_bench", "my"):
         (tmp_path / f"{name}.jsonl").write_text(asked)

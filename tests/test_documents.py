@@ -105,6 +105,8 @@ def test_scripts_exist_and_know_their_options() -> None:
     for call in calls:
         script, *rest = call.split()
         source = (ROOT / script).read_text(encoding="utf-8")
+        beside = [(ROOT / script).with_name(f"{name}.py") for name in re.findall(r"^from (\w+) import", source, re.M)]
+        source += "".join(path.read_text(encoding="utf-8") for path in beside if path.exists())
         assert all(f'"{word}"' in source for word in rest if OPTION.fullmatch(word))
 
 
@@ -152,6 +154,19 @@ def test_the_tables_of_the_plan_to_scale_are_current(monkeypatch: pytest.MonkeyP
     assert "| AMX, bf16 | 16 | 607 | 593 | 0.92 |" in text
     assert draw.tokens_read(5, 50, 200, 1) == 250
     assert draw.tokens_read(2, 50, 200, 0) == 350
+
+
+def test_the_papers_tables_and_pictures_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    draw = import_module("draw_paper")
+    text = draw.PAGE.read_text(encoding="utf-8")
+    assert draw.page(text) == text
+    assert draw.page(re.sub(r"^\| `?(editing|text|T5|GPT).*\n", "", text, flags=re.MULTILINE)) == text
+    for pair in draw.PAIRS:
+        for name, svg in draw.pictures(pair).items():
+            assert (draw.IMAGES / name).read_text(encoding="utf-8") == svg
+            assert f"images/{name}" in text
+    assert draw.draft_name("draft-model:model=a/b:layers=2, γ = 7") == "draft-model:layers=2, γ = 7"
 
 
 def test_the_tables_and_charts_of_results_are_current(monkeypatch: pytest.MonkeyPatch) -> None:

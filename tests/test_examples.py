@@ -24,6 +24,15 @@ from headstart.training.synthesis import read_conversations
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
 
+TRAINING = EXAMPLES[0].parent / "training"
+
+
+@pytest.fixture(autouse=True)
+def beside_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recipes find what they share in their own folder, as when Python runs them."""
+    monkeypatch.syspath_prepend(TRAINING)
+
+
 @pytest.fixture
 def on_the_tiny_model(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class TinyLLM(LLM):
@@ -46,7 +55,7 @@ def test_an_example_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert len(capsys.readouterr().out) > 100
 
 
-ALL_EXAMPLES = sorted(EXAMPLES[0].parent.rglob("*.py"))
+ALL_EXAMPLES = sorted(path for path in EXAMPLES[0].parent.rglob("*.py") if path.stem != "pair_training")
 
 
 @pytest.mark.parametrize("path", ALL_EXAMPLES, ids=lambda path: path.stem)
@@ -109,7 +118,7 @@ def test_heads_are_averaged_and_what_they_learnt_is_recorded(tmp_path: Path, mon
         monkeypatch.setattr(
             sys, "argv", ["x", *(f"{tmp_path}/{part}" for part in parts), "--out", str(tmp_path / "mean")]
         )
-        runpy.run_path(str(EXAMPLES[0].parent / "training" / "average_heads.py"), run_name="__main__")
+        runpy.run_path(str(TRAINING / "average_heads.py"), run_name="__main__")
 
     average("0=1", "1=3")
     mean = load_file(tmp_path / "mean" / "model.safetensors")
@@ -143,7 +152,7 @@ def test_tasks_become_prompts_of_every_kind(tmp_path: Path, monkeypatch: pytest.
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text(json.dumps({"instruction": "Translate.", "instances": [{"input": name}]}) + "\n")
     monkeypatch.setattr(sys, "argv", ["x", str(repository), "--out", str(out)])
-    runpy.run_path(str(EXAMPLES[0].parent / "training" / "prompts_from_tasks.py"), run_name="__main__")
+    runpy.run_path(str(TRAINING / "prompts_from_tasks.py"), run_name="__main__")
     asked = [conversation[0]["content"] for conversation in read_conversations(out)]
     assert [prompt[:26] for prompt in asked if prompt.startswith("Summarize: ")] == ["Summarize: A long article."]
     assert {"A text.\n\nWho did it?", "Who is Snoopy 's arch-enemy?", prompts["samsum_Summarize"]} <= set(asked)
@@ -163,7 +172,7 @@ def test_a_t5_pair_is_trained_and_decoded(
     pairs.append({"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "The fox."}]})
     file.write_text("\n\n".join(said) if kind == "text" else "\n".join(map(json.dumps, pairs)))
     sizes = ["--target", "32,2", "--draft", "32,1", "--vocabulary", "300", "--steps", "3", "--batch", "2"]
-    script = str(EXAMPLES[0].parent / "training" / "train_t5_pair.py")
+    script = str(TRAINING / "train_t5_pair.py")
     monkeypatch.setattr(sys, "argv", ["x", str(file), "--out", str(out), *sizes])
     runpy.run_path(script, run_name="__main__")
     assert "prompts that neither has seen" in capsys.readouterr().out
@@ -178,8 +187,54 @@ def test_a_t5_pair_is_trained_and_decoded(
     assert plain.encode(prompt["turns"][0]).source is not None
 
 
+def test_a_t5_pair_of_two_tasks_tells_them_apart_by_a_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    text, pairs, out = tmp_path / "text.txt", tmp_path / "pairs.jsonl", tmp_path / "pair"
+    text.write_text("\n\n".join(f"Sentence number {place} of a text to be put right." for place in range(20)))
+    pairs.write_text("\n".join(json.dumps({"prompt": f"Say {n}.", "completion": f"It is {n}."}) for n in range(20)))
+    sizes = ["--target", "32,1", "--draft", "32,1", "--vocabulary", "300", "--steps", "2", "--batch", "2"]
+    script = str(TRAINING / "train_t5_pair.py")
+    monkeypatch.setattr(sys, "argv", ["x", str(text), str(pairs), "--out", str(out), "--only", "draft", *sizes])
+    runpy.run_path(script, run_name="__main__")
+    prompts = [json.loads(line) for line in (out / "prompts.jsonl").read_text().splitlines()]
+    assert [(each["category"], each["turns"][0].split()[0]) for each in prompts] == [
+        ("editing", "editing:"),
+        ("answers", "answers:"),
+    ]
+    assert not (out / "target").exists()
+    monkeypatch.setattr(sys, "argv", ["x", str(text), str(text), "--out", str(out), *sizes])
+    with pytest.raises(SystemExit, match="two files hold the same task"):
+        runpy.run_path(script, run_name="__main__")
+
+
+def test_a_gpt_pair_is_trained_and_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.set_num_threads(1)
+    file, out = tmp_path / "book.txt", tmp_path / "pair"
+    said = [f"The quick brown fox number {place} jumps over the lazy dog. " * 4 for place in range(30)]
+    file.write_text("\n\n".join(["A short one.", *said]))
+    sizes = ["--target", "64,2", "--draft", "32,1", "--vocabulary", "300", "--length", "24"]
+    script = str(TRAINING / "train_gpt_pair.py")
+    monkeypatch.setattr(sys, "argv", ["x", str(file), "--out", str(out), *sizes, "--steps", "3", "--batch", "2"])
+    runpy.run_path(script, run_name="__main__")
+    assert "million weights" in capsys.readouterr().out
+    (prompt,) = [json.loads(line) for line in (out / "prompts.jsonl").read_text().splitlines()]
+    assert len(prompt["turns"][0].split()) == 10
+    plain = LLM(out / "target", "none")
+    pair = LLM(out / "target", "draft-model", draft_model=out / "draft")
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    texts = [llm.generate(prompt["turns"][0], params)[0] for llm in (plain, pair)]
+    assert texts[0].prompt_token_ids[0] == 1  # as every paragraph began in training
+    assert texts[0].token_ids == texts[1].token_ids
+    assert texts[1].stats.drafted
+    file.write_text("Too little to read.")
+    with pytest.raises(SystemExit, match="have 0 paragraphs of 20 words"):
+        runpy.run_path(script, run_name="__main__")
+
+
 def test_slips_leave_most_of_a_text() -> None:
-    with_slips = runpy.run_path(str(EXAMPLES[0].parent / "training" / "train_t5_pair.py"))["with_slips"]
+    with_slips = runpy.run_path(str(TRAINING / "train_t5_pair.py"))["with_slips"]
     text = " ".join(f"word{place:03}" for place in range(400))
     slipped = with_slips(text, random.Random(0))
     same = sum(word in set(text.split()) for word in slipped.split())
@@ -195,5 +250,5 @@ def test_what_is_no_example_is_refused(lines: str, said: str, tmp_path: Path, mo
     (tmp_path / "pairs.jsonl").write_text(lines)
     monkeypatch.setattr(sys, "argv", ["x", str(tmp_path / "pairs.jsonl"), "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match=said):
-        runpy.run_path(str(EXAMPLES[0].parent / "training" / "train_t5_pair.py"), run_name="__main__")
+        runpy.run_path(str(TRAINING / "train_t5_pair.py"), run_name="__main__")
     assert not (tmp_path / "out").exists()

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import GenerationMixin, PreTrainedModel
 
@@ -98,6 +100,21 @@ def save_model(model: PreTrainedModel, directory: Path) -> Path:
     settings = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|end|>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return directory
+
+
+def name_languages(directory: Path, languages: Sequence[str]) -> dict[str, int]:
+    """Spell tokens 1, 2, ... of a saved model as languages, of which the first stands before every text."""
+    path = directory / "tokenizer.json"
+    described = json.loads(path.read_text(encoding="utf-8"))
+    ids = {language: place for place, language in enumerate(languages, start=1)}
+    kept = {token: place for token, place in described["model"]["vocab"].items() if place not in ids.values()}
+    described["model"]["vocab"] = ids | kept
+    tokenizer = Tokenizer.from_str(json.dumps(described))
+    tokenizer.add_special_tokens([AddedToken(language, special=True, normalized=False) for language in languages])
+    first = (languages[0], 1)
+    tokenizer.post_processor = TemplateProcessing(single=f"{languages[0]} $A", special_tokens=[first])
+    tokenizer.save(str(path))
+    return ids
 
 
 def features(seed: int = 0, frames: int = 40) -> np.ndarray:

@@ -140,7 +140,7 @@ def vllm(room: Room, port: int) -> Command:
     words = [
         str(PEERS["vllm"].python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(room.files.folder),
         "--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16", "--max-num-seqs", str(room.users),
-        "--max-model-len", str(room.max_context),
+        "--max-model-len", str(room.max_context), "--served-model-name", room.files.path.stem,
     ]  # fmt: skip
     cores = sorted(os.sched_getaffinity(0))[: room.threads]
     variables = {

@@ -10,10 +10,11 @@ from typing import Protocol, runtime_checkable
 
 from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
-from headstart.heads.head_pass import BlockHeadPass, HeadPass, ParallelHeadsPass
+from headstart.heads.head_pass import BlockHeadPass, HeadPass, MaskedHeadPass, ParallelHeadsPass
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.models.config import ModelConfig
+from headstart.models.multi_token import MultiTokenModules
 from headstart.passes import EncoderInput, IntArray, KVStorage, PassBatch, PassOutput
 from headstart.sampling.kernels import RowKernels
 from headstart.stretch import Stretches
@@ -79,6 +80,14 @@ class BackendKit(Protocol):
         """
         ...
 
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedHeadPass:
+        """What runs an EAGLE head that guesses several tokens in one pass, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
+        """
+        ...
+
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockHeadPass:
         """What runs a block head, likewise.
 
@@ -89,6 +98,14 @@ class BackendKit(Protocol):
 
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelHeadsPass:
         """What runs heads that say several tokens at once, likewise.
+
+        Raises:
+            ConfigError: the precision cannot be had here.
+        """
+        ...
+
+    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> HeadPass:
+        """What runs the multi-token modules of a checkpoint, likewise; all tables are the target's.
 
         Raises:
             ConfigError: the precision cannot be had here.

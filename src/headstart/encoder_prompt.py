@@ -13,9 +13,10 @@ from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.passes import EncoderInput
 from headstart.request import EncodedPrompt, Prompt, encoded
+from headstart.text.languages import in_language, language_token
 from headstart.text.tokenizer import Tokenizer
 
-_KEYS = {"encoder_prompt", "decoder_prompt"}
+_KEYS = {"encoder_prompt", "decoder_prompt", "src_lang", "tgt_lang"}
 
 
 def encoded_for(
@@ -49,23 +50,41 @@ def encoded_pair(
 
     Args:
         prompt: vLLM's ``{"encoder_prompt": ..., "decoder_prompt": ...}``, each a text, token ids or a dictionary of one
-            of them, the decoder's perhaps None; or any other prompt, which is the encoder's. An encoder of audio gets
+            of them, the decoder's perhaps None; or any other prompt, which is the encoder's. ``src_lang`` and
+            ``tgt_lang`` beside them name the languages of a translation, as in transformers. An encoder of audio gets
             ``{"audio": samples}`` or ``{"features": [mel bin, frame]}``, perhaps within ``multi_modal_data``.
         add_special_tokens: as the tokenizer does for the encoder's texts.
 
     Raises:
-        RequestError: a part is neither text nor token ids, the encoder's is empty, or nothing says what outputs begin
-            with.
+        RequestError: a part is neither text nor token ids, the encoder's is empty, nothing says what outputs begin
+            with, or the model has no such language.
     """
     if isinstance(prompt, EncodedPrompt) and prompt.source is not None:
         return prompt
     read, begun = _halves(prompt, tokenizer, encoder)
+    named = prompt if isinstance(prompt, abc.Mapping) else {}
+    source_language, language = (_language(named, key) for key in ("src_lang", "tgt_lang"))
+    if language is not None:
+        given = [] if begun is None else encoded(begun, tokenizer, False).token_ids
+        begins = int(given[:1] == [encoder.start_token_id])
+        begun = [*given[:begins], language_token(tokenizer, language, "tgt_lang"), *given[begins:]]
     if encoder.mel_bins is not None:
         return with_decoder_prompt(_heard(read, encoder), "", begun, tokenizer, encoder)
-    source = encoded(cast(Prompt, read), tokenizer, add_special_tokens)
-    if not source.token_ids:
+    source = encoded(cast(Prompt, read), tokenizer.for_encoder, add_special_tokens)
+    ids = source.token_ids
+    if not ids:
         raise RequestError("the encoder's prompt has no tokens; give at least one.", "prompt")
-    return with_decoder_prompt(EncoderInput(tuple(source.token_ids)), source.text, begun, tokenizer, encoder)
+    if source_language is not None:
+        ids = in_language(ids, tokenizer.for_encoder, source_language)
+    tokens = EncoderInput(tuple(ids), foreign=encoder.vocab_size is not None)
+    return with_decoder_prompt(tokens, source.text, begun, tokenizer, encoder)
+
+
+def _language(prompt: abc.Mapping[str, object], key: str) -> str | None:
+    name = prompt.get(key)
+    if name is not None and not isinstance(name, str):
+        raise RequestError(f"{key} is {name!r:.60}; give the name of a language.", key)
+    return name
 
 
 def _halves(prompt: Prompt, tokenizer: Tokenizer, encoder: EncoderConfig) -> tuple[object, Prompt | None]:

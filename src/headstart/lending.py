@@ -17,9 +17,11 @@ from headstart.errors import ConfigError
 from headstart.heads.shipped import ShippedHeads, TargetIdentity, shipped_heads, target_shape
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model, create_backend, create_encoder_decoder, load_model, weights_dtype
+from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
 from headstart.models.encoder_decoder_weights import select_decoder_layers
-from headstart.models.weight_loading import load_decoder, load_tables
+from headstart.models.multi_token import MultiTokenModules, load_multi_token
+from headstart.models.weight_loading import config_of, load_decoder, load_tables
 from headstart.models.weights import select_layers
 from headstart.runner import ModelRunner
 
@@ -63,6 +65,17 @@ def draft_context(
         read = read_matrix(embedding, dtype)
         return TargetTables(read, read if head is embedding else read_matrix(head, dtype))
 
+    # As may a drafter of drafters first.
+    @cache
+    def modules(name: str | None) -> MultiTokenModules | None:
+        if not model.backend.opens_layers:
+            return None
+        checkpoint = model.checkpoint if name is None else open_checkpoint(name)
+        config = model.config if name is None else config_of(checkpoint)
+        if target_shape(config) != target_shape(model.config):
+            raise ConfigError(f"{name} is of another shape than the target; name a checkpoint of the same model.")
+        return load_multi_token(checkpoint, config, weights_dtype(model.precision))
+
     # A drafter of drafters asks first, then the drafter that runs the head.
     @cache
     def head(kind: str) -> Path | None:
@@ -82,6 +95,7 @@ def draft_context(
         load_model=load,
         lend_layers=layers,
         lend_tables=tables,
+        lend_modules=modules,
         find_head=head,
         digest=model.checkpoint.digest,
         tell=tell,

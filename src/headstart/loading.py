@@ -216,6 +216,7 @@ def create_encoder_decoder(
     halves = (weights.encoder, weights.decoder)
     sizes = [math.prod(each.matrix.shape) for half in halves for each in half.linears]
     sizes += [weights.embedding.numel()] * 2
+    sizes += [] if weights.encoder.embedding is None else [weights.encoder.embedding.numel()]
     _require_room(config, sum(sizes) * dtype.itemsize + 4 * max(sizes), dtype)
     return EncoderDecoderBackend(config, weights, dtype, kit=_compiled_kit())
 

@@ -55,12 +55,19 @@ class EncoderInput:
     """[mel bin, frame], two of which become a position."""
     digest: bytes = b""
     """SHA-256 of the features."""
+    foreign: bool = False
+    """The tokens are of a vocabulary that the decoder does not speak: nothing can be copied from them."""
 
     @classmethod
     def of_features(cls, features: NDArray[np.float32]) -> EncoderInput:
         """Of audio."""
         block = np.ascontiguousarray(features, dtype=np.float32)
         return cls(features=block, digest=hashlib.sha256(repr(block.shape).encode() + block.tobytes()).digest())
+
+    @property
+    def copyable(self) -> tuple[int, ...]:
+        """Its tokens, where the decoder speaks them."""
+        return () if self.foreign else self.tokens
 
     @property
     def positions(self) -> int:

@@ -132,11 +132,9 @@ class Sample:
     ) -> None:
         vocab_size, encoder = model.config.vocab_size, model.config.encoder
         require_utf8(cache_salt, "cache_salt")
-        for token in (*prompt.token_ids, *(prompt.source.tokens if prompt.source is not None else ())):
-            if not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"the prompt holds token {token}; this model's ids go from 0 to {vocab_size - 1}.", "prompt"
-                )
+        _require_known(prompt.token_ids, vocab_size, "this model's")
+        if encoder is not None and prompt.source is not None:
+            _require_known(prompt.source.tokens, encoder.vocab_size or vocab_size, "its encoder's")
         if params.bad_words:
             banned = params.banned_sequences + spellings(params.bad_words, model.tokenizer)
             params = replace(params, bad_words=(), banned_sequences=banned)
@@ -299,6 +297,12 @@ def naming(index: int, prompts: int) -> abc.Iterator[None]:
         if prompts == 1:
             raise
         raise RequestError(f"prompt {index}: {error}", error.field) from None
+
+
+def _require_known(tokens: abc.Sequence[int], vocab_size: int, whose: str) -> None:
+    for token in tokens:
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"the prompt holds token {token}; {whose} ids go from 0 to {vocab_size - 1}.", "prompt")
 
 
 def encoded(prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool) -> EncodedPrompt:

@@ -5,8 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headstart.cache.paged import Mark, PagedCache
+from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
+from headstart.cache.states import Mark
 from headstart.errors import CacheError, OutOfBlocksError
 from toys import ToyStorage
 

@@ -72,3 +72,9 @@ def test_wrong_batch_sizes_are_refused_before_anything_is_read(sizes):
     result = CliRunner().invoke(app, ["--model", "nowhere", "--batch-sizes", sizes])
     assert isinstance(result.exception, ConfigError)
     assert "--batch-sizes" in str(result.exception)
+
+
+def test_it_measures_whoever_computes_the_model(invoke):
+    result = invoke("--drafters", "ngram", "--backend", "transformers", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["model"]["backend"] == "transformers-fp32"

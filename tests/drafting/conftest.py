@@ -61,10 +61,11 @@ VARIANTS = [
     Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
     Case("dflash", {"width": 1, "draft_tokens": 3, "text_vocabulary": 0}),
+    Case("mtp", {"model": "1", "draft_tokens": 3, "min_probability": 0.0}),
     Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]
 REMEMBERING = {"synthetic", "recycling", "auto", "lookahead", "pass"}
-WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"}
+WITH_HEAD = {"eagle3", "eagle2", "eagle", "dflash", "p-eagle", "mtp", "medusa", "blockwise", "pass"}
 ON_CPU = [*(Case(name, remembers=name in REMEMBERING) for name in available_drafters()), *VARIANTS]
 CASES = [
     *ON_CPU,

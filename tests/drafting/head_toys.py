@@ -23,6 +23,8 @@ from headstart.heads.parallel import ParallelConfig, ParallelHeads, ParallelKind
 from headstart.heads.saving import save_head
 from headstart.heads.tables import TargetTables
 from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
+from headstart.models.multi_token import MultiTokenModule, MultiTokenModules
+from headstart.models.weights import AttentionWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
 from headstart.passes import TapStates
 from headstart.runner import ModelRunner
 from mapped_heads import map_rows, output_rows
@@ -94,10 +96,34 @@ def random_block(vocab_size: int, reduced: bool = True, **changes: object) -> Bl
     return head
 
 
+def random_modules(vocab_size: int, count: int = 2, **changes: object) -> MultiTokenModules:
+    """Multi-token modules of ``head_target``'s own layers."""
+    config = head_target(vocab_size)
+    generator = torch.Generator().manual_seed(15)
+
+    def matrix(rows: int, columns: int) -> LinearWeights:
+        return LinearWeights(torch.randn(rows, columns, generator=generator) * 0.4)
+
+    def norm() -> NormWeights:
+        return NormWeights(1 + 0.4 * torch.randn(HIDDEN, generator=generator))
+
+    def module() -> MultiTokenModule:
+        heads = config.num_heads * config.head_dim
+        qkv = matrix(heads + 2 * config.num_kv_heads * config.head_dim, HIDDEN)
+        mlp = MlpWeights(matrix(2 * config.mlp_size, HIDDEN), matrix(HIDDEN, config.mlp_size))
+        layer = LayerWeights(AttentionWeights(qkv, matrix(HIDDEN, heads)), mlp, norm(), norm())
+        return MultiTokenModule(norm(), norm(), norm(), matrix(HIDDEN, 2 * HIDDEN), layer)
+
+    own = replace(config, layers=config.layers[:count])
+    return MultiTokenModules(own, tuple(module() for _ in range(count)), **changes)  # type: ignore[arg-type]
+
+
 @cache
 def _directory(kind: str, vocab_size: int) -> Path:
     directory = Path(tempfile.mkdtemp(prefix="headstart-head-"))
-    if kind == "pass":
+    if kind == "p-eagle":
+        save_head(random_eagle(vocab_size, slots=4, mask_token_id=8), directory)
+    elif kind == "pass":
         lookahead = LookaheadEmbeddings(3, HIDDEN)
         shake(lookahead, 13)
         save_head(lookahead, directory)
@@ -139,6 +165,7 @@ def head_context(vocab_size: int, device: str = "cpu") -> DraftContext:
         vocab_size=vocab_size,
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
         lend_tables=lambda: random_tables(vocab_size),
+        lend_modules=lambda name: random_modules(vocab_size, {None: 2, "1": 1, "2": 2, "3": 3}[name]),
     )
 
 
@@ -147,7 +174,8 @@ def head_drafter(
 ) -> Drafter:
     """A drafter for the contract suite: its head is random, its target's states are made up for it."""
     precision = {} if name == "pass" else {"precision": "fp32"}
-    given = {"model": str(directory or _directory(name, vocab_size)), **precision, **options}
+    of_target = {} if name == "mtp" else {"model": str(directory or _directory(name, vocab_size))}
+    given = {**of_target, **precision, **options}
     return WithTargetStates(create_drafter(name, head_context(vocab_size, device), **given))
 
 

@@ -1,4 +1,4 @@
-"""Block heads in the files of z-lab and of speculators."""
+"""Block heads in the files of z-lab, of DeepSpec and of speculators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from headstart.errors import CheckpointError
 from headstart.heads.block import BlockHead, block_config, block_taps
 from headstart.heads.importing import import_head
-from headstart.heads.loading import is_whole_model, kind_of, load_head
+from headstart.heads.loading import is_whole_model, kind_in, kind_of, load_head
 from headstart.heads.saving import export_head, save_head
 from headstart.heads.tables import TargetTables
 
@@ -154,7 +154,16 @@ def random_head(**changes: Any) -> BlockHead:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"causal": True}, {"root_speaks": True}, {"own_output": True}, {"markov_rank": 3}]
+    "changes",
+    [
+        {},
+        {"causal": True},
+        {"root_speaks": True},
+        {"own_output": True},
+        {"markov_rank": 3},
+        {"confidence": True},
+        {"markov_rank": 3, "confidence": True, "confidence_reads_token": True},
+    ],
 )
 def test_own_folders_keep_everything(changes: dict[str, Any], tmp_path: Path) -> None:
     head = random_head(**changes)
@@ -182,12 +191,93 @@ def test_speculators_are_written_with_the_targets_rows(tmp_path: Path) -> None:
     assert isinstance(again, BlockHead)
     states = torch.randn(4, HIDDEN)
     assert torch.equal(again.logits(states, torch.zeros(VOCAB, HIDDEN)), head.logits(states, tables.head))
-    with pytest.raises(CheckpointError, match="Markov factor"):
-        export_head(random_head(markov_rank=3), "speculators", tmp_path, tables, "org/target")
     with pytest.raises(CheckpointError, match="causal blocks"):
         export_head(random_head(causal=True), "speculators", tmp_path, tables, "org/target")
-    with pytest.raises(CheckpointError, match="no form in the format 'eagle3'; choose speculators or specforge"):
+    with pytest.raises(
+        CheckpointError, match="no form in the format 'eagle3'; choose speculators or specforge or deepspec"
+    ):
         export_head(head, "eagle3", tmp_path, tables, "org/target")
+
+
+DEEPSPEC = {
+    "architectures": ["Qwen3DSparkModel"],
+    **LAYER,
+    "block_size": 7,
+    "mask_token_id": 15,
+    "num_anchors": 256,
+    "target_layer_ids": [-1, 3, 5],
+    "markov_rank": 3,
+    "markov_head_type": "vanilla",
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}
+
+
+def dspark_tensors(before: int = VOCAB, said: int = VOCAB) -> dict[str, torch.Tensor]:
+    return block_tensors() | {
+        "markov_head.markov_w1.weight": torch.randn(before, 3),
+        "markov_head.markov_w2.weight": torch.randn(said, 3),
+        "confidence_head.proj.weight": torch.randn(1, HIDDEN + 3),
+        "confidence_head.proj.bias": torch.randn(1),
+    }
+
+
+def test_deepspecs_repeat_the_targets_tables(tmp_path: Path) -> None:
+    tables = {"embed_tokens.weight": torch.randn(VOCAB, HIDDEN), "lm_head.weight": torch.randn(VOCAB, HIDDEN)}
+    tensors = dspark_tensors() | tables
+    head = block(write(tmp_path / "a", DEEPSPEC, tensors))
+    config = head.config
+    assert (config.taps, config.slots, config.root_speaks, config.markov_rank) == ((0, 4, 6), 7, True, 3)
+    assert config.confidence
+    assert config.confidence_reads_token
+    assert kind_of(head) == kind_in(tmp_path / "a") == "dflash"
+    export_head(head, "deepspec", tmp_path / "b", TargetTables(*tables.values()), "org/target")
+    again = load_file(tmp_path / "b" / "model.safetensors")
+    assert again.keys() == tensors.keys()
+    assert all(torch.equal(again[name], tensor) for name, tensor in tensors.items())
+    assert block(tmp_path / "b").config == config
+    described = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert {key: described[key] for key in DEEPSPEC if key != "num_anchors"} == {
+        key: value for key, value in DEEPSPEC.items() if key != "num_anchors"
+    }
+
+
+def test_dspark_of_speculators(tmp_path: Path) -> None:
+    """What the factor knows of tokens goes by target ids; the head keeps those that it can say."""
+    described = SPECULATORS | {
+        "speculators_model_type": "dspark",
+        "architectures": ["DSparkSpeculator"],
+        **{name: DEEPSPEC[name] for name in DEEPSPEC if "markov" in name or "confidence" in name},
+    }
+    tensors = reduced_tensors() | dspark_tensors(said=8)
+    head = block(write(tmp_path / "a", described, tensors))
+    assert not head.config.root_speaks
+    assert head.config.confidence
+    assert torch.equal(head.markov_head.markov_w1.weight, tensors["markov_head.markov_w1.weight"][0:16:2])
+    tables = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
+    export_head(head, "speculators", tmp_path / "b", tables, "org/target")
+    again = block(tmp_path / "b")
+    assert again.config == head.config
+    assert all(torch.equal(own, again.get_parameter(name)) for name, own in head.named_parameters())
+    assert load_file(tmp_path / "b" / "model.safetensors")["markov_head.markov_w1.weight"].shape == (VOCAB, 3)
+    with_draft_ids = tensors | {"markov_head.markov_w1.weight": torch.randn(8, 3)}
+    assert block(write(tmp_path / "c", described, with_draft_ids)).config.markov_rank == 3
+
+
+def test_what_deepspec_has_no_place_for_is_said(tmp_path: Path) -> None:
+    tables = TargetTables(torch.randn(VOCAB, HIDDEN), torch.randn(VOCAB, HIDDEN))
+    whole = block_config(TARGET, 5, 2, 3)
+    for head, said in (
+        (random_head(), "a reduced vocabulary"),
+        (BlockHead(replace(whole, causal=True)), "causal blocks"),
+        (BlockHead(whole), "a root that is silent"),
+    ):
+        with pytest.raises(CheckpointError, match=f"DeepSpec has no heads with {said}"):
+            export_head(head, "deepspec", tmp_path, tables, "org/target")
+    with pytest.raises(CheckpointError, match="markov_head_type"):
+        load_head(write(tmp_path / "gated", DEEPSPEC | {"markov_head_type": "gated"}, dspark_tensors()), TARGET)
+    with pytest.raises(CheckpointError, match="reads what the Markov factor knows"):
+        load_head(write(tmp_path / "none", DEEPSPEC | {"markov_rank": 0}, dspark_tensors()), TARGET)
 
 
 @pytest.mark.parametrize(("layers", "taps"), [(1, (1,)), (2, (1,)), (5, (2, 3)), (30, (2, 8, 15, 22, 28))])

@@ -27,7 +27,7 @@ from safetensors.torch import load_file
 from headstart.errors import CheckpointError
 from headstart.heads.eagle import EagleHead
 from headstart.heads.eagle_format import EagleFormat
-from headstart.heads.loading import load_head
+from headstart.heads.loading import kind_in, load_head
 from headstart.heads.saving import export_head, save_head
 from headstart.heads.tables import TargetTables
 
@@ -43,6 +43,65 @@ def test_eagle3(tmp_path: Path) -> None:
     assert torch.equal(head.layers[0].self_attn.q_proj.weight, tensors["midlayer.self_attn.q_proj.weight"])
     assert head.embedding is None
     assert not head.config.norm_before_residual
+
+
+MASKED = {"mask_hidden": torch.arange(3.0 * HIDDEN)}
+IN_SPECULATORS = {
+    "speculators_model_type": "peagle",
+    "architectures": ["PEagleSpeculator"],
+    "draft_vocab_size": EAGLE3["draft_vocab_size"],
+    "eagle_aux_hidden_state_layer_ids": [2, 3, 5],
+    "norm_before_residual": True,
+    "mask_token_id": 3,
+    "speculators_config": {"proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 6}]},
+    "transformer_layer_config": EAGLE3,
+}
+
+
+@pytest.mark.parametrize(
+    ("described", "slots"),
+    [
+        (IN_SPECULATORS, 6),
+        (IN_SPECULATORS | {"speculators_config": {}, "para_depths": 7}, 7),
+        (EAGLE3 | {"ptd_token_id": 3}, 8),
+    ],
+)
+def test_p_eagle(described: dict[str, Any], slots: int, tmp_path: Path) -> None:
+    """speculators' form, and SafeAILab's with masks as vLLM reads it."""
+    renames = "layers.0." if "transformer_layer_config" in described else "midlayer."
+    tensors = {name.replace("midlayer.", renames): tensor for name, tensor in eagle3_tensors().items()}
+    head = load_head(write(tmp_path, described, tensors | MASKED), TARGET)
+    assert isinstance(head, EagleHead)
+    assert (head.config.kind, head.config.slots, head.config.mask_token_id) == ("p-eagle", slots, 3)
+    assert torch.equal(head.mask_hidden.flatten(), MASKED["mask_hidden"])
+    assert head.config.norm_before_residual == ("transformer_layer_config" in described)
+    for name in ("own", "speculators", "eagle3"):
+        if name == "own":
+            save_head(head, tmp_path / name)
+        else:
+            export_head(head, name, tmp_path / name, TABLES, "target")  # type: ignore[arg-type]
+        again = load_head(tmp_path / name, TARGET)
+        assert isinstance(again, EagleHead)
+        assert again.config == head.config
+        assert all(torch.equal(own, again.get_parameter(key)) for key, own in head.named_parameters())
+        assert kind_in(tmp_path / name) == "p-eagle"
+
+
+def test_p_eagle_that_speculators_has_no_place_for_or_that_is_damaged(tmp_path: Path) -> None:
+    tensors = eagle3_tensors() | MASKED
+    described = EAGLE3 | {"ptd_token_id": 3, "fc_norm": True}
+    normed = tensors | {f"fc_norm.{i}.weight": torch.ones(HIDDEN) for i in range(3)}
+    head = load_head(write(tmp_path / "normed", described, normed), TARGET)
+    with pytest.raises(CheckpointError, match="norm for each layer that is read"):
+        export_head(head, "speculators", tmp_path / "out", TABLES, "target")
+    with pytest.raises(CheckpointError, match="no form in the format 'sglang'; choose eagle3 or speculators"):
+        export_head(head, "sglang", tmp_path / "out", TABLES, "target")
+    with pytest.raises(CheckpointError, match=f"ptd_token_id.*below {VOCAB}"):
+        load_head(write(tmp_path / "beyond", EAGLE3 | {"ptd_token_id": VOCAB}, tensors), TARGET)
+    with pytest.raises(CheckpointError, match=r"para_depths.*at most 64"):
+        load_head(write(tmp_path / "deep", EAGLE3 | {"ptd_token_id": 3, "para_depths": 65}, tensors), TARGET)
+    with pytest.raises(CheckpointError, match="mask_hidden is missing"):
+        load_head(write(tmp_path / "bare", EAGLE3 | {"ptd_token_id": 3}, eagle3_tensors()), TARGET)
 
 
 def test_eagle3_names_its_layers_and_flags(tmp_path: Path) -> None:
@@ -141,8 +200,8 @@ def test_speculators(tmp_path: Path) -> None:
     assert isinstance(head, EagleHead)
     assert head.config.norm_before_residual
     assert torch.equal(head.layers[0].hidden_norm.weight, tensors["layers.0.hidden_norm.weight"])
-    with pytest.raises(CheckpointError, match="peagle"):
-        load_head(write(tmp_path, described | {"speculators_model_type": "peagle"}, tensors), TARGET)
+    with pytest.raises(CheckpointError, match="hydra"):
+        load_head(write(tmp_path, described | {"speculators_model_type": "hydra"}, tensors), TARGET)
 
 
 def speculators_eagle1_files(bias: bool = True) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_environments import RAY, ROOT, needs
+from engine_environments import RAY, ROOT, needs, run_in
 from tiny_checkpoint import write_tiny_model
 
 pytestmark = [pytest.mark.engines, needs(RAY)]
@@ -89,6 +89,13 @@ def test_an_interrupted_text_is_continued_with_the_same(model: Path, alone: dict
     written = begun(out)
     assert written
     assert ended(training(model, out, "--ray", "--writers", 1), out) == alone
+
+
+def test_what_keeps_writers_from_writing_is_one_sentence(model: Path) -> None:
+    said = run_in(RAY, Path(__file__).parent / "ray_writing_trial.py", [model], model.parent)
+    assert said["room"] == "99 engines of 1 cores do not fit: this machine has 2."
+    assert said["weights"].startswith("the writers on Ray stopped: model ")
+    assert said["weights"].endswith("has other weights on the machine of a writer; give all the same.")
 
 
 def begun(out: Path) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,15 @@ _LLAMAS = ("llama", "mistral", "smollm3", "arcee", "mixtral", *_GRANITES)
 """What the converter treats as it does Llama."""
 
 
-def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None = None, most_tensors: int = 0) -> Path:
-    """``most_tensors``: of a part, by which the file is split; 0: it is not."""
+def write_gguf(
+    model: PreTrainedModel,
+    path: Path,
+    rope_factors: Tensor | None = None,
+    most_tensors: int = 0,
+    modules: Sequence[Mapping[str, Tensor]] = (),
+) -> Path:
+    """``most_tensors``: of a part, by which the file is split; 0: it is not. ``modules``: what stands around the last
+    layers, which are multi-token modules then, by llama.cpp's names."""
     config = model.config
     arch = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch], split_max_tensors=most_tensors)
@@ -82,6 +90,11 @@ def write_gguf(model: PreTrainedModel, path: Path, rope_factors: Tensor | None =
         for length in ("long", "short"):
             factors = torch.tensor(config.rope_parameters[f"{length}_factor"])
             writer.add_tensor(f"rope_factors_{length}.weight", factors.numpy())
+    if modules:
+        writer.add_uint32(f"{gguf.MODEL_ARCH_NAMES[arch]}.nextn_predict_layers", len(modules))
+    for number, parts in enumerate(modules, config.num_hidden_layers - len(modules)):
+        for name, tensor in parts.items():
+            writer.add_tensor(f"blk.{number}.nextn.{name}.weight", tensor.numpy())
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors.numpy())
     writer.write_header_to_file()

@@ -62,10 +62,12 @@ def table() -> str:
         reason = None if example is None else supports(example)
         where = "as the decoder inside" if example is None else "native, PyTorch"
         where = where if reason is None else f"PyTorch ({reason.removeprefix('PyTorch alone has ')})"
-        architecture = f"`{family.architecture}`" if family.architecture else "–"
+        kin = dict.fromkeys(other.architecture for other in (family, *FAMILIES) if other.hf is family.hf)
+        architecture = ", ".join(f"`{each}`" for each in kin if each) or "–"
         lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
-        lines.append(f"| `{other.model_type}` | – | encoder and decoder | PyTorch (an encoder) |")
+        architecture = f"`{other.architecture}`" if other.architecture else "–"
+        lines.append(f"| `{other.model_type}` | {architecture} | encoder and decoder | PyTorch (an encoder) |")
     return "\n".join(lines)
 
 

@@ -25,11 +25,11 @@ from tiny_encoder_decoders import make_model, reference_logits, save_model
 SOURCE, TOKENS = list(range(40, 52)), [5, 6, 7]
 
 
-def logits_of(directory: Path) -> Tensor:
+def logits_of(directory: Path, source: list[int] = SOURCE) -> Tensor:
     backend = EncoderDecoderBackend(*load_encoder_decoder(open_checkpoint(directory), torch.float32))
     storage = backend.allocate_cache(8, BLOCK_SIZE)
-    backend.encode(EncoderInput(tuple(SOURCE)), storage, [3, 5, 1])
-    ints = torch.tensor([len(SOURCE)]).int().numpy(), torch.tensor([[3, 5, 1]]).int().numpy()
+    backend.encode(EncoderInput(tuple(source)), storage, [3, 5, 1])
+    ints = torch.tensor([len(source)]).int().numpy(), torch.tensor([[3, 5, 1]]).int().numpy()
     batch = make_pass([Rows(TOKENS, 0, [0, 2])], memory_lengths=ints[0], memory_tables=ints[1])
     return backend.forward(batch, storage).logits
 
@@ -74,6 +74,23 @@ def test_a_head_of_its_own_is_used(tmp_path: Path) -> None:
     assert (logits_of(tmp_path) - reference_logits(model, SOURCE, TOKENS)).abs().max() <= 1e-4
 
 
+APART = {"share_encoder_decoder_embeddings": False, "vocab_size": 300, "decoder_vocab_size": 259}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_each_half_may_have_a_vocabulary_of_its_own(tied: bool, tmp_path: Path) -> None:
+    model = make_model("marian", **APART, tie_word_embeddings=tied)
+    source = [*range(40, 50), 299]
+    save_model(model, tmp_path)
+    config, weights = load_encoder_decoder(open_checkpoint(tmp_path), torch.float32)
+    assert config.encoder is not None
+    assert (config.vocab_size, config.encoder.vocab_size, config.tied_head) == (259, 300, tied)
+    assert weights.encoder.embedding is not None
+    assert not torch.equal(weights.encoder.embedding[:259], weights.embedding)
+    found = logits_of(tmp_path, source)
+    assert (found - reference_logits(model, source, TOKENS)).abs().max() <= 1e-4
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -107,7 +124,7 @@ def read(family: str, **changes: Any) -> ModelConfig:
         ("bart", {"activation_function": "mish"}, "activation_function is 'mish'"),
         ("bart", {"encoder_attention_heads": 5}, "encoder_attention_heads is 5"),
         ("bart", {"bad_words_ids": [[1], "x"]}, "a list of lists of token ids"),
-        ("marian", {"share_encoder_decoder_embeddings": False}, "a vocabulary for each side"),
+        ("marian", {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": "9"}, "decoder_vocab_size is '9'"),
         ("whisper", {"num_mel_bins": 0}, "num_mel_bins is 0"),
     ],
 )

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from gguf_alibi import write_alibi
+from gguf_hybrids import write_hybrid
+from gguf_latent import write_latent
 from gguf_models import tensors_for, write_gguf
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -20,6 +23,7 @@ from headstart.models.families import config_from_gguf, config_from_hf
 from headstart.models.gguf_file import GgufFile
 from headstart.models.rope_frequencies import inverse_frequencies
 from headstart.models.weight_loading import load_decoder
+from more_families import YARN
 from passes import BLOCK_SIZE, Rows, make_pass
 from tiny_models import make_model, reference_logits
 
@@ -103,6 +107,54 @@ def test_logits_equal_those_of_the_model_the_file_was_made_from(name: str, tmp_p
     model = make_model(family, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
     logits = logits_of(write_gguf(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+NEMOTRON = {"n_group": 1, "topk_group": 1, "time_step_min": 1e-9}
+HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("lfm2", {"conv_bias": False}),
+    "lfm2_moe": ("lfm2_moe", {}),
+    "granitehybrid": ("granitemoehybrid-h", {}),
+    "granitehybrid-experts": ("granitemoehybrid-h-experts", {"mamba_proj_bias": False}),
+    "nemotron_h": (
+        "nemotron_h",
+        NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]},
+    ),
+    "nemotron_h_moe": ("nemotron_h", NEMOTRON | {"layers_block_type": ["moe", "linear_attention", "full_attention"]}),
+    "qwen3next": ("qwen3_next", {"mlp_only_layers": []}),
+    "qwen35": ("qwen3_5_text", {}),
+    "qwen35moe": ("qwen3_5_moe_text", {}),
+}
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_so_do_files_of_models_with_states(name: str, tmp_path: Path) -> None:
+    family, changes = HYBRIDS[name]
+    model = make_model(family, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_hybrid(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon", "falcon-new"])
+def test_so_do_files_whose_parts_are_put_in_order(name: str, tmp_path: Path) -> None:
+    model = make_model(name)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_alibi(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+SAME_STRETCH = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("deepseek_v2", {}), ("deepseek_v2-lite", {}), ("deepseek_v3", {"rope_parameters": SAME_STRETCH})],
+)
+def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    model = make_model(name, **changes)
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf"), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

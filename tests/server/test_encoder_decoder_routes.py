@@ -51,6 +51,15 @@ def test_a_decoder_prompt_of_a_model_without_encoder_is_refused(llm: LLM) -> Non
     assert "this model has no encoder" in reply.json()["error"]["message"]
 
 
+def test_languages_are_named_in_the_request(served: Model) -> None:
+    llm = LLM(served, "none")
+    begun = complete(llm, prompt="Hello", tgt_lang="<|im_start|>", return_token_ids=True).json()["choices"][0]
+    assert begun["prompt_token_ids"] == [START, 257]
+    reply = complete(llm, prompt="Hello", tgt_lang="fr")
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "tgt_lang"
+
+
 def test_a_prompt_that_is_too_long_is_refused(served: Model) -> None:
     reply = complete(LLM(served, "none"), prompt="x" * 200)
     assert reply.status_code == 400

@@ -19,12 +19,13 @@ from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
 from headstart.training.block_objective import BlockObjective, block_decay
-from headstart.training.making import HeadSettings
+from headstart.training.making import HeadName, HeadSettings, trunk_of
 from headstart.training.masks import Behind
 from headstart.training.recipe import train_head
 from headstart.training.states import Batch, TargetStates
 from headstart.training.text import TextSettings
 from headstart.training.trainer import StepReport, Trainer, TrainSettings
+from headstart.training.warm_start import begin_from
 
 VOCAB = 259
 IDS = torch.tensor([token for token in range(VOCAB) if token % 3])
@@ -88,7 +89,7 @@ def test_later_guesses_count_less() -> None:
 
 
 @pytest.mark.parametrize("reduced", [False, True])
-@pytest.mark.parametrize("changes", [{}, {"own_output": True}, {"markov_rank": 4}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"own_output": True}, {"markov_rank": 4}, {"confidence": True}], ids=str)
 def test_the_loss_reaches_every_parameter(reduced: bool, changes: dict[str, int]) -> None:
     head = block_head(scale=0.3, reduced=reduced, **changes)
     objective_of(head).loss(batch_of(head)).backward()  # type: ignore[no-untyped-call]
@@ -188,6 +189,65 @@ def test_a_training_begins_from_a_head_with_other_tokens_fewer_layers_and_shorte
     assert changed.causal
     assert changed.markov_rank == 4
     assert trained("d", "c", draft_vocab=70).config.markov_rank == 4
+
+
+def test_confidence_learns_how_much_the_laws_have_in_common() -> None:
+    """And nothing else is learnt for its sake."""
+    changes = {"markov_rank": 4, "confidence": True, "confidence_reads_token": True}
+    head = block_head(scale=0.3, **changes)
+    objective, batch = objective_of(head), batch_of(head, 4)
+    torch.manual_seed(2)
+    objective.loss(batch).backward()  # type: ignore[no-untyped-call]
+    gradients = {name: parameter.grad for name, parameter in head.named_parameters()}
+    head.zero_grad()
+    torch.manual_seed(2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objective, "_confidence", lambda states: torch.zeros(len(states)))
+        objective.loss(batch).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in head.named_parameters():
+        if not name.startswith("confidence_head."):
+            torch.testing.assert_close(parameter.grad, gradients[name])
+    own = list(head.confidence_head.parameters())
+    optimiser = torch.optim.Adam(own, lr=0.05)
+    for parameter in head.parameters():
+        parameter.requires_grad_(any(parameter is each for each in own))
+    losses = []
+    for _ in range(40):
+        torch.manual_seed(2)
+        loss = objective_of(head).loss(batch)
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", ["dspark", "jetspec"])
+def test_kin_of_dflash_are_trained_by_their_names(name: HeadName, tmp_path: Path) -> None:
+    text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=tmp_path / "text")
+    settings = TrainSettings(steps=1, batch=1, micro_batch=1, evaluate_every=1, save_every=1)
+    wanted = HeadSettings(slots=4, layers=1, draft_vocab=0)
+    train_head(name, target().name, tmp_path / "a", text=text, head=wanted, settings=settings, length=320)
+    loaded = load_head(tmp_path / "a", target().config)
+    assert isinstance(loaded, BlockHead)
+    config = loaded.config
+    extended = (config.markov_rank, config.confidence, config.confidence_reads_token, config.root_speaks)
+    assert extended == ((64, True, True, True) if name == "dspark" else (0, False, False, False))
+    assert config.causal == (name == "jetspec")
+    assert config.slots == 4
+    options = {"min_probability": 0.0, "precision": "fp32"}
+    llm = LLM(target(), name, draft_model=tmp_path / "a", drafter_options=options)
+    output = llm.generate([[65, 66, 67, 68]], SamplingParams(temperature=0, max_tokens=8))[0].outputs[0]
+    assert output.stats.drafted > 0
+
+
+def test_kin_begin_from_dflash(tmp_path: Path) -> None:
+    told = trunk_of("dspark", HeadSettings(init=tmp_path, markov_rank=8))
+    assert told == ("dflash", HeadSettings(init=tmp_path, markov_rank=8, confidence=True, root_speaks=True))
+    known, head = block_head(), block_head(3, markov_rank=8, confidence=True, confidence_reads_token=True)
+    begin_from(head, known)
+    for name, parameter in known.named_parameters():
+        assert torch.equal(head.get_parameter(name), parameter)
 
 
 def test_a_markov_factor_learns_what_follows_what() -> None:

@@ -21,6 +21,7 @@ from headstart.engine.engine import Engine
 from headstart.engine.outputs import FinishReason
 from headstart.engine.schedule import Limits
 from headstart.engine.sequence import Sequence as Decoded
+from headstart.engine.sizing import state_room
 from headstart.engine.stretch import UNSEEN_SECONDS
 from headstart.errors import ConfigError, RequestError
 from headstart.lending import draft_context, heads_for
@@ -161,7 +162,8 @@ class Workbench:
             max_source=source_length(backend.config, max_context),
         )
         source = min(self.limits.max_source, max_context)
-        self.runner = WatchedRunner(backend, max_sequences * (max_context + source) + self.limits.draft_rows)
+        room = max_sequences * (max_context + source) + self.limits.draft_rows
+        self.runner = WatchedRunner(backend, room, num_states=state_room(backend, self.limits))
         bare = DraftContext(backend.config.vocab_size, self.runner)
         self._context = bare if surroundings is None else surroundings(self.runner)
         self._ids = count()
@@ -309,7 +311,8 @@ class Workbench:
                 "this model cannot be measured: its encoder reads audio, or its files name no decoder_start_token_id."
             )
         first = () if encoder.forced_first_token_id is None else (encoder.forced_first_token_id,)
-        return [encoder.start_token_id, *first], EncoderInput(tuple(tokens))
+        read = EncoderInput(tuple(tokens), foreign=encoder.vocab_size is not None)
+        return [encoder.start_token_id, *first], read
 
     @contextmanager
     def _cached(self, source: EncoderInput | None) -> Iterator[int]:

@@ -10,7 +10,9 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
+from headstart.cli.asking import Reader
 from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SAMPLING, SPECULATION
 from headstart.errors import CheckpointError, ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
@@ -21,7 +23,9 @@ Temperatures = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Seed of requests that sample.", rich_help_panel=SAMPLING)]
 
 
+@with_groups
 def acceptance(
+    *,
     drafter: Annotated[
         str,
         typer.Option(
@@ -35,6 +39,7 @@ def acceptance(
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
+    reader: Reader,
     prompts: Prompts = None,
     per_group: PerGroup = None,
     max_tokens: options.MaxTokens = 128,
@@ -84,7 +89,7 @@ def acceptance(
     interruption = Interruption("turns", turns, lambda: sum(result.turns for result in results))
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision)
+        loaded = load_model(model, precision.value, revision, reading=reader.reading)
         activity.show("Measuring", turns)
         with interruption.kept():
             for contender in saying_memory(listed, activity):

@@ -49,6 +49,19 @@ class Running:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """Whose code computes the model that a command measures, and what is added to it, likewise."""
+
+    backend: options.Backend = enumerations.BackendChoice.AUTO
+    trust_remote_code: options.TrustRemoteCode = False
+    lora: options.Lora = None
+
+    @property
+    def reading(self) -> Reading:
+        return Reading(self.backend, self.trust_remote_code, self.lora)
+
+
+@dataclass(frozen=True)
 class Guessing:
     """How a command wants to be drafted for, likewise."""
 

@@ -10,7 +10,9 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
+from headstart.cli.asking import Reader
 from headstart.cli.bench import Drafters, Out, PerGroup, Prompts
+from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -23,15 +25,18 @@ class Api(StrEnum):
 
 
 SERVER = "A server instead of a model"
-_LOCAL = ("revision", "precision", "drafters", "batch_size")
+_LOCAL = ("revision", "precision", "backend", "trust_remote_code", "lora", "drafters", "batch_size")
 _REMOTE = ("against", "api_key_file", "api", "concurrency", "budget", "offers")
 
 
+@with_groups
 def audit(
+    *,
     context: typer.Context,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
+    reader: Reader,
     drafters: Drafters = "all",
     prompts: Prompts = None,
     per_group: PerGroup = 2,
@@ -170,7 +175,7 @@ def audit(
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision)
+        loaded = load_model(model, precision.value, revision, reading=reader.reading)
         activity.show("Checking", 2 * len(listed) + 1)
         told, found = saying_memory(listed, activity), Audit.begin(loaded)
         interruption = Interruption("checks", 2 * len(listed), lambda: found.checks)

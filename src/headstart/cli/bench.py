@@ -10,6 +10,8 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
+from headstart.cli.asking import Reader
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import OUTPUT, SPECULATION, STOPPING
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -51,11 +53,14 @@ MOST_CONTEXT = 4096
 """Tokens of a prompt and its answer, unless longer ones are asked for."""
 
 
+@with_groups
 def bench(
+    *,
     context: typer.Context,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
+    reader: Reader,
     drafters: Annotated[
         str | None,
         typer.Option(
@@ -164,7 +169,7 @@ def bench(
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision)
+        loaded = load_model(model, precision.value, revision, reading=reader.reading)
         listed = usual_contenders(loaded) if named is None else named
         if lengths:
             chosen = of_lengths(loaded, chosen, lengths, per_group or 1, params.max_tokens or MOST_TOKENS, seed)

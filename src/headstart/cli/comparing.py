@@ -131,7 +131,9 @@ class Comparator:
     def _two_best(self, plain: RequestOutput, output_ids: list[int]) -> list[tuple[int, float]]:
         """The target's two best tokens after prompt and output, with their log-probabilities."""
         read = plain.encoder_prompt_token_ids
-        source = None if read is None else EncoderInput(tuple(read))
+        encoder = self._llm.model.config.encoder
+        foreign = encoder is not None and encoder.vocab_size is not None
+        source = None if read is None else EncoderInput(tuple(read), foreign=foreign)
         prompt = EncodedPrompt(plain.prompt, [*plain.prompt_token_ids, *output_ids], source, plain.encoder_prompt)
         params = SamplingParams(temperature=0, max_tokens=1, logprobs=2)
         (output,) = self._llm.generate(prompt, params, speculation=SpeculationParams(enabled=False))

@@ -17,6 +17,7 @@ class FormatChoice(StrEnum):
     """Formats of draft heads that can be written."""
 
     SPECULATORS = "speculators"
+    DEEPSPEC = "deepspec"
     EAGLE = "eagle"
     EAGLE3 = "eagle3"
     SGLANG = "sglang"
@@ -32,10 +33,11 @@ def export(
     to: Annotated[
         FormatChoice,
         typer.Option(
-            help="speculators: EAGLE-3 and DFlash for vLLM (EAGLE-1 as the library's version 0.4 has it). eagle: "
-            "EAGLE-1 for SafeAILab, vLLM and SGLang. eagle3: for SafeAILab and vLLM. sglang, specforge: EAGLE-3 for "
-            "these, which number the target's layers otherwise; specforge: DFlash, too. medusa: for Medusa's own code "
-            "and vLLM up to 0.32. vLLM 0.33 has dropped Medusa: train an EAGLE-3 head for it.",
+            help="speculators: EAGLE-3, P-EAGLE, DFlash and DSpark for vLLM (EAGLE-1 as the library's version 0.4 has "
+            "it). deepspec: DSpark for DeepSpec and vLLM. eagle: EAGLE-1 for SafeAILab, vLLM and SGLang. eagle3: for "
+            "SafeAILab and vLLM. sglang, specforge: EAGLE-3 for these, which number the target's layers otherwise; "
+            "specforge: DFlash, too. medusa: for Medusa's own code and vLLM up to 0.32. vLLM 0.33 has dropped Medusa: "
+            "train an EAGLE-3 head for it.",
         ),
     ],
     model: options.Model = DEFAULT_MODEL,

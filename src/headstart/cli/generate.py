@@ -60,6 +60,16 @@ def generate(
             rich_help_panel=PROMPT_PANEL,
         ),
     ] = None,
+    src_lang: Annotated[
+        str | None,
+        typer.Option(
+            help="Language of the prompt, of a model that translates.", metavar="NAME", rich_help_panel=PROMPT_PANEL
+        ),
+    ] = None,
+    tgt_lang: Annotated[
+        str | None,
+        typer.Option(help="Language of the output, likewise.", metavar="NAME", rich_help_panel=PROMPT_PANEL),
+    ] = None,
     running: Running,
     batch_size: options.BatchSize = 16,
     truncate_prompt: options.TruncatePrompt = None,
@@ -171,8 +181,9 @@ def generate(
     )
     conversations = _conversations(prompt, prompts, chat or system is not None, system)
     for conversation in conversations:
-        if conversation.decoder_prompt is None:
-            conversation.decoder_prompt = decoder_prompt
+        for name, value in (("decoder_prompt", decoder_prompt), ("src_lang", src_lang), ("tgt_lang", tgt_lang)):
+            if getattr(conversation, name) is None:
+                setattr(conversation, name, value)
 
     from headstart.cli.progress import Activity
 

@@ -30,8 +30,8 @@ Revision = Annotated[
 Precision = Annotated[
     enumerations.Precision,
     typer.Option(
-        help="Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is a "
-        "matrix unit), else fp32.",
+        help="Number format to compute in. auto: bf16 where the native pass runs (a GGUF's own blocks, unless there is "
+        "a matrix unit), else fp32.",
         rich_help_panel=MODEL,
     ),
 ]

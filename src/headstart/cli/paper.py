@@ -10,7 +10,9 @@ import typer
 from headstart import enumerations
 from headstart.cli import options
 from headstart.cli.acceptance import Seed, Temperatures, parsed_temperatures
+from headstart.cli.asking import Reader
 from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SPECULATION
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
@@ -21,12 +23,17 @@ if TYPE_CHECKING:
 _LONGEST_GAMMA = 64
 _TRACED_TOKENS = 32
 """Of the run behind the figures: more rounds would be too narrow to tell apart."""
+_TRIES = 3
+"""Runs of which the fastest is drawn."""
 
 
+@with_groups
 def paper(
+    *,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
+    reader: Reader,
     drafts: Annotated[
         str,
         typer.Option(
@@ -71,7 +78,7 @@ def paper(
     """
     from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
     from headstart.analysis.paper.measuring import Pair, Sheet, measure
-    from headstart.analysis.paper.pictures import timeline_svg
+    from headstart.analysis.paper.pictures import lines_svg, timeline_svg
     from headstart.analysis.paper.report import exhibits, to_json
     from headstart.analysis.paper.tracing import TracedRun, lines_of, trace_run
     from headstart.analysis.provenance import Origin
@@ -102,7 +109,7 @@ def paper(
     )
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision)
+        loaded = load_model(model, precision.value, revision, reading=reader.reading)
         texts = turns * (len(pairs) + repeats * (1 + len(pairs) * len(lengths)))
         activity.show("Measuring", len(requests) * texts)
         with interruption.kept():
@@ -118,10 +125,10 @@ def paper(
             for length in sorted(lengths, reverse=True):
                 contender = pairs[0].contender(0.0, length)
                 bench = Workbench.of_model(loaded, draft_rows=most_rows([contender]))
-                traced.append(trace_run(bench, contender, f"{pairs[0].draft}, γ = {length}", tokens, greedy))
+                traced.append(trace_run(bench, contender, f"{pairs[0].draft}, γ = {length}", tokens, greedy, _TRIES))
             lines = lines_of(traced[0], loaded.tokenizer)
             bench = Workbench.of_model(loaded)
-            traced.append(trace_run(bench, Contender.parse(PLAIN), "plain decoding", tokens, greedy))
+            traced.append(trace_run(bench, Contender.parse(PLAIN), "plain decoding", tokens, greedy, _TRIES))
 
     rows = [row for sheet in sheets for row in sheet.rows()]
     record = measurement_record(
@@ -141,6 +148,7 @@ def paper(
     hand_out(result, shown, record, as_json, out, "paper", title, interruption.sentence)
     if out is not None and traced:
         write_text(out / "figure5.svg", timeline_svg(traced) + "\n")
+        write_text(out / "figure1.svg", lines_svg(lines) + "\n")
     if not as_json and lines:
         _print_lines(lines)
     interruption.end()

@@ -9,16 +9,21 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
+from headstart.cli.asking import Reader
 from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.option_groups import with_groups
 from headstart.cli.options import SPECULATION
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
 
+@with_groups
 def plan(
+    *,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
     precision: options.Precision = enumerations.Precision.AUTO,
+    reader: Reader,
     drafters: Annotated[
         str | None,
         typer.Option(
@@ -74,7 +79,7 @@ def plan(
     where = Origin()
     with Activity(shown=not quiet, aloud=True) as activity:
         activity.show(f"Loading {model}")
-        loaded = load_model(model, precision.value, revision)
+        loaded = load_model(model, precision.value, revision, reading=reader.reading)
         listed = usual_contenders(loaded, alone=True) if named is None else named
         bench = Workbench.of_model(loaded, max_sequences=max(batches), max_context=1024, draft_rows=most_rows(listed))
         encoded = [encode_turns(loaded, prompt.turns[:1], []) for prompt in chosen]

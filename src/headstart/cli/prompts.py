@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STDIN = "-"
 LABELS = ("id", "category")
 """Fields of a line that are copied to its answers."""
+BESIDE = ("decoder_prompt", "src_lang", "tgt_lang")
+"""What may stand beside the prompt of a model with an encoder."""
 
 
 @dataclass
@@ -31,6 +33,10 @@ class Conversation:
     """A plain prompt; None where it is a chat."""
     decoder_prompt: str | None = None
     """What the output begins with, where the model has an encoder, which reads the prompt."""
+    src_lang: str | None = None
+    """Language of the prompt, of a model that translates."""
+    tgt_lang: str | None = None
+    """Language of the output."""
     messages: list[dict[str, Any]] = field(default_factory=list)
     """A chat so far."""
     turns: list[str] | None = None
@@ -49,9 +55,8 @@ class Conversation:
             RequestError: the model cannot read it.
         """
         if self.prompt is not None:
-            begun = self.decoder_prompt
-            pair = {"encoder_prompt": self.prompt, "decoder_prompt": begun}
-            return llm.encode(self.prompt if begun is None else pair)
+            beside = {name: getattr(self, name) for name in BESIDE if getattr(self, name) is not None}
+            return llm.encode({"encoder_prompt": self.prompt, **beside} if beside else self.prompt)
         if self.turns is not None:
             self.messages.append({"role": "user", "content": self.turns[turn]})
         return llm.encode_chat(self.messages)
@@ -87,8 +92,8 @@ def read_prompts(path: str, chat: bool, system: str | None) -> list[Conversation
     """Every line of a prompts file ("-": of stdin); a bad line is a conversation with an error.
 
     A line (``text.prompt_lines``) asks in exactly one form: ``prompt`` or ``question`` is a text (with ``chat`` a
-    user's message), ``messages`` a chat, and each of ``turns`` is answered before the next. A text may have a
-    ``decoder_prompt`` beside it.
+    user's message), ``messages`` a chat, and each of ``turns`` is answered before the next. A text may have
+    ``decoder_prompt``, ``src_lang`` and ``tgt_lang`` beside it.
 
     Raises:
         ConfigError: the file cannot be read, or has no line.
@@ -105,11 +110,12 @@ def _from_line(line: PromptLine, chat: bool, system: str | None) -> Conversation
     except RequestError as error:
         conversation = Conversation(error=f"line {line.number} {error}")
     conversation.line = line.number
-    begun = line.fields.get("decoder_prompt")
-    if begun is not None and conversation.prompt is not None:
-        conversation.decoder_prompt = begun if isinstance(begun, str) else None
-        if conversation.decoder_prompt is None:
-            conversation.error = f"line {line.number} has a decoder_prompt that is no text; give a text."
+    for name in BESIDE if conversation.prompt is not None else ():
+        value = line.fields.get(name)
+        if isinstance(value, str):
+            setattr(conversation, name, value)
+        elif value is not None:
+            conversation.error = f"line {line.number} has a {name} that is no text; give a text."
     conversation.labels = {name: line.fields[name] for name in LABELS if name in line.fields}
     return conversation
 

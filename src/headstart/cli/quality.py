@@ -9,7 +9,9 @@ import typer
 
 from headstart import enumerations
 from headstart.cli import options
+from headstart.cli.asking import Reader
 from headstart.cli.bench import Out, PerGroup, Prompts
+from headstart.cli.option_groups import with_groups
 from headstart.errors import ConfigError
 from headstart.models.aliases import DEFAULT_MODEL
 
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
 ALL = "all"
 
 
+@with_groups
 def quality(
+    *,
     model: options.Model = DEFAULT_MODEL,
     revision: options.Revision = None,
+    reader: Reader,
     precisions: Annotated[
         str,
         typer.Option(
@@ -91,14 +96,14 @@ def quality(
             return list(answer_greedily(bench, [*asked.values()], max_tokens, lambda n: activity.advance(1, n)))
 
         def judge(precision: Precision) -> Quality:
-            other, bench = _loaded(model, revision, precision, activity)
+            other, bench = _loaded(model, revision, precision, reader, activity)
             activity.show(f"Reading in {precision.value}", len(pieces))
             figures = read_texts(base_bench, bench, pieces, lambda n: activity.advance(1, n))
             pairs = map(GreedyPair.of, asked, base_answers, answers(precision, bench))
             names, backend = (precision.value, against.value), other.backend
             return Quality(*names, backend.name, backend.nbytes, figures, tuple(pairs))
 
-        base, base_bench = _loaded(model, revision, against, activity)
+        base, base_bench = _loaded(model, revision, against, reader, activity)
         tokens = [base.tokenizer.encode(passage) for passage in passages]
         pieces = windows(tokens, min(context, base_bench.limits.max_context))
         if not pieces:
@@ -141,14 +146,16 @@ def quality(
     interruption.end()
 
 
-def _loaded(model: str, revision: str | None, precision: Precision, activity: Activity) -> tuple[Model, Workbench]:
+def _loaded(
+    model: str, revision: str | None, precision: Precision, reader: Reader, activity: Activity
+) -> tuple[Model, Workbench]:
     """The model in one precision, and what it is measured on; says what memory they take."""
     from headstart.analysis.workbench import Workbench
     from headstart.loading import load_model
     from headstart.memory import MemoryUse
 
     activity.show(f"Loading {model} in {precision.value}")
-    loaded = load_model(model, precision, revision)
+    loaded = load_model(model, precision, revision, reading=reader.reading)
     bench = Workbench.of_model(loaded)
     use = MemoryUse(loaded.backend.nbytes, bench.runner.cache.storage.nbytes, drafters=0)
     activity.say(f"Memory in {precision.value}: {use}.")

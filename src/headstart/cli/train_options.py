@@ -24,7 +24,10 @@ class HeadChoice(StrEnum):
     """Names of ``training.making.HEAD_NAMES``, which is costly to import."""
 
     EAGLE3 = "eagle3"
+    P_EAGLE = "p-eagle"
     DFLASH = "dflash"
+    DSPARK = "dspark"
+    JETSPEC = "jetspec"
     EAGLE = "eagle"
     MEDUSA = "medusa"
     BLOCKWISE = "blockwise"
@@ -51,7 +54,10 @@ class OptimiserChoice(StrEnum):
     ADAMW = "adamw"
 
 
-_OPTIMISERS = {head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.DFLASH, HeadChoice.MEDUSA)}
+_OF_BLOCKS = (HeadChoice.DFLASH, HeadChoice.DSPARK, HeadChoice.JETSPEC)
+_OPTIMISERS = {
+    head: OptimiserChoice.MUON for head in (HeadChoice.EAGLE3, HeadChoice.P_EAGLE, *_OF_BLOCKS, HeadChoice.MEDUSA)
+}
 """Where it is not adamw."""
 
 
@@ -158,8 +164,8 @@ class HeadOptions:
         int | None,
         typer.Option(
             min=1,
-            help="How many tokens dflash, medusa, blockwise and pass guess ahead. Left out: 4 (dflash: 9), or as the "
-            "head of --init.",
+            help="How many tokens p-eagle, dflash, medusa, blockwise and pass guess ahead. Left out: 4 (p-eagle 8, "
+            "dflash 9, dspark 7, jetspec 16), or as the head of --init.",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -190,7 +196,7 @@ class HeadOptions:
         typer.Option(
             "--causal/--both-ways",
             help="Whether the rows of a dflash block see only those before them, or each other.",
-            show_default="both ways, or as the head of --init",
+            show_default="both ways (jetspec: causal), or as the head of --init",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -199,7 +205,25 @@ class HeadOptions:
         typer.Option(
             min=0,
             help="Rank of what the token before a guess adds to it in dflash; 0: a guess does not depend on those "
-            "before it. Left out: 0, or as the head of --init.",
+            "before it. Left out: 0 (dspark 64), or as the head of --init.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
+    confidence: Annotated[
+        bool | None,
+        typer.Option(
+            "--confidence/--no-confidence",
+            help="Whether a dflash head also learns how likely its guesses are accepted, which ends drafts early.",
+            show_default="no (dspark: yes), or as the head of --init",
+            rich_help_panel=HEAD,
+        ),
+    ] = None
+    root_speaks: Annotated[
+        bool | None,
+        typer.Option(
+            "--root-speaks/--root-silent",
+            help="Whether the last token's row of a dflash block guesses the next token, or its first mask does.",
+            show_default="silent (dspark: speaks), or as the head of --init",
             rich_help_panel=HEAD,
         ),
     ] = None
@@ -207,8 +231,8 @@ class HeadOptions:
         str | None,
         typer.Option(
             help="The target's layers that draft-model starts from: how many, evenly spread, or which, like 0,1,29. "
-            "Left out: the first two and the last. For eagle3, eagle and dflash: how many layers the head has; left "
-            "out: 1 (dflash 3), or as the head of --init.",
+            "Left out: the first two and the last. For eagle3, p-eagle, eagle and dflash: how many layers the head "
+            "has; left out: 1 (dflash 3), or as the head of --init.",
             metavar="N|LIST",
             rich_help_panel=HEAD,
         ),
@@ -216,8 +240,9 @@ class HeadOptions:
     init: Annotated[
         Path | None,
         typer.Option(
-            help="Start from an existing head of the same kind (eagle3, dflash, eagle, medusa, blockwise), yours or "
-            "another project's; its draft vocabulary may differ, and it may have fewer layers.",
+            help="Start from an existing head of the same kind (eagle3, p-eagle, dflash, eagle, medusa, blockwise), "
+            "yours or another project's; its draft vocabulary may differ, and it may have fewer layers. p-eagle may "
+            "start from an eagle3 head.",
             metavar="DIR",
             rich_help_panel=HEAD,
         ),
@@ -259,6 +284,8 @@ class HeadOptions:
             dropout=self.dropout,
             causal=self.causal,
             markov_rank=self.markov_rank,
+            confidence=self.confidence,
+            root_speaks=self.root_speaks,
         )
 
 
@@ -284,7 +311,7 @@ class LearningOptions:
         OptimiserChoice | None,
         typer.Option(
             help="muon: Muon for the inner matrices, AdamW for the rest; halves the steps of eagle3 and medusa; their "
-            "default, and dflash's. adamw: AdamW alone, the default of the others.",
+            "default, p-eagle's and dflash's. adamw: AdamW alone, the default of the others.",
             rich_help_panel=TRAINING,
         ),
     ] = None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headstart.backend import Backend, BackendKit
     from headstart.drafting.base import SequenceView
     from headstart.heads.tables import TargetTables
+    from headstart.models.multi_token import MultiTokenModules
     from headstart.runner import ModelRunner
 
 
@@ -57,6 +58,9 @@ class DraftContext:
     """A model of these layers of the target, in this order, with its embedding, final norm and head."""
     lend_tables: Callable[[], TargetTables] | None = None
     """The target's embedding and output head, for drafters with a trained head."""
+    lend_modules: Callable[[str | None], MultiTokenModules | None] | None = None
+    """The multi-token modules of a model of the target's shape, by its name; of None those that came with the target.
+    None: it has none."""
     find_head: Callable[[str], Path | None] | None = None
     """Directory of the trained head of a kind that comes with Headstart for this target; None: none does."""
     digest: Callable[[], str] | None = None
@@ -96,6 +100,10 @@ class DraftContext:
     def require_tables(self) -> Callable[[], TargetTables]:
         """The lender of the target's embedding and output head, likewise."""
         return _required("lend_tables", self.lend_tables)
+
+    def require_modules(self) -> Callable[[str | None], MultiTokenModules | None]:
+        """The lender of the target's multi-token modules, likewise."""
+        return _required("lend_modules", self.lend_modules)
 
 
 Needed = TypeVar("Needed")

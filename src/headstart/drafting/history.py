@@ -65,8 +65,8 @@ class HistoryDrafter(ABC, Generic[State]):
         state, tokens, seen = self._states[sequence_id], self._sequences[sequence_id].tokens, self._lengths[sequence_id]
         if seen < len(tokens):
             source = self._sequences[sequence_id].source
-            if not seen and source is not None and source.tokens:
-                self.read_source(state, source.tokens)
+            if not seen and source is not None and source.copyable:
+                self.read_source(state, source.copyable)
             state.extend(tokens[seen:] if seen else tokens)
             self._lengths[sequence_id] = len(tokens)
         return state

@@ -169,9 +169,21 @@ _BUILT_IN = {
         ),
         DrafterInfo(
             "dflash",
-            "the likeliest paths of a block that a trained head guesses in one pass",
-            "Chen et al. 2026, DFlash (arXiv:2602.06036); DDTree (arXiv:2604.12989)",
+            "the likeliest paths of a block that a trained head guesses in one pass (also called dspark, jetspec)",
+            "Chen et al. 2026, DFlash (arXiv:2602.06036); DDTree (arXiv:2604.12989), DSpark (arXiv:2607.05147)",
             f"{_HERE}.head_drafters.dflash:DFlashDrafter",
+        ),
+        DrafterInfo(
+            "p-eagle",
+            "the likeliest paths of what EAGLE-3's layer guesses in one pass, behind masks",
+            "P-EAGLE 2026 (arXiv:2602.01469); DDTree (arXiv:2604.12989)",
+            f"{_HERE}.head_drafters.p_eagle:PEagleDrafter",
+        ),
+        DrafterInfo(
+            "mtp",
+            "a confident tree from the multi-token modules that came with the target's checkpoint",
+            "DeepSeek-AI 2024, DeepSeek-V3, section 2.2 (arXiv:2412.19437)",
+            f"{_HERE}.head_drafters.mtp:MtpDrafter",
         ),
         DrafterInfo(
             "eagle2",
@@ -219,6 +231,10 @@ _BUILT_IN = {
         ),
     )
 }
+
+
+_OTHER_NAMES = {"dspark": "dflash", "jetspec": "dflash"}
+"""Names of a method's kin -> what runs their heads, too."""
 
 
 def available_drafters() -> dict[str, DrafterInfo]:
@@ -305,7 +321,7 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
 def _drafter_class(name: str | type[Any]) -> Any:
     if not isinstance(name, str):
         return name
-    built_in = _BUILT_IN.get(name)
+    built_in = _BUILT_IN.get(_OTHER_NAMES.get(name, name))
     if built_in is not None:
         module, _, attribute = built_in.target.partition(":")
         return getattr(import_module(module), attribute)

@@ -69,12 +69,18 @@ class BlockConfig:
     markov_rank: int = 0
     """Rank of what the token before a guess adds to its logits (the Markov factor of DSpark, arXiv:2607.05147); 0: a
     guess does not depend on those before it."""
+    confidence: bool = False
+    """It says how likely a guess in each place is accepted if those before it were (DSpark's confidence)."""
+    confidence_reads_token: bool = False
+    """By the token before the guess, too, as the Markov factor knows it."""
     max_positions: int = field(default=2048, compare=False)
     """For the record: nothing is cut off there."""
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+        if self.confidence_reads_token and not self.markov_rank:
+            raise ConfigError("the confidence reads what the Markov factor knows of a token, but there is none.")
         if not 1 <= self.slots <= MOST_SLOTS:
             raise ConfigError(f"a block guesses {self.slots} tokens; it must be 1 to {MOST_SLOTS}.")
 
@@ -163,6 +169,19 @@ class MarkovHead(nn.Module):
         nn.init.zeros_(self.markov_w2.weight)
 
 
+class ConfidenceHead(nn.Module):
+    """How likely a guess is accepted, as a logit."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(size, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[..., size] -> float32 [...]."""
+        logits: Tensor = F.linear(features.float(), self.proj.weight.float(), self.proj.bias.float())
+        return logits[..., 0]
+
+
 class BlockHead(nn.Module):
     """The trained part of a block drafter.
 
@@ -187,6 +206,9 @@ class BlockHead(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         if config.reduced:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
+        if config.confidence:
+            rank = config.markov_rank if config.confidence_reads_token else 0
+            self.confidence_head = ConfidenceHead(config.hidden_size + rank)
         begin_randomly(self)
         if config.markov_rank:
             self.markov_head = MarkovHead(config.draft_vocab_size, config.markov_rank)
@@ -237,6 +259,18 @@ class BlockHead(nn.Module):
         places = self.draft_ids[tokens]
         known: Tensor = self.markov_head.markov_w1(places.clamp(min=0)) * (places >= 0)[..., None]
         return known
+
+    def confidence(self, states: Tensor, before: Tensor | None = None) -> Tensor:
+        """float32 [...] logits of how likely guesses are accepted if those before them were.
+
+        Args:
+            states: [..., hidden] that say them.
+            before: [..., rank] of the tokens before them (``said_before``), where the Markov factor is there.
+        """
+        if self.config.confidence_reads_token and before is not None:
+            states = torch.cat((states, before), dim=-1)
+        logits: Tensor = self.confidence_head(states)
+        return logits
 
     @property
     def draft_ids(self) -> Tensor:

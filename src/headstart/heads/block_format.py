@@ -1,10 +1,13 @@
-"""Block heads in the files of z-lab's DFlash and of vLLM's speculators.
+"""Block heads in the files of z-lab's DFlash, of DeepSpec's DSpark, and of vLLM's speculators (both).
 
 Key for key: the DFlash checkpoints of z-lab (``dflash/model.py`` of its repository, 2026), speculators'
 ``DFlashSpeculatorConfig`` (models/dflash, 2026), and how vLLM 0.33 reads both. z-lab numbers a layer of the target by
 its output, speculators by the layer that reads it, as we do. Neither repeats the target's embedding; speculators
-writes the output rows of a reduced vocabulary. Headstart's own folders are z-lab's form, with a reduced vocabulary
-allowed (``draft_vocab_size``, ``d2t``) and without output rows where they are the target's.
+writes the output rows of a reduced vocabulary. DeepSpec (deepseek-ai/DeepSpec, 2026: modeling/dspark/qwen3) numbers as
+z-lab, lets the last token's row guess, too, and repeats both of the target's tables. What a Markov factor knows of
+tokens goes by target ids there, as vLLM 0.33 reads it for reduced vocabularies. Headstart's own folders are z-lab's
+form, with a reduced vocabulary allowed (``draft_vocab_size``, ``d2t``) and without output rows where they are the
+target's.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.rope import rope_from_hf
 
-BlockFormat = Literal["dflash", "speculators"]
+BlockFormat = Literal["dflash", "speculators", "deepspec"]
+DEEPSPEC_ARCHITECTURE = "Qwen3DSparkModel"
+SPECULATORS_DSPARK = "dspark"
+"""What speculators calls a block head with a Markov factor or a confidence."""
+_BEFORE = "markov_head.markov_w1.weight"
 NESTED = "dflash_config"
 """Entry of z-lab's ``config.json`` by which it is told from others."""
 LAYER_IDS = "aux_hidden_state_layer_ids"
@@ -50,6 +57,10 @@ def read_block(
             raise CheckpointError(f"{source} has a d2t that leads elsewhere, but a whole vocabulary; fetch it again.")
         named.pop("d2t", None)
     head = BlockHead(config)
+    before = named.get(_BEFORE)
+    if config.reduced and before is not None and len(before) == config.vocab_size and "d2t" in named:
+        ids = torch.arange(config.draft_vocab_size) + named["d2t"].long()
+        named[_BEFORE] = before[ids.clamp(0, config.vocab_size - 1)]
     load_strictly(head, named, source)
     if embedding is not None:
         require_embedding(embedding, config, source)
@@ -62,10 +73,12 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
     """``config.json`` of a head; ``verifier``: the target's name, for speculators.
 
     Raises:
-        CheckpointError: speculators has no place for something that this head does.
+        CheckpointError: the format has no place for something that this head does.
     """
     config = head.config
     layer = describe_layers(config, "qwen3")
+    if kind == "deepspec":
+        return _describe_for_deepspec(config, layer)
     if kind == "dflash":
         nested: dict[str, Any] = {
             "mask_token_id": config.mask_token_id,
@@ -74,6 +87,7 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         nested |= {"sample_from_anchor": True} if config.root_speaks else {}
         nested |= {"causal": True} if config.causal else {}
         nested |= {"markov_rank": config.markov_rank} if config.markov_rank else {}
+        nested |= _describe_confidence(config)
         return {
             "architectures": ["DFlashDraftModel"],
             **layer,
@@ -82,13 +96,16 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
             "block_size": config.block_size,
             NESTED: nested,
         }
-    if config.causal or config.markov_rank:
-        what = "causal blocks" if config.causal else "a Markov factor"
-        raise CheckpointError(f"speculators has no DFlash heads with {what}, as this one has; use it as it is.")
+    if config.causal:
+        raise CheckpointError("speculators has no block heads with causal blocks, as this one has; use it as it is.")
+    extended = config.markov_rank > 0 or config.confidence
+    algorithm = SPECULATORS_DSPARK if extended else "dflash"
+    more = {"markov_rank": config.markov_rank, "markov_head_type": "vanilla"} | _describe_confidence(config)
     return {
-        "speculators_model_type": "dflash",
+        "speculators_model_type": algorithm,
         "speculators_version": SPECULATORS_VERSION,
-        "architectures": ["DFlashSpeculator"],
+        "architectures": ["DSparkSpeculator" if extended else "DFlashSpeculator"],
+        **(more if extended else {}),
         "draft_vocab_size": config.draft_vocab_size,
         "target_hidden_size": config.target_hidden_size,
         "block_size": config.block_size,
@@ -97,8 +114,37 @@ def describe_block(head: BlockHead, kind: BlockFormat, verifier: str = "") -> di
         "sample_from_anchor": config.root_speaks,
         # vLLM 0.33 takes false for causal blocks in all layers, sliding or not.
         "sliding_window_non_causal": True,
-        "speculators_config": speculators_config("dflash", config.slots, verifier),
+        "speculators_config": speculators_config(algorithm, config.slots, verifier),
         "transformer_layer_config": layer,
+    }
+
+
+def _describe_confidence(config: BlockConfig) -> dict[str, Any]:
+    if not config.confidence:
+        return {}
+    return {"enable_confidence_head": True, "confidence_head_with_markov": config.confidence_reads_token}
+
+
+def _describe_for_deepspec(config: BlockConfig, layer: Mapping[str, Any]) -> dict[str, Any]:
+    if config.reduced or config.causal or not config.root_speaks:
+        what = (
+            "a reduced vocabulary" if config.reduced else "causal blocks" if config.causal else "a root that is silent"
+        )
+        raise CheckpointError(
+            f"DeepSpec has no heads with {what}, as this one has; train one with dspark --draft-vocab 0."
+        )
+    return {
+        "architectures": [DEEPSPEC_ARCHITECTURE],
+        **layer,
+        "block_size": config.block_size,
+        "mask_token_id": config.mask_token_id,
+        "target_layer_ids": [tap - 1 for tap in config.taps],
+        "layer_types": ["full_attention"] * config.num_layers,
+        "num_anchors": 512,
+        "markov_rank": config.markov_rank,
+        **({"markov_head_type": "vanilla"} if config.markov_rank else {}),
+        "enable_confidence_head": config.confidence,
+        **_describe_confidence(config),
     }
 
 
@@ -106,11 +152,20 @@ def block_tensors(head: BlockHead, kind: BlockFormat, tables: TargetTables | Non
     """A head's tensors by the names of a format.
 
     Args:
-        tables: the target's, for speculators, whose files hold the output rows of a reduced vocabulary.
+        tables: the target's, for speculators, whose files hold the output rows of a reduced vocabulary, and DeepSpec,
+            whose hold both.
     """
     tensors = dict(head.state_dict())
     if head.embedding is not None:
         tensors["embed_tokens.weight"] = head.embedding
+    if kind == "deepspec":
+        assert tables is not None
+        tensors.setdefault("embed_tokens.weight", tables.embedding.float())
+        tensors.setdefault("lm_head.weight", tables.head.detach().float())
+    if kind == "speculators" and head.config.reduced and head.config.markov_rank:
+        known = tensors[_BEFORE]
+        tensors[_BEFORE] = known.new_zeros(head.config.vocab_size, known.shape[1])
+        tensors[_BEFORE][head.target_ids.to(known.device)] = known
     if kind == "speculators" and head.config.reduced:
         assert tables is not None
         tensors["lm_head.weight"] = head.mapped_rows(tables.head).detach().float()
@@ -124,10 +179,11 @@ def _config(
     kind: BlockFormat, description: Mapping[str, Any], own_output: bool, target: ModelConfig, source: str
 ) -> BlockConfig:
     outer = Fields(description, source)
-    inner = outer.within("transformer_layer_config" if kind == "speculators" else NESTED)
-    if inner is None:
-        raise CheckpointError(f"{source} has no entry 'transformer_layer_config'; fetch the head again.")
-    layer, own = (inner, outer) if kind == "speculators" else (outer, inner)
+    layer = own = outer
+    if kind == "speculators":
+        layer = _within(outer, "transformer_layer_config")
+    elif kind == "dflash":
+        own = _within(outer, NESTED)
     _refuse_variants(kind, outer, layer, own)
     hidden, heads = layer.integer("hidden_size"), layer.integer("num_attention_heads")
     head_dim = layer.integer("head_dim", hidden // heads)
@@ -165,8 +221,11 @@ def _config(
             norm_eps=layer.number("rms_norm_eps", 1e-6),
             attention_bias=layer.flag("attention_bias", False),
             own_output=own_output,
-            root_speaks=own.flag("sample_from_anchor", False),
-            markov_rank=own.integer("markov_rank", 0, minimum=0) if kind == "dflash" else 0,
+            root_speaks=own.flag("sample_from_anchor", kind == "deepspec"),
+            markov_rank=own.integer("markov_rank", 0, minimum=0),
+            confidence=own.flag("enable_confidence_head", False),
+            confidence_reads_token=own.flag("enable_confidence_head", False)
+            and own.flag("confidence_head_with_markov", False),
             causal=kind == "dflash" and (own.flag("causal", False) or layer.flag("is_causal", False)),
             max_positions=layer.integer("max_position_embeddings", 2048, maximum=MAX_POSITIONS),
         )
@@ -174,22 +233,38 @@ def _config(
         raise CheckpointError(f"{source}: {error}") from error
 
 
+def _within(fields: Fields, name: str) -> Fields:
+    inner = fields.within(name)
+    if inner is None:
+        raise CheckpointError(f"{fields.source} has no entry {name!r}; fetch the head again.")
+    return inner
+
+
 def _taps(kind: BlockFormat, own: Fields, target: ModelConfig) -> tuple[int, ...]:
-    """The layers whose inputs are read; the last may be the output of the last layer."""
+    """Layers whose inputs are read; the last may be the last layer's output. By outputs, -1 is the embedding."""
     name = LAYER_IDS if kind == "speculators" else "target_layer_ids"
-    numbers = own.token_ids(name)
-    taps = numbers if kind == "speculators" else tuple(number + 1 for number in numbers)
-    if not taps or max(taps) > target.num_layers:
-        raise own.bad(name, list(numbers), f"layers of this target, which has {target.num_layers}")
+    by_output = kind != "speculators"
+    numbers = own.get(name)
+    if not isinstance(numbers, list) or any(type(number) is not int for number in numbers):
+        raise own.bad(name, numbers, f"a list of layers of this target, which has {target.num_layers}")
+    taps = tuple(number + by_output for number in numbers)
+    if not taps or not 0 <= min(taps) <= max(taps) <= target.num_layers:
+        raise own.bad(name, numbers, f"layers of this target, which has {target.num_layers}")
     return taps
 
 
 def _refuse_variants(kind: BlockFormat, outer: Fields, layer: Fields, own: Fields) -> None:
     """Heads of this family that compute something else."""
-    usual = ["DFlashSpeculator" if kind == "speculators" else "DFlashDraftModel"]
+    usual = {
+        "speculators": (["DFlashSpeculator"], ["DSparkSpeculator"], [DEEPSPEC_ARCHITECTURE]),
+        "dflash": (["DFlashDraftModel"],),
+        "deepspec": ([DEEPSPEC_ARCHITECTURE],),
+    }[kind]
     architectures = outer.get("architectures")
-    if architectures not in (None, usual):
-        raise outer.bad("architectures", architectures, f"{usual}: variants of DFlash are not supported")
+    if architectures not in (None, *usual):
+        raise outer.bad("architectures", architectures, f"{usual[0]}: variants of DFlash are not supported")
+    if own.integer("markov_rank", 0, minimum=0) and own.text("markov_head_type", "vanilla") != "vanilla":
+        raise own.bad("markov_head_type", own.get("markov_head_type"), "vanilla: others are not supported")
     if outer.text("projector_type", "dflash") != "dflash":
         raise outer.bad("projector_type", outer.get("projector_type"), "dflash: Domino is not supported")
     types = layer.get("layer_types") or []

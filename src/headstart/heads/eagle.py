@@ -21,12 +21,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from headstart.errors import ConfigError
+from headstart.heads.block import MOST_SLOTS
 from headstart.heads.modules import Attention, HeadLayer, RmsNorm, SiluMlp, begin_randomly
 from headstart.layers.layer import run_head_layers
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.passes import FINAL_TAP
 
 MOST_LAYERS = 64
+PARALLEL_KIND = "p-eagle"
+"""What an EAGLE-3 head is called that guesses several tokens in one pass."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Layer, rotated queries [..., head, head_dim], keys and values [..., kv_head, head_dim] -> [..., head * head_dim]."""
 
@@ -61,16 +64,29 @@ class EagleConfig:
     """A norm for each feature (EAGLE-3.1)."""
     norm_output: bool = False
     """The state fed back is the normed one (EAGLE-3.1)."""
+    slots: int = 0
+    """Tokens that one pass guesses (P-EAGLE, arXiv:2602.01469); 0: one, and a step for each further one."""
+    mask_token_id: int = 0
+    """The token that rows of further guesses read, with ``slots``."""
     max_positions: int = field(default=2048, compare=False)
     """For the record: nothing is cut off there."""
 
     def __post_init__(self) -> None:
+        if self.slots and (self.variant == "eagle" or not 1 <= self.slots <= MOST_SLOTS):
+            raise ConfigError(
+                f"a {self.variant} head guesses {self.slots} tokens in one pass; EAGLE-3's guess 1 to 64."
+            )
         if self.variant == "eagle" and (
             self.taps != (FINAL_TAP,) or self.target_hidden_size != self.hidden_size or self.own_head
         ):
             raise ConfigError("an EAGLE-1 head reads the final state alone and says it through the target's head.")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(f"{self.num_heads} heads do not share {self.num_kv_heads} kv heads evenly.")
+
+    @property
+    def kind(self) -> str:
+        """What ``headstart train`` calls such a head."""
+        return PARALLEL_KIND if self.slots else self.variant
 
     @property
     def own_head(self) -> bool:
@@ -92,8 +108,13 @@ def eagle_config(
     variant: Literal["eagle", "eagle3"] = "eagle3",
     draft_vocab_size: int | None = None,
     num_layers: int = 1,
+    slots: int = 0,
+    mask_token_id: int = 0,
 ) -> EagleConfig:
-    """The head for a target: its own layers' shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992)."""
+    """The head for a target: its own layers' shape; for EAGLE-3 with the norms of EAGLE-3.1 (arXiv:2605.09992).
+
+    ``slots`` and ``mask_token_id``: of one that guesses several tokens in one pass.
+    """
     rope = target.ropes[0] if target.ropes else RopeConfig(10000.0, target.head_dim)
     fused = variant == "eagle3"
     return EagleConfig(
@@ -113,6 +134,8 @@ def eagle_config(
         fc_bias=not fused,
         fc_norm=fused,
         norm_output=fused,
+        slots=slots,
+        mask_token_id=mask_token_id,
         max_positions=target.max_positions,
     )
 
@@ -142,8 +165,9 @@ class EagleLayer(HeadLayer):
 class EagleHead(nn.Module):
     """The trained part of an EAGLE drafter.
 
-    ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]`` (EAGLE-3). Initialised for training: norms
-    1, matrices normal with standard deviation 0.02, draft id j target id j.
+    ``d2t`` int64 [draft vocab]: target id of draft id j is ``j + d2t[j]`` (EAGLE-3). ``mask_hidden`` [1, 1, taps *
+    target hidden], with ``slots``: stands for the target's states where there are none yet. Initialised for training:
+    norms 1, matrices normal with standard deviation 0.02, draft id j target id j.
     """
 
     d2t: Tensor
@@ -169,6 +193,8 @@ class EagleHead(nn.Module):
         if config.reduced:
             self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64))
         begin_randomly(self)
+        if config.slots:
+            self.mask_hidden = nn.Parameter(torch.randn(1, 1, inputs))
 
     @property
     def target_ids(self) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
+from headstart.heads.block import MOST_SLOTS
 from headstart.heads.eagle import MOST_LAYERS, EagleConfig, EagleHead, eagle3_taps
 from headstart.heads.files import load_strictly, require_draft_ids
 from headstart.heads.layer_format import describe_layers, require_embedding
@@ -32,6 +33,14 @@ _SPECULATORS_EAGLE1 = {"fc.": "fusion_fc.", _LAYER: "transformer."}
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _LLAMA_LAYER = "LlamaDecoderLayer"
+SPECULATORS_PARALLEL = "peagle"
+"""What speculators calls P-EAGLE."""
+_MASK = "ptd_token_id"
+"""Of a P-EAGLE head in SafeAILab's form, as vLLM reads it; speculators has "mask_token_id"."""
+_DEPTHS = "para_depths"
+"""Tokens that one pass guesses; speculators' own heads say so by the guesses of a round."""
+_SLOTS = 8
+"""Where no file says."""
 
 
 def read_eagle(
@@ -52,6 +61,9 @@ def read_eagle(
         _drop_idle_table(config, named, source)
     reach = named.pop("t2d", None)
     head = EagleHead(config)
+    if config.slots and "mask_hidden" in named:
+        # Some files hold it as a vector.
+        named["mask_hidden"] = named["mask_hidden"].reshape(1, 1, -1)
     load_strictly(head, named, source)
     if embedding is not None:
         require_embedding(embedding, config, source)
@@ -66,7 +78,11 @@ def read_eagle(
 
 
 def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> dict[str, Any]:
-    """``config.json`` of a head; ``verifier``: the target's name, for speculators."""
+    """``config.json`` of a head; ``verifier``: the target's name, for speculators.
+
+    Raises:
+        CheckpointError: speculators has no place for something that this head does.
+    """
     config = head.config
     layer = describe_layers(config, "llama")
     flags = {name: getattr(config, name) for name in _FLAGS}
@@ -80,6 +96,7 @@ def describe_eagle(head: EagleHead, kind: EagleFormat, verifier: str = "") -> di
             "target_hidden_size": config.target_hidden_size,
             "eagle_config": {LAYER_IDS: list(config.taps), "use_aux_hidden_state": True},
             **flags,
+            **({_MASK: config.mask_token_id, _DEPTHS: config.slots} if config.slots else {}),
         }
     return _describe_for_speculators(config, layer, flags, verifier)
 
@@ -97,17 +114,27 @@ def _describe_for_speculators(
         }
     else:
         own = {
-            "architectures": ["Eagle3Speculator"],
+            "architectures": ["PEagleSpeculator" if config.slots else "Eagle3Speculator"],
             "draft_vocab_size": config.draft_vocab_size,
             "target_hidden_size": config.target_hidden_size,
             LAYER_IDS: list(config.taps),
             **flags,
         }
+    algorithm: str = config.variant
+    if config.slots:
+        if config.fc_norm:
+            raise CheckpointError(
+                "speculators has no P-EAGLE heads with a norm for each layer that is read, as this one has; use it as "
+                "it is."
+            )
+        algorithm = SPECULATORS_PARALLEL
+        own = {name: value for name, value in own.items() if name not in ("fc_norm", "norm_output")}
+        own["mask_token_id"] = config.mask_token_id
     return {
-        "speculators_model_type": config.variant,
+        "speculators_model_type": algorithm,
         "speculators_version": SPECULATORS_VERSION,
         **own,
-        "speculators_config": speculators_config(config.variant, 5, verifier),
+        "speculators_config": speculators_config(algorithm, config.slots or 5, verifier),
         "transformer_layer_config": layer,
     }
 
@@ -177,8 +204,31 @@ def _config(kind: EagleFormat, description: Mapping[str, Any], target: ModelConf
         bias = _fusion_bias(outer) if speculators_eagle1 else fields.flag("bias", True)
         return EagleConfig(variant="eagle", draft_vocab_size=vocab_size, fc_bias=bias, **shape)
     shape |= {name: outer.flag(name, False) for name in _FLAGS}
+    shape |= _masks(description, outer, vocab_size)
     draft_vocab_size = outer.integer("draft_vocab_size", vocab_size)
     return EagleConfig(variant="eagle3", draft_vocab_size=draft_vocab_size, taps=_taps(outer, target), **shape)
+
+
+def guesses_in_parallel(description: Mapping[str, Any]) -> bool:
+    """Whether a description is of a P-EAGLE head."""
+    return description.get("speculators_model_type") == SPECULATORS_PARALLEL or _MASK in description
+
+
+def _masks(description: Mapping[str, Any], fields: Fields, vocab_size: int) -> dict[str, int]:
+    """How many tokens a P-EAGLE head guesses in one pass, and what its masks read; none of another head."""
+    if not guesses_in_parallel(description):
+        return {}
+    name = _MASK if _MASK in description else "mask_token_id"
+    mask = fields.integer(name, minimum=0)
+    if mask >= vocab_size:
+        raise fields.bad(name, mask, f"a token of the vocabulary, below {vocab_size}")
+    told = fields.within("speculators_config")
+    methods = None if told is None else told.get("proposal_methods")
+    first = methods[0] if isinstance(methods, list) and methods and isinstance(methods[0], dict) else {}
+    slots = Fields(first, fields.source).integer("speculative_tokens", fields.integer(_DEPTHS, _SLOTS))
+    if slots > MOST_SLOTS:
+        raise fields.bad(_DEPTHS, slots, f"at most {MOST_SLOTS}")
+    return {"slots": slots, "mask_token_id": mask}
 
 
 def _fusion_bias(fields: Fields) -> bool:

@@ -207,6 +207,52 @@ class HeadPass(Protocol):
         ...
 
 
+class MaskedHeadPass(Protocol):
+    """Runs an EAGLE head that guesses several tokens in one pass."""
+
+    target_ids: Tensor
+    """int64 [draft vocab] target id of each draft id."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of its matrices and its copy of the embedding."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Of the keys and values of a row."""
+        ...
+
+    def new_cache(self) -> DraftCache:
+        """An empty one."""
+        ...
+
+    def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
+        """See ``HeadPass``."""
+        ...
+
+    def guess(
+        self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows], slots: int
+    ) -> tuple[Tensor, Tensor]:
+        """The same, with masks behind the true rows of each group, which leave nothing behind.
+
+        Args:
+            slots: how many guesses are wanted, the first of them by the last true row.
+
+        Returns:
+            States that say them [group, slot, hidden], and float32 logits [group, slot, draft vocab].
+        """
+        ...
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        ...
+
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+        """See ``TextTokens``; of no text yet."""
+        ...
+
+
 class BlockHeadPass(Protocol):
     """Runs a block head beside sequences whose states it has read."""
 
@@ -216,6 +262,8 @@ class BlockHeadPass(Protocol):
     """Tokens that a block guesses."""
     chained: bool
     """What a block says of a token depends on the one before it, too (``following``)."""
+    confident: bool
+    """It says how likely guesses are accepted (``confidence``)."""
 
     @property
     def nbytes(self) -> int:
@@ -244,6 +292,18 @@ class BlockHeadPass(Protocol):
 
         Returns:
             States that say them [sequence, slot, hidden], and float32 logits [sequence, slot, draft vocab].
+        """
+        ...
+
+    def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """How likely guesses are accepted if those before them were, where it is ``confident``.
+
+        Args:
+            states: [row, hidden] that say them.
+            tokens: int64 [row] target ids of the tokens before them.
+
+        Returns:
+            float32 [row].
         """
         ...
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from headstart.errors import CheckpointError
 from headstart.heads.block import KIND as BLOCK_KIND
 from headstart.heads.block import BlockHead
+from headstart.heads.block_format import DEEPSPEC_ARCHITECTURE, SPECULATORS_DSPARK, read_block
 from headstart.heads.block_format import NESTED as BLOCK_KEY
-from headstart.heads.block_format import read_block
-from headstart.heads.eagle import EagleHead
-from headstart.heads.eagle_format import read_eagle
+from headstart.heads.eagle import PARALLEL_KIND, EagleHead
+from headstart.heads.eagle_format import SPECULATORS_PARALLEL, guesses_in_parallel, read_eagle
 from headstart.heads.files import CONFIG_FILE, MEDUSA_FILES, RECORD_KEY, read_description, read_tensors
 from headstart.heads.lookahead_embeddings import KIND as LOOKAHEAD_KIND
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings, read_lookahead
@@ -24,10 +24,12 @@ from headstart.models.files import exists, local_path
 from headstart.models.safetensors_files import INDEX_FILE, SINGLE_FILE, SafetensorsFiles
 
 Head = EagleHead | BlockHead | ParallelHeads | LookaheadEmbeddings
-HeadFormat = Literal["eagle", "eagle3", "dflash", "speculators", "medusa", "headstart"]
+HeadFormat = Literal["eagle", "eagle3", "dflash", "deepspec", "speculators", "medusa", "headstart"]
 
 
 _SPECULATORS_KEY = "speculators_model_type"
+_BLOCKS = (BLOCK_KIND, SPECULATORS_DSPARK)
+"""Types of speculators that are block heads."""
 
 
 class UnknownHeadError(CheckpointError):
@@ -53,7 +55,9 @@ def load_head(directory: Path | str, target: ModelConfig) -> Head:
         return read_lookahead(description, tensors, target, source)
     if kind == "headstart":
         return read_parallel(description, tensors, target, source)
-    if kind == "dflash" or (kind == "speculators" and description[_SPECULATORS_KEY] == BLOCK_KIND):
+    if kind == "dflash" or kind == "deepspec":
+        return read_block(kind, description, tensors, target, source)
+    if kind == "speculators" and description[_SPECULATORS_KEY] in _BLOCKS:
         return read_block(kind, description, tensors, target, source)
     return read_eagle(kind, description, tensors, target, source)
 
@@ -90,12 +94,12 @@ def check_format(directory: Path) -> None:
 
 
 def kind_of(head: Head) -> str:
-    """What ``headstart train`` calls such a head: "eagle3", "eagle", "dflash", "medusa", "blockwise" or "pass"."""
+    """What ``headstart train`` calls such a head: "eagle3", "p-eagle", "eagle", "dflash", "medusa", ..."""
     match head:
         case BlockHead():
             return BLOCK_KIND
         case EagleHead():
-            return head.config.variant
+            return head.config.kind
         case ParallelHeads():
             return head.config.kind
     return LOOKAHEAD_KIND
@@ -111,7 +115,12 @@ def kind_in(directory: Path) -> str | None:
     except CheckpointError:
         return None
     if found == "speculators":
-        return str(description[_SPECULATORS_KEY])
+        named = str(description[_SPECULATORS_KEY])
+        return {SPECULATORS_PARALLEL: PARALLEL_KIND, SPECULATORS_DSPARK: BLOCK_KIND}.get(named, named)
+    if found == "deepspec":
+        return BLOCK_KIND
+    if found == "eagle3" and guesses_in_parallel(description):
+        return PARALLEL_KIND
     return str(description[KIND_KEY]) if found == "headstart" else found
 
 
@@ -134,13 +143,16 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Coll
         return "headstart"
     kind = description.get(_SPECULATORS_KEY)
     if kind is not None:
-        if kind not in ("eagle3", "eagle", BLOCK_KIND):
+        if kind not in ("eagle3", "eagle", SPECULATORS_PARALLEL, *_BLOCKS):
             raise CheckpointError(
-                f"{directory} holds a speculator of type {kind!r}; of this format eagle3, eagle and dflash can be read."
+                f"{directory} holds a speculator of type {kind!r}; of this format eagle3, peagle, eagle, dflash and "
+                "dspark can be read."
             )
         return "speculators"
     if BLOCK_KEY in description:
         return "dflash"
+    if description.get("architectures") == [DEEPSPEC_ARCHITECTURE]:
+        return "deepspec"
     if "medusa_num_heads" in description or any((directory / name).exists() for name in MEDUSA_FILES):
         return "medusa"
     names = {name.removeprefix("model.") for name in tensors}
@@ -149,6 +161,6 @@ def detect_format(directory: Path, description: Mapping[str, Any], tensors: Coll
     if "fc.weight" in names:
         return "eagle"
     raise UnknownHeadError(
-        f"{directory} is of no known format (EAGLE, EAGLE-3, DFlash, speculators, Medusa, Headstart); "
+        f"{directory} is of no known format (EAGLE, EAGLE-3, DFlash, DSpark, speculators, Medusa, Headstart); "
         "name the directory of a draft head, or a drafter that runs whole models."
     )

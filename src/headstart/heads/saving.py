@@ -13,7 +13,7 @@ from headstart.errors import CheckpointError
 from headstart.heads.block import KIND as BLOCK_KIND
 from headstart.heads.block import BlockHead
 from headstart.heads.block_format import BlockFormat, block_tensors, describe_block
-from headstart.heads.eagle import EagleHead
+from headstart.heads.eagle import PARALLEL_KIND, EagleHead
 from headstart.heads.eagle_format import EagleFormat, describe_eagle, eagle_tensors
 from headstart.heads.files import RECORD_KEY, write_description, write_head
 from headstart.heads.loading import Head, kind_of
@@ -24,7 +24,7 @@ from headstart.heads.parallel_format import KIND_KEY, describe_medusa, describe_
 from headstart.heads.serving_formats import ServingFormat, describe_for, tensors_for
 from headstart.heads.tables import TargetTables
 
-ExportFormat = Literal["speculators", "eagle", "eagle3", "sglang", "specforge", "medusa"]
+ExportFormat = Literal["speculators", "deepspec", "eagle", "eagle3", "sglang", "specforge", "medusa"]
 
 
 def save_head(
@@ -56,7 +56,8 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
     """Write a head as other programs read it.
 
     Args:
-        format_name: speculators (EAGLE-1 and 3, DFlash), eagle (EAGLE-1), eagle3, sglang (EAGLE-3), specforge
+        format_name: speculators (EAGLE-1 and 3, P-EAGLE, DFlash, DSpark), deepspec (DSpark), eagle (EAGLE-1), eagle3,
+            sglang (EAGLE-3), specforge
             (EAGLE-3, DFlash) or medusa.
         tables: the target's, which these formats hold in part.
         target: its name.
@@ -70,7 +71,7 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
         torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "medusa_lm_head.pt")
         write_description(directory, describe_medusa(head, target))
         return
-    if isinstance(head, EagleHead) and format_name in _KINDS[head.config.variant]:
+    if isinstance(head, EagleHead) and format_name in _KINDS[head.config.kind]:
         if format_name in ("sglang", "specforge"):
             serving: ServingFormat = format_name
             write_head(directory, describe_for(serving, head), tensors_for(serving, head, tables.embedding), {})
@@ -84,11 +85,13 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
         write_head(directory, describe_eagle(head, kind, target), eagle_tensors(head, kind, embedding), {})
         return
     if isinstance(head, BlockHead) and format_name in _KINDS[BLOCK_KIND]:
-        form: BlockFormat = "speculators" if format_name == "speculators" else "dflash"
-        if form == "dflash" and (head.config.reduced or head.config.root_speaks or head.config.markov_rank):
+        forms: dict[str, BlockFormat] = {"speculators": "speculators", "deepspec": "deepspec"}
+        form, config = forms.get(format_name, "dflash"), head.config
+        extended = config.root_speaks or config.markov_rank > 0 or config.confidence
+        if form == "dflash" and (config.reduced or extended):
             raise CheckpointError(
-                f"{format_name} has DFlash heads that say every token, from the first mask on, and no Markov factor; "
-                "train one with --draft-vocab 0, or choose speculators."
+                f"{format_name} has DFlash heads that say every token, from the first mask on, and no Markov factor or "
+                "confidence; train one with --draft-vocab 0, or choose speculators."
             )
         write_head(directory, describe_block(head, form, target), block_tensors(head, form, tables), {})
         return
@@ -101,7 +104,8 @@ def export_head(head: Head, format_name: ExportFormat, directory: Path, tables: 
 _KINDS = {
     "eagle": ("eagle", "speculators"),
     "eagle3": ("eagle3", "speculators", "sglang", "specforge"),
-    BLOCK_KIND: ("speculators", "specforge"),
+    PARALLEL_KIND: ("eagle3", "speculators"),
+    BLOCK_KIND: ("speculators", "specforge", "deepspec"),
     "medusa": ("medusa",),
 }
 

@@ -53,7 +53,10 @@ def run_delta(config: DeltaConfig, parts: DeltaParts, x: Tensor, look_back: Look
     queries, keys = (_units(each.reshape(rows, config.key_heads, config.key_dim)) for each in (queries, keys))
     queries = queries * config.key_dim**-0.5
     shared = heads // config.key_heads
-    queries, keys = (each.repeat_interleave(shared, dim=1) for each in (queries, keys))
+    if config.tiled:
+        queries, keys = (each.repeat(1, shared, 1) for each in (queries, keys))
+    else:
+        queries, keys = (each.repeat_interleave(shared, dim=1) for each in (queries, keys))
     values = values.reshape(rows, heads, 1, config.value_dim)
     decay = torch.exp(-parts.log_decay.exp() * F.softplus(step.float() + parts.step_bias))[..., None, None]
     share = share.float().sigmoid()[..., None, None]

@@ -38,8 +38,12 @@ _HUB_FILES = [
     "chat_template.jinja",
     "additional_chat_templates/*.jinja",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
     "source.spm",
+    "target.spm",
     "vocab.json",
+    "target_vocab.json",
     "*.py",  # run where that is asked for
     "adapter_config.json",  # to be refused
 ]

@@ -17,9 +17,12 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 """relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has the first
 three."""
 NormKind = Literal["rms", "layer"]
-Mixer = Literal["attention", "latent", "convolution", "mamba2", "delta", "none"]
-"""Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values;
-"none": they do not, and the layer is a channel part alone (Nemotron-H)."""
+Mixer = Literal["attention", "latent", "convolution", "mamba2", "delta", "attention+mamba2", "none"]
+"""Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values,
+or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part alone
+(Nemotron-H)."""
+StateNorm = Literal["after_gate", "before_gate", "none"]
+"""Where the norm of what a state gives stands."""
 Channel = Literal["mlp", "experts", "none"]
 """What a layer does with every row by itself; "none": nothing."""
 ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
@@ -69,12 +72,12 @@ class LayerConfig:
     @property
     def attends(self) -> bool:
         """Whether it keeps keys and values of every token."""
-        return self.mixer in ("attention", "latent")
+        return self.mixer in ("attention", "latent", "attention+mamba2")
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps a state instead."""
-        return not self.attends and self.mixer != "none"
+        """Whether it keeps a state instead, or as well."""
+        return self.mixer not in ("attention", "latent", "none")
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,8 @@ class Mamba2Config:
     least_step: float = 0.0
     most_step: float = math.inf
     norm_eps: float = 1e-5
-    """Of the norm of what it gives, after the gate."""
+    """Of the norm of what it gives."""
+    norm: StateNorm = "after_gate"
 
     @property
     def inner(self) -> int:
@@ -193,6 +197,8 @@ class DeltaConfig:
     """Rows that the convolution sees, their own included."""
     norm_eps: float = 1e-6
     """Of the norm of what a head gives, before the gate."""
+    tiled: bool = False
+    """Heads of values that share a head of keys stand as far apart as there are of those (GGUF); else side by side."""
 
     @property
     def keys(self) -> int:
@@ -314,6 +320,8 @@ class ModelConfig:
     embedding_scale: float = 1.0
     tap_scale: float = 1.0
     """Taps of layers show the residual stream times this."""
+    row_scales: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()
+    """Role of a matrix -> factors of so many of its rows each, put into it when a checkpoint is read (Falcon-H1)."""
     tied_head: bool = True
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

@@ -34,6 +34,8 @@ class EncoderConfig:
     """Most positions that it reads."""
     positions: Positions
     """Of encoder and decoder alike."""
+    vocab_size: int | None = None
+    """Tokens of a vocabulary of its own, which it reads; None: it reads the decoder's."""
     first_position: int = 0
     """Rows of a table of positions that stand before the first position's."""
     relative: RelativeBias | None = None

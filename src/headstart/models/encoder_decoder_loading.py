@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from headstart.models.assembly import Shape, require_weights, stacked
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder_weights import (
@@ -24,6 +23,7 @@ from headstart.models.encoder_decoder_weights import (
 )
 from headstart.models.families import encoder_decoder_layout
 from headstart.models.families.encoder_decoder import EncoderDecoderLayout, StackLayout
+from headstart.models.layout_tensors import Shape, require_weights, stacked
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weight_loading import check_names, config_of
 from headstart.models.weights import LinearWeights, NormWeights, TensorSource
@@ -36,7 +36,7 @@ def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Mo
         CheckpointError: unknown architecture or unsupported feature; missing, surplus or mis-shaped tensors.
     """
     config = config_of(checkpoint)
-    layout = encoder_decoder_layout(config)
+    layout = encoder_decoder_layout(config, checkpoint.kind)
     shapes = checkpoint.shapes()
     prefix = _absent_prefix(layout, shapes)
     tables = [name for name in layout.embeddings if f"{name.removeprefix(prefix)}.weight" in shapes]
@@ -141,7 +141,12 @@ class _Assembly:
             buckets = (encoder.relative.buckets, half.heads)
             tables = range(half.layers if encoder.relative.in_every_layer else 1)
             relative = tuple(self._fetch(f"{names.relative.format(i=i)}.weight", buckets).float() for i in tables)
+        embedding = None
+        if encoder.vocab_size is not None and names is self.layout.encoder:
+            size = (encoder.vocab_size, hidden)
+            embedding = self._fetch(f"{self.layout.encoder_embedding}.weight", size).to(self.dtype)
         return StackWeights(
+            embedding=embedding,
             layers=tuple(self._layer(names.layer, index, half) for index in range(half.layers)),
             embedding_norm=self._norm(names.embedding_norm) if encoder.embedding_norm else None,
             final_norm=self._norm(names.final_norm) if encoder.final_norm else None,

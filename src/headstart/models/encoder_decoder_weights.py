@@ -52,6 +52,8 @@ class StackWeights:
     """[bucket, head] for each layer, or once for all."""
     convolutions: tuple[LinearWeights, ...] = ()
     """[out, in * 3] of an encoder that reads audio."""
+    embedding: Tensor | None = None
+    """[vocab, hidden] of an encoder that reads a vocabulary of its own."""
 
     @property
     def linears(self) -> Iterator[LinearWeights]:
@@ -68,7 +70,7 @@ class EncoderDecoderWeights:
     """A whole model."""
 
     embedding: Tensor
-    """[vocab, hidden], of both halves."""
+    """[vocab, hidden] of the decoder, and of an encoder that has none of its own."""
     head: LinearWeights
     """[vocab, hidden]; the embedding itself where the head is tied."""
     encoder: StackWeights

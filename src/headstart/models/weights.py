@@ -176,7 +176,7 @@ class Mamba2Weights:
     """[head] logarithm of how fast a state decays, for a step of 1."""
     skip: Tensor
     """[head] share of what is written that goes to the output at once."""
-    norm: NormWeights
+    norm: NormWeights | None
     """[inner]"""
     output: LinearWeights
 
@@ -207,7 +207,20 @@ class DeltaWeights:
         yield from (self.input, self.output)
 
 
-MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights
+@dataclass(frozen=True)
+class TwoMixersWeights:
+    """Attention and Mamba-2, whose outputs are added up."""
+
+    attention: AttentionWeights
+    mamba2: Mamba2Weights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from self.attention.linears
+        yield from self.mamba2.linears
+
+
+MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights | TwoMixersWeights
 
 
 @dataclass(frozen=True)

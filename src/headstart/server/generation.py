@@ -110,12 +110,13 @@ class Generator:
         wishes = body.wishes(self._llm.speculation)
         salt, special = _salt(body, request), body.add_special_tokens is not False
 
+        named = {"decoder_prompt": body.decoder_prompt, "src_lang": body.src_lang, "tgt_lang": body.tgt_lang}
+        beside = {name: value for name, value in named.items() if value is not None}
+
         def make_samples() -> list[Sample]:
             samples = []
             for index, prompt in enumerate(prompts):
-                begun = body.decoder_prompt
-                pair = prompt if begun is None else {"encoder_prompt": prompt, "decoder_prompt": begun}
-                encoded = self._llm.encode(pair, special)
+                encoded = self._llm.encode({"encoder_prompt": prompt, **beside} if beside else prompt, special)
                 samples += self._llm.samples(encoded, params, wishes, prompt_index=index, cache_salt=salt)
             return samples
 

@@ -347,6 +347,9 @@ class CompletionBody(Generation):
     logprobs: int | None = None
     decoder_prompt: Annotated[str | list[_TokenId] | None, one_of("a text or a list of token ids")] = None
     """Of a model with an encoder, which reads the prompt: what the output begins with, behind the start token."""
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    """Languages of the prompt and of the output, of a model that translates."""
     suffix: str | None = None
     best_of: int | None = None
 

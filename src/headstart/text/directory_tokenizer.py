@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from headstart.errors import CheckpointError
 from headstart.models.files import read_json, read_text
+from headstart.text.marian_tokenizer import has_two_vocabularies, marian_tokenizer
 from headstart.text.older_tokenizers import converted_tokenizer
 from headstart.text.tokenizer_faults import MOST_GROWTH, contained, growth
 from headstart.text.tokenizer_parts import TokenizerParts
@@ -30,8 +32,20 @@ def read_directory_tokenizer(directory: Path, config: Mapping[str, Any]) -> Toke
         CheckpointError: a file is missing or damaged.
     """
     path = directory / "tokenizer.json"
-    text = read_text(path) if path.exists() else converted_tokenizer(directory)
-    multiplies = growth(read_json(path) if path.exists() else json.loads(text))
+    if path.exists():
+        return _parts(read_text(path), read_json(path), directory, config)
+    text = converted_tokenizer(directory)
+    parts = _parts(text, json.loads(text), directory, config)
+    if not has_two_vocabularies(directory):
+        return parts
+    read = marian_tokenizer(directory)
+    return replace(parts, source=_parts(read, json.loads(read), directory, config))
+
+
+def _parts(text: str, description: Mapping[str, Any], directory: Path, config: Mapping[str, Any]) -> TokenizerParts:
+    """``text``: what tokenizer.json holds, or would hold; ``description``: the same, read."""
+    path = directory / "tokenizer.json"
+    multiplies = growth(description)
     if multiplies > MOST_GROWTH:
         raise CheckpointError(
             f"{path} may make {multiplies:.3g} bytes of one byte of text, above the limit of {MOST_GROWTH:.0f}; fetch "

@@ -7,6 +7,7 @@ flags it implies, how scores become merges) follows llama.cpp's ``src/llama-voca
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Backend
 
 from headstart.errors import CheckpointError
+from headstart.text.sentencepiece_model import NEVER, cutting, merges_by_score
+from headstart.text.tokenizer_faults import MOST_GROWTH, growth
 from headstart.text.tokenizer_parts import TokenizerParts, set_affixes
 
 
@@ -52,6 +55,9 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
 _QWEN2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+_QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
 
@@ -75,6 +81,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"), _LLAMA3_BOS),
     **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer(split=_LLAMA3)),
     "qwen2": PreTokenizer(split=_QWEN2, nfc=True),
+    "qwen35": PreTokenizer(split=_QWEN35, nfc=True),
     **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan"), PreTokenizer(split=_QWEN2)),
     "tekken": PreTokenizer(split=_cased("", r"\p{N}"), whole_words=True, add_bos=True),
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
@@ -109,22 +116,34 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], source: str) -> TokenizerPa
         CheckpointError: keys are missing or malformed, or name a tokenizer that is not supported.
     """
     vocabulary = _Vocabulary(metadata, source)
+    add_bos = add_eos = False
     match metadata.get("tokenizer.ggml.model"):
         case "gpt2":
             backend, add_bos = _byte_level(vocabulary)
         case "llama":
             backend, add_bos = _sentencepiece(vocabulary), True
+        case "t5":
+            backend, add_eos = _unigram(vocabulary), True
         case other:
             raise CheckpointError(
-                f"{source}: tokenizer.ggml.model is {other!r:.60}, which is not supported ('gpt2' and 'llama' are)."
+                f"{source}: tokenizer.ggml.model is {other!r:.60}, which is not supported ('gpt2', 'llama' and 't5' "
+                "are)."
             )
     vocabulary.mark_special_tokens(backend)
     set_affixes(
         backend,
         prefix=vocabulary.token_id("bos") if vocabulary.flag("add_bos_token", default=add_bos) else None,
-        suffix=vocabulary.token_id("eos") if vocabulary.flag("add_eos_token", default=False) else None,
+        suffix=vocabulary.token_id("eos") if vocabulary.flag("add_eos_token", default=add_eos) else None,
     )
-    return TokenizerParts(backend, gguf_special_tokens(metadata), vocabulary.end_of_sequence())
+    multiplies = (
+        1.0 if backend.normalizer is None else growth({"normalizer": json.loads(backend.normalizer.__getstate__())})
+    )
+    if multiplies > MOST_GROWTH:
+        raise CheckpointError(
+            f"{source} may make {multiplies:.3g} bytes of one byte of text, above the limit of {MOST_GROWTH:.0f}; "
+            "fetch it again."
+        )
+    return TokenizerParts(backend, gguf_special_tokens(metadata), vocabulary.end_of_sequence(), multiplies)
 
 
 def gguf_special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -181,6 +200,15 @@ class _Vocabulary:
         if value is not None and (not isinstance(value, int) or not 0 <= value < len(self.tokens)):
             raise CheckpointError(f"{self.source}: {key} is {value!r:.60}; ids go from 0 to {len(self.tokens) - 1}.")
         return value
+
+    def charsmap(self) -> bytes:
+        """The table of sentencepiece's normalizer; empty: there is none."""
+        values = self._list("precompiled_charsmap", int)
+        if not all(-128 <= value < 256 for value in values):
+            raise CheckpointError(
+                f"{self.source}: tokenizer.ggml.precompiled_charsmap holds no bytes; convert it again."
+            )
+        return bytes(value % 256 for value in values)
 
     def pre_tokenizer(self) -> PreTokenizer:
         name = self._metadata.get("tokenizer.ggml.pre", "default")
@@ -278,16 +306,24 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Backend:
 
 
 def _merges_by_score(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """Every way to join two tokens into a third, best score of the third first, lower id among equals."""
-    joinable = {
-        token: token_id
-        for token, token_id in vocabulary.ids.items()
-        if vocabulary.types[token_id] in (TokenType.NORMAL, TokenType.USER_DEFINED)
-    }
-    by_score = sorted(joinable.items(), key=lambda item: (-vocabulary.scores[item[1]], item[1]))
-    return [
-        (token[:cut], token[cut:])
-        for token, _ in by_score
-        for cut in range(1, len(token))
-        if token[:cut] in joinable and token[cut:] in joinable
-    ]
+    usual = (TokenType.NORMAL, TokenType.USER_DEFINED)
+    scored = zip(vocabulary.tokens, vocabulary.scores, vocabulary.types, strict=True)
+    return merges_by_score([(token, score) for token, score, kind in scored if kind in usual])
+
+
+def _unigram(vocabulary: _Vocabulary) -> Backend:
+    """T5's: of all ways to cut a text, the one with the best sum of scores (llama.cpp's "t5"). A row that stands for no
+    text is taken only where its spelling holds characters that no piece has."""
+    unknown = vocabulary.token_id("unknown")
+    unknown = vocabulary.ids.get("<unk>") if unknown is None else unknown
+    if unknown is None:
+        raise CheckpointError(f"{vocabulary.source} names no unknown token; convert the file again.")
+    usual = (TokenType.NORMAL, TokenType.USER_DEFINED)
+    scored = zip(vocabulary.tokens, vocabulary.scores, vocabulary.types, strict=True)
+    pieces = [(token, score if kind in usual else NEVER) for token, score, kind in scored]
+    return cutting(
+        models.Unigram(pieces, unknown),
+        vocabulary.charsmap(),
+        collapses=vocabulary.flag("remove_extra_whitespaces", default=True),
+        begins_with_space=vocabulary.flag("add_space_prefix", default=True),
+    )

@@ -1,7 +1,7 @@
 """Tokenizers of Hugging Face directories that are older than ``tokenizer.json``.
 
 They are sentencepiece's ``tokenizer.model``, or ``vocab.json`` with ``merges.txt``. transformers knows how each class
-of them reads text, and converts them; but for Marian's (``marian_tokenizer``).
+of them reads text, and converts them; but for Marian's (``marian_tokenizer``) and M2M100's (``m2m_tokenizer``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import warnings
 from pathlib import Path
 
 from headstart.errors import CheckpointError
-from headstart.text.marian_tokenizer import is_marian, marian_tokenizer
+from headstart.text.m2m_tokenizer import is_m2m, m2m_tokenizer
+from headstart.text.marian_tokenizer import has_two_vocabularies, is_marian, marian_tokenizer
 
 _FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "vocab.json")
 _EXTRA = "install headstart with its extra: headstart[transformers]"
@@ -24,7 +25,9 @@ def converted_tokenizer(directory: Path) -> str:
         CheckpointError: it has no tokenizer, a damaged one, or one that nothing here can convert.
     """
     if is_marian(directory):
-        return marian_tokenizer(directory)
+        return marian_tokenizer(directory, of_target=has_two_vocabularies(directory))
+    if is_m2m(directory):
+        return m2m_tokenizer(directory)
     found = next((name for name in _FILES if (directory / name).exists()), None)
     if found is None:
         raise CheckpointError(

@@ -7,6 +7,7 @@ import hashlib
 import threading
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import product
 
 from tokenizers import Tokenizer as Backend
 
@@ -16,6 +17,7 @@ from headstart.text.directory_tokenizer import read_directory_tokenizer
 from headstart.text.gguf_tokenizer import read_gguf_tokenizer
 from headstart.text.token_bytes import TokenBytes
 from headstart.text.tokenizer_faults import contained, outgrows
+from headstart.text.tokenizer_parts import TokenizerParts
 
 _TRIAL_TEXTS = ("Hello, world: 1 + 1 = 2?\n", *(chr(code) * 40 + "!" for code in (10, *range(32, 127))))
 """What every tokenizer must be able to read; repetitions are where regular expressions run away."""
@@ -35,9 +37,11 @@ class Tokenizer:
         eos_token_ids: Iterable[int] = (),
         name: str = "",
         growth: float = 1.0,
+        source: Tokenizer | None = None,
     ) -> None:
         """``special_tokens``: role ("bos_token", ...) -> spelling. ``eos_token_ids``: what ends a
-        sequence. ``growth``: bytes that a byte of text may become on its way to tokens.
+        sequence. ``growth``: bytes that a byte of text may become on its way to tokens. ``source``: what cuts texts for
+        an encoder whose vocabulary is another.
         """
         self.name = name
         self.special_tokens: Mapping[str, str] = dict(special_tokens or {})
@@ -58,6 +62,8 @@ class Tokenizer:
         self.bos_token_id: int | None = None if bos is None else backend.token_to_id(bos)
         self.eos_token_ids: tuple[int, ...] = tuple(eos_token_ids)
         """What ends a sequence."""
+        self.for_encoder: Tokenizer = self if source is None else source
+        """What cuts texts for the model's encoder, if it has one."""
 
     @classmethod
     def from_checkpoint(cls, checkpoint: Checkpoint) -> Tokenizer:
@@ -76,10 +82,15 @@ class Tokenizer:
                 parts = read_gguf_tokenizer(checkpoint.metadata, source=str(path))
             else:
                 parts = read_directory_tokenizer(path, checkpoint.metadata)
-            tokenizer = cls(parts.backend, parts.special_tokens, parts.eos_token_ids, checkpoint.name, parts.growth)
-            for text in _TRIAL_TEXTS:
-                parts.backend.encode(text)
+            tokenizer = cls._of_parts(parts, checkpoint.name)
+            for each, text in product({tokenizer, tokenizer.for_encoder}, _TRIAL_TEXTS):
+                each._backend.encode(text)
         return tokenizer
+
+    @classmethod
+    def _of_parts(cls, parts: TokenizerParts, name: str) -> Tokenizer:
+        source = None if parts.source is None else cls._of_parts(parts.source, name)
+        return cls(parts.backend, parts.special_tokens, parts.eos_token_ids, name, parts.growth, source)
 
     def encode(
         self, text: str, add_special_tokens: bool = True, parse_special: bool = True, field: str = "prompt"
@@ -153,7 +164,8 @@ class Tokenizer:
         return hashlib.sha256(repr(record).encode(errors="surrogatepass")).hexdigest()
 
     def compatible_with(self, other: Tokenizer) -> str | None:
-        """None where both give every id the same meaning, as a draft model needs; else the first difference."""
+        """None where both give every id the same meaning, as a draft model needs; else the first difference. What an
+        encoder reads is not looked at."""
         if self.vocabulary != other.vocabulary:
             return _first_difference(self.vocabulary, other.vocabulary)
         different = self.special_ids ^ other.special_ids

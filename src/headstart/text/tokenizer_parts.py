@@ -18,6 +18,8 @@ class TokenizerParts:
     """What ends a sequence."""
     growth: float = 1.0
     """Bytes that a byte of text may become on its way to tokens."""
+    source: TokenizerParts | None = None
+    """What cuts texts for an encoder whose vocabulary is another than the decoder's."""
 
 
 def set_affixes(backend: Backend, prefix: int | None, suffix: int | None) -> None:

@@ -68,7 +68,8 @@ class BlockObjective:
         for depth in range(self.depth):
             places = losses.places(depth) & among
             said = self._with_before(batch, depth, places, behind.at(states[:, :, depth], places))
-            total = total + spacing * losses.loss(depth, places, said, partial(self._logits, text_tokens))
+            sure = self._confidence if self.head.config.confidence else None
+            total = total + spacing * losses.loss(depth, places, said, partial(self._logits, text_tokens), sure)
         return total
 
     @torch.no_grad()
@@ -91,6 +92,12 @@ class BlockObjective:
             return states
         before = shift(batch.tokens, 1 + depth, 0)[places]
         return torch.cat((states, self.head.said_before(before)), dim=-1)
+
+    def _confidence(self, states: Tensor) -> Tensor:
+        """Of guesses with what is known of the token before them, as a logit; the states are held fixed, lest they
+        become predictable instead of right."""
+        size = self.head.config.hidden_size
+        return self.head.confidence(states[..., :size].detach(), states[..., size:].detach())
 
     def _logits(self, text_tokens: BatchTextTokens | None, states: Tensor) -> Tensor:
         config = self.head.config

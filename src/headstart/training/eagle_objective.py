@@ -1,5 +1,5 @@
-"""Training EAGLE heads: EAGLE-3's training-time test (arXiv:2503.01840, section 3.2), and EAGLE-1's two losses
-(arXiv:2401.15077, section 3.3)."""
+"""Training EAGLE heads: EAGLE-3's training-time test (arXiv:2503.01840, section 3.2), EAGLE-1's two losses
+(arXiv:2401.15077, section 3.3), and P-EAGLE's masks (arXiv:2602.01469)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ from headstart.training.text_lessons import BatchTextTokens, TextLessons
 
 _FEATURE_WEIGHT, _TOKEN_WEIGHT = 1.0, 0.1
 """EAGLE-1's weights of the two losses."""
+_KEPT = 0.8
+"""Share of a depth's places at which P-EAGLE learns the next depth, too: its conditional drop, for about half the work
+of eight depths."""
 
 
 class EagleObjective:
-    """An EAGLE head that is unrolled on its own states, as drafting will do.
+    """An EAGLE head that is unrolled on its own states, as drafting will do; or one that guesses several tokens in one
+    pass, whose steps read masks instead.
 
     Args:
         head: on the device where batches come.
@@ -38,6 +42,8 @@ class EagleObjective:
         decay: weight of a step relative to the one before.
         dropout: share of what the head reads that is zeroed while it learns.
         depth: steps that are judged on held-out text.
+
+    One that guesses several tokens in one pass has as many steps, and as deep.
     """
 
     def __init__(
@@ -56,7 +62,8 @@ class EagleObjective:
         self._teacher = Teacher(tables, teacher_ids)
         self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
         self._embedding = tables.embedding if head.embedding is None else head.embedding
-        self._loss, self._steps, self._decay, self.depth = loss, steps, decay, depth
+        slots = head.config.slots
+        self._loss, self._steps, self._decay, self.depth = loss, slots or steps, decay, slots or depth
         self._dropout = dropout
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
@@ -66,11 +73,15 @@ class EagleObjective:
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
+        kept = 1.0
         for step in range(self._steps):
+            if step and self.head.config.slots:
+                kept *= unrolled.drop(_KEPT)
             output = unrolled.step()
-            places = losses.places(step)
+            places = losses.places(step) & unrolled.places
             learnt = output[places[unrolled.places]]
-            total = total + token_weight * losses.loss(step, places, learnt, partial(self._logits, text_tokens))
+            loss = losses.loss(step, places, learnt, partial(self._logits, text_tokens))
+            total = total + token_weight / kept * loss
             if self.head.config.variant == "eagle":
                 wanted = batch.guessed(step)
                 imitated = _ahead(batch.final, 1 + step)[wanted]
@@ -102,7 +113,7 @@ class _Unrolled:
     At step j, row i stands for the j-th row of a draft that begins after the true rows up to i: it reads the token
     1 + j places on, at position i + j, beside the state that step j - 1 left at i; it sees the true rows up to i of
     its own document, and the earlier steps at i. The first step computes all rows, as all are seen; the others only
-    those at ``places``.
+    those at ``places``. Of a head with ``slots`` all steps but the first read its mask, beside its learnt state.
 
     Attributes:
         places: bool [pack, position] where a draft may begin.
@@ -116,26 +127,49 @@ class _Unrolled:
         self._rows = batch.documents >= 0
         self.places = batch.guessed(0)
         begins = self.places[self._rows]
-        self._chosen = begins.nonzero().squeeze(1)
         numbers = batch.documents[self._rows]
         last = torch.ones_like(begins)
         last[:-1] = numbers[1:] != numbers[:-1]
-        ends = (1 + last.nonzero().squeeze(1)).tolist()
-        self._documents = [slice(first, end) for first, end in pairwise((0, *ends))]
-        chosen_ends = begins.cumsum(0)[[end - 1 for end in ends]].tolist()
-        self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
+        self._ends = (1 + last.nonzero().squeeze(1)).tolist()
+        self._documents = [slice(first, end) for first, end in pairwise((0, *self._ends))]
+        self._choose(begins)
         self._states = head.fuse(F.dropout(batch.features[self._rows], dropout))
         self._seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in head.layers]
         """[layer][step] keys and values: the first step's are the true rows'."""
         self._step = 0
 
+    def drop(self, kept: float) -> float:
+        """Go on at about this share of the places; the share that it was."""
+        stays = torch.rand(len(self._chosen), device=self._chosen.device) < kept
+        if not stays.any():
+            return 1.0
+        before, chosen = len(self._chosen), self._chosen[stays]
+        self._seen = [
+            [true, *((keys[:, stays], values[:, stays]) for keys, values in drafts)] for true, *drafts in self._seen
+        ]
+        begins = torch.zeros(self._ends[-1], dtype=torch.bool, device=stays.device)
+        begins[chosen] = True
+        self.places = self.places.clone()
+        self.places[self._rows] = begins
+        self._choose(begins)
+        return len(chosen) / before
+
+    def _choose(self, begins: Tensor) -> None:
+        """Compute the rows ``begins`` bool [row] alone, after the first step."""
+        self._chosen = begins.nonzero().squeeze(1)
+        chosen_ends = begins.cumsum(0)[[end - 1 for end in self._ends]].tolist()
+        self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
+
     def step(self) -> Tensor:
         """The next step's output at ``places``: [place, hidden]."""
         tokens = shift(self._batch.tokens, 1 + self._step, 0)[self._rows]
         positions = self._batch.positions[self._rows] + self._step
-        first = self._step == 0
+        first, config = self._step == 0, self._head.config
         if not first:
             tokens, positions = tokens[self._chosen], positions[self._chosen]
+            if config.slots:
+                tokens = torch.full_like(tokens, config.mask_token_id)
+                self._states = self._head.fuse(self._head.mask_hidden[0]).expand(len(tokens), -1)
         embeddings = F.dropout(F.embedding(tokens, self._embedding).float(), self._dropout)
         reach = self._batch.tokens.shape[1] + self._step + 1
         rotate = partial(self._rotary.rotate, positions=positions, reach=reach)

@@ -17,6 +17,9 @@ from headstart.text.corpus import Corpus, Document
 from headstart.training.shards import SHARD, Progress, Shard, Writing, append
 from headstart.training.synthesis import Conversation
 
+MOST_AHEAD = 4096
+"""Shards that are asked for at once."""
+
 
 @dataclass(frozen=True)
 class Order:
@@ -162,6 +165,7 @@ class Gathering:
             asked = True
             # Answers are as long as they may be, or half as long.
             wanted = math.ceil(2 * missing / (SHARD * self._order.writing.answer_tokens)) + self._writers.count
+            wanted = min(wanted, MOST_AHEAD)
             numbers = sorted(set(range(number, number + wanted)) - (self._shelf.numbers() - {number}))
             self._coming = self._writers.write(self._order, [Shard.of(each, self._prompts) for each in numbers])
         return found

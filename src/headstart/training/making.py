@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from headstart.backends.torch.trainable import TrainableDecoder
 from headstart.errors import ConfigError, meant
 from headstart.heads.block import BlockHead, block_config
-from headstart.heads.eagle import MOST_LAYERS, EagleHead, eagle_config
+from headstart.heads.eagle import MOST_LAYERS, PARALLEL_KIND, EagleHead, eagle_config
 from headstart.heads.lookahead_embeddings import LookaheadEmbeddings
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.tables import TargetTables
@@ -29,24 +29,30 @@ from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.warm_start import KnownHead
 
-HeadName = Literal["eagle3", "dflash", "eagle", "medusa", "blockwise", "draft-model", "pass"]
+HeadName = Literal[
+    "eagle3", "p-eagle", "dflash", "dspark", "jetspec", "eagle", "medusa", "blockwise", "draft-model", "pass"
+]
 _FIRST_SURENESS = 0.1
 _SLOTS = 4
 _BLOCK_SLOTS, _BLOCK_LAYERS = 9, 3
+_MASKED_SLOTS = 8
 _RESIDUAL_BLOCKS = 4
-HEAD_NAMES: tuple[HeadName, ...] = ("eagle3", "dflash", "eagle", "medusa", "blockwise", "draft-model", "pass")
+HEAD_NAMES: tuple[HeadName, ...] = get_args(HeadName)
+_BLOCK_NAMES: tuple[HeadName, ...] = ("dflash", "dspark", "jetspec")
 WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
 _USERS: dict[str, tuple[HeadName, ...]] = {
-    "slots": ("dflash", "medusa", "blockwise", "pass"),
+    "slots": ("p-eagle", *_BLOCK_NAMES, "medusa", "blockwise", "pass"),
     "unroll": ("eagle3", "eagle"),
-    "dropout": ("eagle3", "eagle"),
-    "layers": ("draft-model", "dflash", "eagle3", "eagle"),
-    "init": ("eagle3", "dflash", "eagle", "medusa", "blockwise"),
+    "dropout": ("eagle3", "p-eagle", "eagle"),
+    "layers": ("draft-model", *_BLOCK_NAMES, "eagle3", "p-eagle", "eagle"),
+    "init": ("eagle3", "p-eagle", *_BLOCK_NAMES, "eagle", "medusa", "blockwise"),
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
-    "causal": ("dflash",),
-    "markov_rank": ("dflash",),
+    "causal": _BLOCK_NAMES,
+    "markov_rank": _BLOCK_NAMES,
+    "confidence": _BLOCK_NAMES,
+    "root_speaks": _BLOCK_NAMES,
 }
 """The heads that use a setting, where not all do."""
 
@@ -59,8 +65,8 @@ class HeadSettings:
     """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
     what the target says, or all for those two; 0: all."""
     slots: int | None = None
-    """Future tokens (DFlash, Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four, nine for
-    DFlash."""
+    """Future tokens (P-EAGLE, DFlash, Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four,
+    eight for P-EAGLE, nine for DFlash."""
     unroll: int | None = None
     """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
     decay: float | None = None
@@ -73,7 +79,7 @@ class HeadSettings:
     last. Of an EAGLE head or a block head: how many it has; None: as many as the head that is begun from, or one, three
     for a block head."""
     init: Path | None = None
-    """Directory of a head to begin from (EAGLE, DFlash, Medusa, blockwise)."""
+    """Directory of a head to begin from (EAGLE, DFlash, Medusa, blockwise); P-EAGLE also begins from EAGLE-3."""
     residual_blocks: int | None = None
     """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
     reads_token: bool | None = None
@@ -82,6 +88,29 @@ class HeadSettings:
     """The rows of DFlash's blocks see those before them only; None: as the head that is begun from, or both ways."""
     markov_rank: int | None = None
     """Of what the token before a guess of DFlash adds to its logits; None: as the head that is begun from, or 0."""
+    confidence: bool | None = None
+    """A DFlash head learns how likely its guesses are accepted, too; None: as the head that is begun from, or no."""
+    root_speaks: bool | None = None
+    """The last token's row of a block guesses, too; None: as the head that is begun from, or no."""
+
+
+_KIN: dict[HeadName, HeadSettings] = {
+    "dspark": HeadSettings(slots=7, markov_rank=64, confidence=True, root_speaks=True),
+    "jetspec": HeadSettings(slots=16, causal=True),
+}
+"""DFlash's kin -> what is set in it unless the user says otherwise (arXiv:2607.05147, 2606.18394)."""
+
+
+def trunk_of(name: HeadName, head: HeadSettings) -> tuple[HeadName, HeadSettings]:
+    """The kind of head that is trained under a name, and its settings: DFlash's kin are heads of its trunk."""
+    told = _KIN.get(name)
+    if told is None:
+        return name, head
+    if head.init is not None:
+        # Its blocks are as long as those that it is begun from.
+        told = replace(told, slots=None)
+    unset = {each.name: getattr(told, each.name) for each in fields(head) if getattr(head, each.name) is None}
+    return "dflash", replace(head, **unset)
 
 
 def require_used(name: HeadName, head: HeadSettings) -> None:
@@ -149,7 +178,7 @@ def make_objective(
         heads = _parallel_heads(name, config, len(ids), settings, known)
         _name_tokens(heads, ids)
         return ParallelObjective(heads.to(ids.device), tables, ids, loss=settings.loss, decay=decay)
-    eagle = _eagle_head(name, config, weights, ids, _eagle_layers(settings, known))
+    eagle = _eagle_head(name, config, weights, ids, settings, known)
     _name_tokens(eagle, ids)
     steps = (4 if name == "eagle3" else 1) if settings.unroll is None else settings.unroll
     return EagleObjective(
@@ -167,9 +196,9 @@ def slots_of(name: HeadName, settings: HeadSettings, known: KnownHead | None) ->
     """Future tokens that are guessed at once."""
     if settings.slots is not None:
         return settings.slots
-    if isinstance(known, ParallelHeads | BlockHead):
+    if known is not None and known.config.slots:
         return known.config.slots
-    return _BLOCK_SLOTS if name == "dflash" else _SLOTS
+    return {"dflash": _BLOCK_SLOTS, PARALLEL_KIND: _MASKED_SLOTS}.get(name, _SLOTS)
 
 
 def _parallel_heads(
@@ -202,14 +231,15 @@ def _block_head(
         size = slots + begun.block_size - begun.slots
         shape = replace(begun, num_layers=layers or begun.num_layers, draft_vocab_size=len(ids), block_size=size)
     else:
-        # Masks look like a token that the text never holds, or hardly ever.
-        rare = torch.ones(config.vocab_size, dtype=torch.bool)
-        rare[ids.cpu()] = False
-        mask = int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
-        shape = block_config(config, slots, layers or _BLOCK_LAYERS, mask, len(ids))
+        shape = block_config(config, slots, layers or _BLOCK_LAYERS, _mask_token(config, ids), len(ids))
+    size = shape.slots
+    if settings.root_speaks is not None:
+        shape = replace(shape, root_speaks=settings.root_speaks, block_size=size + (not settings.root_speaks))
     causal = shape.causal if settings.causal is None else settings.causal
     rank = shape.markov_rank if settings.markov_rank is None else settings.markov_rank
-    head = BlockHead(replace(shape, causal=causal, markov_rank=rank))
+    sure = shape.confidence if settings.confidence is None else settings.confidence
+    shape = replace(shape, causal=causal, markov_rank=rank, confidence=sure, confidence_reads_token=sure and rank > 0)
+    head = BlockHead(shape)
     with torch.no_grad():
         # As in ``_eagle_head``.
         head.norm.weight.copy_(_FIRST_SURENESS * (weights.final_norm.weight + config.norm_offset))
@@ -220,6 +250,13 @@ def _block_head(
     return head
 
 
+def _mask_token(config: ModelConfig, ids: Tensor) -> int:
+    """What masks look like: a token that the text never holds, or hardly ever."""
+    rare = torch.ones(config.vocab_size, dtype=torch.bool)
+    rare[ids.cpu()] = False
+    return int(rare.nonzero().max()) if rare.any() else config.vocab_size - 1
+
+
 def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
     """Decoder layers of an EAGLE head."""
     if isinstance(settings.layers, int):
@@ -227,10 +264,26 @@ def _eagle_layers(settings: HeadSettings, known: KnownHead | None) -> int:
     return known.config.num_layers if isinstance(known, EagleHead) else 1
 
 
-def _eagle_head(name: HeadName, config: ModelConfig, weights: DecoderWeights, ids: Tensor, layers: int) -> EagleHead:
-    """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own."""
-    fused = name == "eagle3"
-    head = EagleHead(eagle_config(config, "eagle3" if fused else "eagle", len(ids), layers))
+def _eagle_head(
+    name: HeadName,
+    config: ModelConfig,
+    weights: DecoderWeights,
+    ids: Tensor,
+    settings: HeadSettings,
+    known: KnownHead | None,
+) -> EagleHead:
+    """A new EAGLE head; EAGLE-3's output head and final norm begin as the target's own. P-EAGLE's is like the ``known``
+    one, if it is to begin from that, whose norms others may have chosen."""
+    fused, layers = name != "eagle", _eagle_layers(settings, known)
+    shape = eagle_config(config, "eagle3" if fused else "eagle", len(ids), layers)
+    if name == PARALLEL_KIND:
+        if isinstance(known, EagleHead):
+            shape = replace(known.config, draft_vocab_size=len(ids), num_layers=layers)
+        mask = shape.mask_token_id if shape.slots else _mask_token(config, ids)
+        shape = replace(shape, slots=slots_of(name, settings, known), mask_token_id=mask)
+    head = EagleHead(shape)
+    if name == PARALLEL_KIND and isinstance(known, EagleHead):
+        head.embedding = known.embedding
     if fused:
         with torch.no_grad():
             # What the target's own head makes of its own final norm is the best guess there is.

@@ -142,19 +142,33 @@ class StepLosses:
         rows = shift(self._row_of, 1 + depth, 0)
         return wanted & self._in_reach[rows.clamp(min=0)]
 
-    def loss(self, depth: int, places: Tensor, states: Tensor, say: Callable[[Tensor], Tensor]) -> Tensor:
+    def loss(
+        self,
+        depth: int,
+        places: Tensor,
+        states: Tensor,
+        say: Callable[[Tensor], Tensor],
+        confidence: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """Weighted share of one depth.
 
         Args:
             states: [place, ...] of the guesses at ``places``.
             say: their logits, [place, draft vocab] of some of ``states``.
+            confidence: logits [place] of how likely guesses are accepted, learnt as well: drawn from the head's law, a
+                guess is with the probability that this and the target's law have in common.
         """
         laws = shift(self._row_of, 1 + depth, 0)[places]
 
         def of_rows(states: Tensor, rows: slice) -> Tensor:
             own = laws[rows]
             unseen = None if self._unseen is None else self._unseen[own]
-            return self._row_loss(_hide(say(states).float(), unseen), self._probs[own]).sum()
+            logits = _hide(say(states).float(), unseen)
+            loss = self._row_loss(logits, self._probs[own]).sum()
+            if confidence is None:
+                return loss
+            accepted = torch.minimum(logits.detach().softmax(-1), self._probs[own]).sum(-1).clamp(0, 1)
+            return loss + F.binary_cross_entropy_with_logits(confidence(states), accepted, reduction="sum")
 
         return self._decay**depth * sum_by_rows(of_rows, states, self._parameters, self._made) / self._scale
 

@@ -38,6 +38,7 @@ from headstart.training.making import (
     require_trainable,
     require_used,
     slots_of,
+    trunk_of,
 )
 from headstart.training.objective import Objective
 from headstart.training.packs import Pack
@@ -109,6 +110,7 @@ def train_head(
     text, head = text or TextSettings(), head or HeadSettings()
     wishes, told = settings or TrainSettings(), on_progress or Progressing()
     require_used(name, head)
+    name, head = trunk_of(name, head)
     _require_own(out)
     place = _place(device)
     keep_freed()

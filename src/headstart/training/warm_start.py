@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headstart.errors import ConfigError
 from headstart.heads.block import BlockConfig, BlockHead
-from headstart.heads.eagle import EagleConfig, EagleHead
+from headstart.heads.eagle import PARALLEL_KIND, EagleConfig, EagleHead
 from headstart.heads.loading import kind_of, load_head
 from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.models.config import ModelConfig
@@ -22,6 +22,9 @@ _OUTPUTS = ("lm_head.", "heads.", "markov_head.")
 _BRANCH_ENDS = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 """Of a decoder layer, what adds to the residual stream."""
 
+_FURTHER = {("eagle3", PARALLEL_KIND)}
+"""What a head of another kind may begin from."""
+
 KnownHead = EagleHead | BlockHead | ParallelHeads
 
 
@@ -29,7 +32,7 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
     """A head to begin from, in any format that is read.
 
     Args:
-        kind: of the head to be trained: "eagle3", "eagle", "dflash", "medusa" or "blockwise".
+        kind: of the head to be trained.
 
     Raises:
         ConfigError: the head is of another kind.
@@ -40,7 +43,7 @@ def load_known(directory: Path, target: ModelConfig, kind: str) -> KnownHead:
         raise ConfigError(
             f"{directory} holds nothing that a training can begin from; name an EAGLE, DFlash or Medusa head."
         )
-    if kind_of(head) != kind:
+    if kind_of(head) != kind and (kind_of(head), kind) not in _FURTHER:
         raise ConfigError(f"{directory} holds a head of kind {kind_of(head)}; name one of kind {kind} to begin from.")
     return head
 
@@ -50,9 +53,10 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     """Copy the weights of ``known`` into ``head``.
 
     Draft vocabularies may differ: tokens that only ``head`` can say keep its own output rows. So may whether the last
-    token is read: a head that begins to read it says at first what it said without. An EAGLE head or a
-    block head may have further layers, which change nothing at first, and the blocks of the latter another length
-    and view, and a Markov factor that adds nothing yet.
+    token is read: a head that begins to read it says at first what it said without. One that guesses several tokens in
+    one pass may begin from an EAGLE-3 head, whose first guess it has. An EAGLE head or a block head may have further
+    layers, which change nothing at first, and the blocks of the latter another length and view, and a Markov factor
+    that adds nothing yet.
 
     Raises:
         ConfigError: their shapes differ, or ``known`` has more layers.
@@ -69,7 +73,7 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
     for name, parameter in head.named_parameters():
         if name.startswith(_OUTPUTS) and name in theirs:
             parameter[to] = theirs[name][of]
-        elif name in theirs:
+        elif name in theirs and theirs[name].shape == parameter.shape:
             parameter.copy_(theirs[name])
         elif name.endswith(_BRANCH_ENDS):
             parameter.zero_()
@@ -78,9 +82,12 @@ def begin_from(head: nn.Module, known: KnownHead) -> None:
 def _alike(
     mine: EagleConfig | BlockConfig | ParallelConfig, theirs: EagleConfig | BlockConfig | ParallelConfig
 ) -> bool:
-    """Whether two shapes are equal, a Markov factor apart that only mine has."""
-    if isinstance(mine, BlockConfig) and isinstance(theirs, BlockConfig) and not theirs.markov_rank:
-        mine = replace(mine, markov_rank=0)
+    """Whether two shapes are equal, a Markov factor and a confidence apart that only mine has."""
+    if isinstance(mine, BlockConfig) and isinstance(theirs, BlockConfig):
+        mine = replace(mine, confidence=False, confidence_reads_token=False)
+        theirs = replace(theirs, confidence=False, confidence_reads_token=False)
+        if not theirs.markov_rank:
+            mine = replace(mine, markov_rank=0)
     return mine == theirs
 
 
@@ -92,11 +99,12 @@ def _layers(head: nn.Module) -> int:
 def _shape(head: KnownHead) -> EagleConfig | BlockConfig | ParallelConfig:
     """Its configuration, apart from what may differ."""
     if isinstance(head, BlockHead):
-        size, whole = 2 - head.config.root_speaks, head.config.vocab_size
-        return replace(head.config, draft_vocab_size=whole, num_layers=1, block_size=size, causal=False)
+        whole = head.config.vocab_size
+        return replace(head.config, draft_vocab_size=whole, num_layers=1, block_size=2, causal=False, root_speaks=False)
     if isinstance(head, ParallelHeads):
         return replace(head.config, draft_vocab_size=head.config.vocab_size, reads_token=False)
-    return replace(head.config, draft_vocab_size=head.config.vocab_size, num_layers=1)
+    whole = head.config.vocab_size
+    return replace(head.config, draft_vocab_size=whole, num_layers=1, slots=0, mask_token_id=0)
 
 
 def _shared(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:

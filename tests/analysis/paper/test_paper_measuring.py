@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from headstart.analysis import theory
 from headstart.analysis.acceptance import measure_acceptance
 from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.paper.measuring import Pair, Rate, Row, Sheet, measure
-from headstart.analysis.paper.report import chosen, exhibits, table_2
+from headstart.analysis.paper.report import chosen, exhibits, from_json, table_2, to_json
+from headstart.analysis.paper.tracing import lines_of, trace_run
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView, SpeculationParams
@@ -246,6 +249,15 @@ def test_table_2_takes_the_draft_length_that_theory_prefers_and_stars_the_fastes
         "table 4)",
         "table 3)",
     ]
+
+
+def test_what_was_written_is_read_again(model: Model) -> None:
+    rows = list(sheet_of(model, [Pair("early-exit:layers=2"), Pair("ngram")], 1.0, [2]).rows())
+    bench, greedy = Workbench.of_model(model), SamplingParams(temperature=0, max_tokens=6)
+    run = trace_run(bench, Contender.parse("early-exit:layers=2"), "run", model.tokenizer.encode("abc"), greedy)
+    lines = lines_of(run, model.tokenizer)
+    written = json.loads(json.dumps(to_json(rows, [run], lines, {"model": {}})))
+    assert from_json(written) == (rows, [replace(run, prompt=())], lines)
 
 
 def test_a_counted_rate_of_nought_is_no_infinite_surprise() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from headstart.analysis.page import to_html
-from headstart.analysis.paper.pictures import figure_1, figure_5, timeline_svg
+from headstart.analysis.paper import tracing
+from headstart.analysis.paper.pictures import figure_1, figure_5, lines_svg, timeline_svg
 from headstart.analysis.paper.tracing import Line, TracedRun, lines_of, trace_run
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.loading import Model, load_model
@@ -64,6 +66,22 @@ def test_rounds_hold_the_output_and_follow_each_other(model: Model, smaller: Pat
     assert run.seconds == at
 
 
+def test_of_several_runs_the_fastest_is_kept(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[TracedRun] = []
+    traced_once = tracing._traced
+
+    def kept(*arguments: Any) -> TracedRun:
+        seen.append(traced_once(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(tracing, "_traced", kept)
+    bench, contender = Workbench.of_model(model, max_context=64), Contender.parse("early-exit:layers=1:draft_tokens=2")
+    run = trace_run(bench, contender, "run", SOURCE, GREEDY, 4)
+    assert len(seen) == 4
+    assert run.seconds == min(each.seconds for each in seen)
+    assert len({tuple((each.accepted, each.answer) for each in other.rounds) for other in seen}) == 1
+
+
 def test_plain_rounds_have_neither_draft_nor_rejection(model: Model) -> None:
     run = traced(model, "none")
     assert len(run.rounds) == 17
@@ -99,6 +117,19 @@ def test_figure_5_draws_every_call(model: Model, smaller: Path) -> None:
     assert "17 passes" in titles[0]
     for left, width in re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', svg):
         assert 0 <= float(left) <= float(left) + float(width) <= 760
+
+
+def test_figure_1_as_a_picture_shows_the_end_of_a_long_line() -> None:
+    lines = [Line("", "a <b>", "lo\nst", "own"), Line("x" * 200 + "end", "kept", "", "")]
+    root = ElementTree.fromstring(lines_svg(lines))
+    spans = [(span.get("class"), span.text) for span in root.iter("{http://www.w3.org/2000/svg}tspan")]
+    assert spans[3:] == [("accepted", "a <b>"), ("rejected", "lo↵st"), ("own", "own"), ("accepted", "kept")]
+    *_, first, second = root.iter("{http://www.w3.org/2000/svg}text")
+    assert first.text is None
+    assert second.text is not None
+    assert second.text.startswith("…x")
+    assert second.text.endswith("xend")
+    assert len(second.text) + len("kept") == 94
 
 
 def test_figure_1_needs_no_colour_and_escapes_its_texts() -> None:

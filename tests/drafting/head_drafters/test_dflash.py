@@ -193,6 +193,50 @@ def test_a_markov_factor_lets_a_guess_follow_the_one_before_it(tmp_path: Path) -
     assert differs
 
 
+def confident_head(**changes: object) -> BlockHead:
+    return random_block(VOCAB, confidence=True, **changes)
+
+
+@torch.no_grad()
+def sureness(head: BlockHead, tokens: list[int], guesses: list[int]) -> list[float]:
+    """[slot] how likely the chain of guesses is accepted down to each of them, by the module itself."""
+    config, states = head.config, {}
+    logits = head.logits
+    head.logits = lambda said, table: [states.update(states=said), logits(said, table)][1]  # type: ignore[method-assign]
+    said(head, tokens)
+    head.logits = logits  # type: ignore[method-assign]
+    before = torch.tensor([tokens[-1], *guesses[:-1]])
+    known = head.said_before(before) if config.markov_rank else None
+    return head.confidence(states["states"][config.speaking], known).sigmoid().cumprod(0).tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("changes", [{}, {"markov_rank": 3, "confidence_reads_token": True}], ids=str)
+def test_a_draft_ends_where_the_head_is_no_longer_sure(changes: dict[str, object], tmp_path: Path) -> None:
+    head = confident_head(**changes)
+    save_head(head, tmp_path)
+    guesses = chained(head, PROMPT) if head.config.markov_rank else chain_of(head, PROMPT)
+    sure = sureness(head, PROMPT, guesses)
+    assert sure == sorted(sure, reverse=True)
+    for depth in range(1, 5):
+        above, below = sure[depth - 1], sure[depth] if depth < 4 else 0.0
+        options = {"width": 12, "tree_nodes": 200, "text_vocabulary": 0, "min_probability": (above + below) / 2}
+        for confidence in (True, False):
+            drafter = head_drafter("dflash", VOCAB, {**options, "confidence": confidence}, tmp_path)
+            sequence = begin(drafter, PROMPT)
+            budgets = drafter.drafter._deep_enough(  # type: ignore[attr-defined]
+                [sequence], *_block_of(drafter, sequence), [DraftBudget(200, 9)]
+            )
+            assert [budget.depth for budget in budgets] == [depth if confidence else 9]
+    drafter = head_drafter("dflash", VOCAB, {**CHAIN, "min_probability": 0.999}, tmp_path)
+    assert len(drafter.propose([begin(drafter, PROMPT)], [BUDGET])[0]) == 0
+
+
+def _block_of(drafter: Drafter, sequence: ToySequence) -> tuple[torch.Tensor, torch.Tensor]:
+    reading = drafter.drafter._readings[sequence.id]  # type: ignore[attr-defined]
+    said: tuple[torch.Tensor, torch.Tensor] = drafter.drafter._say([(sequence, reading)], 4)  # type: ignore[attr-defined]
+    return said
+
+
 @torch.no_grad()
 def test_then_children_are_the_best_tokens_after_their_parent(tmp_path: Path) -> None:
     head = markov_head()

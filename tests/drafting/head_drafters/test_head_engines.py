@@ -61,6 +61,8 @@ def write_random_head(target: Model, name: str, directory: Path) -> Path:
         head = ParallelHeads(kind)
     elif name == "dflash":
         head = BlockHead(block_config(config, 5, 2, 0, len(said)))
+    elif name == "p-eagle":
+        head = EagleHead(eagle_config(config, "eagle3", len(said), slots=5, mask_token_id=1))
     else:
         head = EagleHead(eagle_config(config, "eagle3" if name == "eagle3" else "eagle", len(said)))
     shake(head, 4)
@@ -73,7 +75,7 @@ def write_random_head(target: Model, name: str, directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "dflash", "medusa", "blockwise", "pass"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle2", "eagle", "dflash", "p-eagle", "medusa", "blockwise", "pass"])
 def test_the_text_is_the_targets_own(
     target: Model, plain: list[list[int]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +94,8 @@ def test_the_text_is_the_targets_own(
 
 @pytest.mark.parametrize("target", DEVICES, indirect=True)
 @pytest.mark.parametrize(
-    ("name", "caching"), [("eagle3", False), ("eagle3", True), ("dflash", True), ("medusa", False), ("pass", False)]
+    ("name", "caching"),
+    [("eagle3", False), ("eagle3", True), ("dflash", True), ("p-eagle", True), ("medusa", False), ("pass", False)],
 )
 def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_path: Path) -> None:
     """Prompts in chunks of a few rows, and a cache that two growing texts do not fit in."""
@@ -117,7 +120,7 @@ def test_chunks_and_preemptions(target: Model, name: str, caching: bool, tmp_pat
 
 
 @pytest.mark.parametrize("target", DEVICES, indirect=True)
-@pytest.mark.parametrize("name", ["eagle3", "dflash", "medusa", "pass"])
+@pytest.mark.parametrize("name", ["eagle3", "dflash", "p-eagle", "medusa", "pass"])
 def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> None:
     prompts, params = [list(range(40, 110))], SamplingParams(temperature=0, max_tokens=24)
     directory = write_random_head(target, name, tmp_path)
@@ -127,7 +130,7 @@ def test_behind_a_cached_prefix(target: Model, name: str, tmp_path: Path) -> Non
     assert second.stats.cached_tokens > 0
     assert second.stats.drafted > 0
     assert second.token_ids == first.token_ids == LLM(target, "none").generate(prompts, params)[0].outputs[0].token_ids
-    if name in ("eagle3", "dflash"):
+    if name in ("eagle3", "dflash", "p-eagle"):
         assert guesses(second) == guesses(first)
 
 

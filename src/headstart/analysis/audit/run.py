@@ -169,7 +169,7 @@ def run_audit(
     for contender in contenders:
         findings = _check_texts(audit, bench, contender, plain)
         on_step(findings.tokens if findings else 0)
-    prompt = model.tokenizer.encode(PROMPT)
+    prompt = model.tokenizer.for_encoder.encode(PROMPT)
     law_bench = Workbench.of_model(model, _LAW_BATCH, len(prompt) + _LAW_ROOM)
     avoid = {*model.tokenizer.special_ids, *model.eos_token_ids}
     tokens = choose_tokens(law_bench, prompt, settings.law_tokens, avoid)

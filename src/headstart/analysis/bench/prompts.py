@@ -89,7 +89,7 @@ def encode_turns(model: Model, turns: Sequence[str], answers: Sequence[str]) -> 
     """
     said = [text for pair in zip(turns, (*answers, ""), strict=True) for text in pair][:-1]
     if not model.chat_template.available:
-        return model.tokenizer.encode("\n\n".join(said))
+        return model.tokenizer.for_encoder.encode("\n\n".join(said))
     messages = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(said)]
     return model.tokenizer.encode(model.chat_template.render(messages), add_special_tokens=False)
 

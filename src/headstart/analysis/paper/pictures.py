@@ -14,6 +14,9 @@ _STRIP, _BLOCK, _TOKEN = 84, 26, 6
 """Height of a strip, of its blocks, and of a token below them, in pixels."""
 _DRAFT, _TARGET, _ENCODER, _DRAFT_ENCODER, _ACCEPTED, _OWN = 0, 3, 4, 1, 2, 5
 """Hues, after the paper's where there are such: blue, purple, yellow, orange; green and indigo for tokens."""
+_REJECTED = 1
+_LINE, _COLUMNS = 19, 94
+"""Height of a line of figure 1 in pixels, and the characters that it has room for."""
 _KEY = (
     (_TARGET, "target pass"),
     (_DRAFT, "draft step"),
@@ -27,9 +30,9 @@ _KEY = (
 def figure_5(runs: Sequence[TracedRun]) -> Drawing:
     """One strip a run: encoders, draft steps, target passes, and below each round the tokens that it brought."""
     note = (
-        "Each run as it was clocked, all from the same start. A round's draft steps share its drafting time evenly; "
-        "what is left blank between blocks is verification and bookkeeping. A prompt's reading is shown where an "
-        "encoder reads it. Recording keeps the rounds apart, where several otherwise run in one call."
+        "Each run as it was clocked, the fastest of a few, all from the same start. A round's draft steps share its "
+        "drafting time evenly; what is left blank between blocks is verification and bookkeeping. A prompt's reading "
+        "is shown where an encoder does it. Recording keeps the rounds apart, where several otherwise run in one call."
     )
     return Drawing("Figure 5: a trace of rounds", timeline_svg(runs, style=False), note)
 
@@ -68,6 +71,47 @@ def figure_1(lines: Sequence[Line]) -> Drawing:
         "that was rejected; blue, bold: the target's own token."
     )
     return Drawing("Figure 1: what became of the guesses", f'<ol class="rounds">{rows}</ol>', note)
+
+
+def lines_svg(lines: Sequence[Line]) -> str:
+    """Figure 1 as a picture of its own: one ``<svg>`` element. Of a long line the end is shown."""
+    words = (
+        (_ACCEPTED, "accepted", "accepted"),
+        (_REJECTED, "rejected", "rejected"),
+        (_OWN, "own", "target's own token"),
+    )
+    key = ", ".join(f"<tspan {_how(hue, kind)}>{word}</tspan>" for hue, kind, word in words)
+    parts = [
+        f'<text class="title" x="{_LEFT}" y="26">What became of the guesses</text>',
+        f'<text class="soft" x="{_LEFT}" y="48" font-size="11">{key}; a line for each pass</text>',
+    ]
+    for place, line in enumerate(lines):
+        marked = (
+            (_ACCEPTED, "accepted", line.accepted),
+            (_REJECTED, "rejected", line.rejected),
+            (_OWN, "own", line.answer),
+        )
+        shown = [(hue, kind, text.replace("\n", "↵")) for hue, kind, text in marked if text]
+        room = max(0, _COLUMNS - sum(len(text) for _, _, text in shown))
+        before = line.before.replace("\n", "↵")
+        before = before if len(before) <= room else f"…{before[len(before) - room + 1 :]}"
+        spans = "".join(f"<tspan {_how(hue, kind)}>{escape(text)}</tspan>" for hue, kind, text in shown)
+        parts.append(
+            f'<text x="{_LEFT}" y="{_TOP + place * _LINE}" style="font:12px ui-monospace,monospace;white-space:pre">'
+            f"{escape(before)}{spans}</text>"
+        )
+    told = f"What became of the guesses: {len(lines)} passes of the target"
+    return wrap_svg("".join(parts), _TOP + len(lines) * _LINE + 4, told, style=True)
+
+
+def _how(hue: int, kind: str) -> str:
+    """Colour, backed by a mark that needs none."""
+    mark = {
+        "accepted": "text-decoration:underline",
+        "rejected": "text-decoration:line-through",
+        "own": "font-weight:700",
+    }
+    return f'class="{kind}" style="fill:var(--c{hue});{mark[kind]}"'
 
 
 def _mark(tag: str, kind: str, text: str) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from headstart.analysis.bench.summary import Spread
 from headstart.analysis.page import Cell, Drawing, Table
 from headstart.analysis.paper.measuring import Rate, Row
 from headstart.analysis.paper.pictures import figure_1, figure_5
-from headstart.analysis.paper.tracing import Line, TracedRun
+from headstart.analysis.paper.tracing import Line, TracedRound, TracedRun
 from headstart.analysis.published import TABLE_4
 
 FORMAT = "headstart-paper/1"
@@ -29,6 +30,25 @@ def to_json(
             {"label": run.label, "encoder": run.encoder, "rounds": list(map(asdict, run.rounds))} for run in runs
         ],
     }
+
+
+def from_json(written: Mapping[str, Any]) -> tuple[list[Row], list[TracedRun], list[Line]]:
+    """What ``to_json`` made plain: rows, runs without their prompts, and lines."""
+    rows = []
+    for each in written["rows"]:
+        fields = {key: value for key, value in each.items() if key not in ("surprise", "speed_error")}
+        rates = {key: None if each[key] is None else Rate(**each[key]) for key in ("alpha", "counted")}
+        rows.append(Row(**{**fields, **rates, "speed": Spread(**each["speed"])}))
+    runs = [
+        TracedRun(
+            run["label"],
+            (),
+            run["encoder"],
+            tuple(TracedRound(**{**each, "accepted": tuple(each["accepted"])}) for each in run["rounds"]),
+        )
+        for run in written["figure_5"]
+    ]
+    return rows, runs, [Line(**line) for line in written["figure_1"]]
 
 
 def exhibits(

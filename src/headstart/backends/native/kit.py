@@ -12,11 +12,14 @@ from headstart.backends.native.suffix_text import NativeSuffixText
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.kit import TorchKit
+from headstart.backends.torch.masked_pass import MaskedPass
+from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import Kit, ParallelPass
 from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
+from headstart.models.multi_token import MultiTokenModules
 
 
 class NativeKit:
@@ -37,6 +40,10 @@ class NativeKit:
             return TorchKit().head_pass(head, tables, precision)
         return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
 
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
+        """See ``BackendKit``; by PyTorch."""
+        return TorchKit().masked_pass(head, tables, precision)
+
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``; its products in compiled code, its attention by PyTorch."""
         return BlockPass(head, tables, self._products(precision))
@@ -44,6 +51,10 @@ class NativeKit:
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""
         return ParallelPass(heads, tables, self._products(precision))
+
+    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> MultiTokenPass:
+        """See ``BackendKit``; by PyTorch, which has every kind of layer."""
+        return TorchKit().multi_token_pass(modules, tables, precision)
 
     def text_index(
         self,

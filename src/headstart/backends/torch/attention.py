@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -57,6 +58,16 @@ class RowGroup:
     """How far layers see, or ``MEMORY`` -> the keys of those that see so far."""
 
 
+class Layout(Protocol):
+    """What a layer's attention needs to know of the rows of a pass."""
+
+    new_slots: Tensor
+    """[row] physical slots the rows' keys and values go to."""
+    groups: list[RowGroup]
+    output_rows: Tensor | None
+    """[row] where in the groups' concatenated outputs a row's is; None where they are in order."""
+
+
 class AttentionLayout:
     """Everything about a pass's attention that does not depend on the layer.
 
@@ -90,7 +101,6 @@ class AttentionLayout:
         sequence = np.repeat(np.arange(batch.num_sequences), self._counts)
         logical = self._cached[sequence] + np.arange(batch.num_rows) - self._starts[sequence]
         self.new_slots = self._index(self._physical(sequence, logical))
-        """[row] physical slots the rows' keys and values go to."""
 
         sights = tuple(sights)
         self.groups: list[RowGroup] = []
@@ -103,7 +113,6 @@ class AttentionLayout:
             offset += rows.size
         in_order = offset == batch.num_rows and bool((place == np.arange(offset)).all())
         self.output_rows = None if in_order else self._index(place)
-        """[row] where in the groups' concatenated outputs a row's is; None where they are in order."""
 
     def _grouped(self) -> list[Indices]:
         """Sequences by order of magnitude of rows and context; one long prompt chunk pads no decode row."""
@@ -191,9 +200,7 @@ class AttentionLayout:
         return block * self._block_size + logical % self._block_size
 
     def _slots(self, slots: Indices, num_sequences: int) -> Tensor | slice:
-        if num_sequences == 1 and slots[-1] - slots[0] == len(slots) - 1 and bool((np.diff(slots) == 1).all()):
-            return slice(int(slots[0]), int(slots[-1]) + 1)
-        return self._index(slots)
+        return adjacent(slots) or self._index(slots) if num_sequences == 1 else self._index(slots)
 
     def _mask(self, visible: NDArray[np.bool_], folded: bool, bias: Tensor | None = None) -> Tensor | None:
         if bias is not None:
@@ -204,15 +211,32 @@ class AttentionLayout:
                 by_kv_head = bias.view(sequences, -1, self._heads_per_kv, rows, keys).transpose(2, 3)
                 bias = by_kv_head.flatten(2, 3)
             return bias.to(self._device, self._dtype)
-        if visible.all():
-            return None
-        if folded and visible.shape[1] > 1:
-            visible = np.repeat(visible, self._heads_per_kv, axis=1)
-        hidden = torch.from_numpy(~visible[:, None]).to(self._device)
-        return torch.zeros(hidden.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, -torch.inf)
+        return added_mask(visible, self._heads_per_kv if folded else 1, self._dtype, self._device)
 
     def _index(self, values: Indices) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self._device)
+
+
+def adjacent(slots: Indices) -> slice | None:
+    """Slots of one sequence as a slice; None where they are not adjacent."""
+    if slots[-1] - slots[0] == len(slots) - 1 and bool((np.diff(slots) == 1).all()):
+        return slice(int(slots[0]), int(slots[-1]) + 1)
+    return None
+
+
+def added_mask(visible: NDArray[np.bool_], heads: int, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """What is added to scores, [sequence, 1, row * head, key]; None where every row sees every key.
+
+    Args:
+        visible: [sequence, row, key].
+        heads: of a row, that stand as rows of one product.
+    """
+    if visible.all():
+        return None
+    if heads > 1 and visible.shape[1] > 1:
+        visible = np.repeat(visible, heads, axis=1)
+    hidden = torch.from_numpy(~visible[:, None]).to(device)
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
 
 
 def _ancestors(parents: Indices, num_rows: int) -> NDArray[np.bool_]:
@@ -247,7 +271,7 @@ def _alibi_bias(alibi: Alibi, rows: NDArray[np.int32], keys: NDArray[np.int64]) 
 def attend(
     queries: Tensor,
     cache: Tensor,
-    layout: AttentionLayout,
+    layout: Layout,
     sight: Sight,
     scale: float,
     softcap: float | None = None,

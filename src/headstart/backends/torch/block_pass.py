@@ -66,6 +66,13 @@ class BlockPass:
             self._before = rows.to(kit.device, kit.dtype)
             self._draft_ids = head.draft_ids.to(kit.device)
             self._after = kit.linear(LinearWeights(head.markov_head.markov_w2.weight))
+        self.confident = config.confidence
+        if self.confident:
+            sureness = head.confidence_head.proj
+            self._confidence = LinearWeights(
+                sureness.weight.detach().to(kit.device, torch.float32),
+                sureness.bias.detach().to(kit.device, torch.float32),
+            )
         self._fuse = kit.linear(LinearWeights(head.fc.weight))
         self._context_norm = partial(_norm, head.hidden_norm.weight.detach().to(kit.device), config.norm_eps)
         self._norm = partial(_norm, head.norm.weight.detach().to(kit.device), config.norm_eps)
@@ -138,6 +145,14 @@ class BlockPass:
         states = self._norm(speaking.reshape(-1, config.hidden_size))
         logits = self._head(states).float()
         return states.view(len(caches), slots, -1), logits.view(len(caches), slots, -1)
+
+    @torch.inference_mode()
+    def confidence(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """See ``BlockHeadPass``."""
+        if self.config.confidence_reads_token:
+            before = self._before[self._draft_ids[tokens.to(self._kit.device)]]
+            states = torch.cat((states, before.to(states.dtype)), dim=-1)
+        return F.linear(states.float(), self._confidence.weight, self._confidence.bias)[:, 0].sigmoid()
 
     @torch.inference_mode()
     def following(self, tokens: Tensor) -> Tensor:

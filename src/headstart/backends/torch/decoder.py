@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headstart.backends.torch.attention import AttentionLayout
+from headstart.backends.torch.attention import Layout
 from headstart.backends.torch.channels import Experts, channel_of
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.mixers import MixerPass, mixer_of
@@ -98,7 +98,7 @@ class Decoder:
             hidden = hidden + F.embedding(positions, self.positions)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
 
-    def at(self, positions: Tensor, layout: AttentionLayout, states: StateLayout | None = None) -> MixerPass:
+    def at(self, positions: Tensor, layout: Layout, states: StateLayout | None = None) -> MixerPass:
         """What the mixers need to know of rows at ``positions`` [row]."""
         rotations = [
             Rotation(positions, frequencies, self.dtype, amplitude(rope))

@@ -59,6 +59,11 @@ class Embedder:
             self._positions = table.to(device, embedding.dtype)
         self._norm = optional_norm(config, weights.embedding_norm, device)
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the table of tokens in bytes."""
+        return self._embedding.nbytes
+
     def tokens(self, tokens: Tensor, positions: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """[row] ids and positions -> [row, hidden]; ``inputs``: as in ``Decoder.embed``."""
         hidden = F.embedding(tokens, self._embedding)

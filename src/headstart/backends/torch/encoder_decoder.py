@@ -69,7 +69,9 @@ class EncoderDecoderBackend:
         self._layer = StackLayer(config.head_dim, config.activation, config.gated_mlp, config.encoder.normed_before)
         with torch.inference_mode():
             self._embedding = weights.embedding.to(self.device, dtype)
-            self.encoder = Encoder(config, weights.encoder, self._embedding, dtype, self.device)
+            own = weights.encoder.embedding
+            read = self._embedding if own is None else own.to(self.device, dtype)
+            self.encoder = Encoder(config, weights.encoder, read, dtype, self.device)
             decoder = weights.decoder
             self._embedder = Embedder(config, decoder, self._embedding, self._reach(config), self.device)
             self._layers = [StackMatrices(config, layer, dtype, self.device) for layer in decoder.layers]
@@ -81,7 +83,8 @@ class EncoderDecoderBackend:
     @property
     def nbytes(self) -> int:
         matrices = sum(layer.nbytes + cross.nbytes for layer, cross in zip(self._layers, self._cross, strict=True))
-        return self._embedding.nbytes + self.encoder.nbytes + matrices + self._head.nbytes
+        own = self.encoder.embedder.nbytes if self.encoder.config.vocab_size is not None else 0
+        return self._embedding.nbytes + own + self.encoder.nbytes + matrices + self._head.nbytes
 
     def allocate_cache(self, num_blocks: int, block_size: int, num_states: int = 0) -> KVStorage:
         return TorchStorage(self.config, num_blocks, block_size, self.dtype, self.device)

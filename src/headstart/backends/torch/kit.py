@@ -6,12 +6,15 @@ import torch
 
 from headstart.backends.torch.block_pass import BlockPass
 from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.masked_pass import MaskedPass
+from headstart.backends.torch.multi_token_pass import MultiTokenPass
 from headstart.backends.torch.parallel_pass import ParallelPass, torch_kit
 from headstart.errors import ConfigError
 from headstart.heads.block import BlockHead
 from headstart.heads.eagle import EagleHead
 from headstart.heads.parallel import ParallelHeads
 from headstart.heads.tables import TargetTables
+from headstart.models.multi_token import MultiTokenModules
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -33,6 +36,10 @@ class TorchKit:
         """See ``BackendKit``."""
         return EaglePass(head, tables, self._dtype(precision), self.device)
 
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
+        """See ``BackendKit``."""
+        return MaskedPass(head, tables, self._dtype(precision), self.device)
+
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``."""
         return BlockPass(head, tables, torch_kit(self._dtype(precision), self.device))
@@ -40,6 +47,10 @@ class TorchKit:
     def parallel_pass(self, heads: ParallelHeads, tables: TargetTables, precision: str) -> ParallelPass:
         """See ``BackendKit``."""
         return ParallelPass(heads, tables, torch_kit(self._dtype(precision), self.device))
+
+    def multi_token_pass(self, modules: MultiTokenModules, tables: TargetTables, precision: str) -> MultiTokenPass:
+        """See ``BackendKit``."""
+        return MultiTokenPass(modules, tables, self._dtype(precision), self.device)
 
     def text_index(self, max_depth: int, **settings: object) -> None:
         """None: drafters have an index of their own in Python."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from headstart.cache.paged import Room
+from headstart.cache.blocks import Room
 from headstart.drafting.base import SequenceView
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.draft_models.draft_law import fit_vocabulary
@@ -215,4 +215,5 @@ def _reads(encoder: EncoderConfig, source: EncoderInput, config: ModelConfig) ->
         return False
     if source.features is not None:
         return encoder.mel_bins == len(source.features)
-    return encoder.mel_bins is None and max(source.tokens) < config.vocab_size
+    same_kind = source.foreign == (encoder.vocab_size is not None)
+    return encoder.mel_bins is None and same_kind and max(source.tokens) < (encoder.vocab_size or config.vocab_size)

@@ -1,16 +1,15 @@
 """DFlash (Chen et al. 2026, arXiv:2602.06036): a head that guesses a whole block in one pass.
 
-The block's rows say one token each, whatever the others say: a law for each depth. The paper drafts the chain of best
-tokens; a tree of the likeliest paths by the product of these laws (DDTree, arXiv:2604.12989) needs no other training
-and no other pass. A head may also have learnt what one token says of the next (DSpark's Markov factor,
-arXiv:2607.05147), which makes the products honest: its tree grows level by level. Guesses are point masses; those of
-sampled requests are ranked by the target's own noise.
+The block's rows say one token each, whatever the others say. A head may also have learnt what one token says of the
+next (DSpark's Markov factor, arXiv:2607.05147), which makes the products of their laws honest: its tree grows level by
+level. And it may have learnt how likely its guesses are accepted (DSpark's confidence): a draft ends where the chain of
+its best guesses is less likely than a path must be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,90 +17,80 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
-from headstart.drafting.base import DraftBudget, SequenceView, beam_of
-from headstart.drafting.beam_trees import wide_budgets
+from headstart.drafting.base import DraftBudget, SequenceView
 from headstart.drafting.context import DraftContext
 from headstart.drafting.head_drafters.head_source import open_head
-from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, Ids, path_bounds, pruned_trees
-from headstart.drafting.head_drafters.marginal_trees import likeliest_paths
+from headstart.drafting.head_drafters.head_trees import Ids
 from headstart.drafting.head_drafters.noise_ranking import NoiseRanking
-from headstart.drafting.head_drafters.read_along import ReadingDrafter, SpeakingOptions
+from headstart.drafting.head_drafters.one_pass import OnePassDrafter, OnePassOptions
 from headstart.drafting.head_drafters.reading import Features, Reading
-from headstart.heads.block import KIND, MOST_SLOTS, BlockHead
+from headstart.heads.block import KIND, BlockHead
 from headstart.heads.head_pass import DraftRows
 from headstart.passes import IntArray
 
 
 @dataclass(frozen=True)
-class DFlashOptions(SpeakingOptions):
-    draft_tokens: int = MOST_SLOTS
-    """Depth of a draft at most; a block is as deep as its head was trained to guess."""
-    width: int = 8
-    """Best tokens of each depth that may be guessed; 1: the chain of the best ones."""
+class DFlashOptions(OnePassOptions):
+    confidence: bool = True
+    """Let a head that has learnt how likely its guesses are accepted (DSpark) end drafts."""
 
 
-class DFlashDrafter(ReadingDrafter):
-    """One pass over the last token and masks, then the likeliest paths."""
+class DFlashDrafter(OnePassDrafter):
+    """One pass over the last token and masks."""
 
     Options = DFlashOptions
-    grade_rates = CONFIDENCE_RATES
     _options: DFlashOptions
 
     def __init__(self, context: DraftContext, options: DFlashOptions) -> None:
         head = open_head(context, options.model, KIND, BlockHead)
         tables = context.require_tables()()
         self._pass = context.require_runner().backend.kit.block_pass(head, tables, options.precision)
+        self._slots = self._pass.slots
         super().__init__(context, options, head, head.config.taps, self._pass, tables, options.text_vocabulary)
-
-    @property
-    def ranks(self) -> int:
-        return self._options.width
 
     def _read_rows(self, rows: Sequence[tuple[IntArray, Features]], groups: Sequence[DraftRows]) -> None:
         self._pass.read(torch.from_numpy(np.concatenate([features for _, features in rows])), groups)
 
-    def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+    def _say(self, drafted: Sequence[tuple[SequenceView, Reading]], slots: int) -> tuple[Tensor, Tensor]:
         self._read_rows(
             [reading.unread(sequence) for sequence, reading in drafted],
             [DraftRows(reading.cache, reading.num_unread) for _, reading in drafted],
         )
-        sequences, allowed = [sequence for sequence, _ in drafted], budgets
-        budgets = wide_budgets(sequences, budgets)
-        slots = min(self._options.draft_tokens, self._pass.slots, max(budget.depth for budget in budgets))
-        roots = np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int32)
-        states, logits = self._pass.block(roots, [reading.cache for _, reading in drafted], slots)
-        further = self._further_ids(drafted)
-        logits = self._with_text_tokens(states.flatten(0, 1), logits.flatten(0, 1), drafted, further.shape[1])
-        ranking = self._noise_ranking(drafted, further)
-        if self._pass.chained:
-            return self._grow_chained(roots, logits, ranking, further, allowed)
-        if ranking.sampled:
-            logits = torch.cat([ranking.scores(logits[:, slot, None], slot + 1) for slot in range(slots)], dim=1)
-        log_probs, tokens = self._best(logits, further)
-        bounds = path_bounds(self._options.min_probability_of(budgets, self._kit))
-        grown = [
-            likeliest_paths(
-                log_probs[place, : budget.depth],
-                tokens[place, : budget.depth],
-                budget.nodes if beam_of(sequence) is not None else min(self._options.tree_nodes, budget.nodes),
-                bounds.min_log_prob,
-            )
-            for place, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True))
+        roots = _roots([sequence for sequence, _ in drafted])
+        return self._pass.block(roots, [reading.cache for _, reading in drafted], slots)
+
+    def _deep_enough(
+        self, sequences: Sequence[SequenceView], states: Tensor, logits: Tensor, budgets: Sequence[DraftBudget]
+    ) -> Sequence[DraftBudget]:
+        if not (self._pass.confident and self._options.confidence):
+            return budgets
+        least = self._options.min_probability_of(budgets, self._kit)
+        before = torch.from_numpy(_roots(sequences)).long()
+        reached, depths = torch.ones(len(sequences)), torch.zeros(len(sequences), dtype=torch.int64)
+        for slot in range(logits.shape[1]):
+            reached = reached * self._pass.confidence(states[:, slot], before).cpu()
+            depths += reached >= least
+            rows = logits[:, slot] + (self._pass.following(before) if self._pass.chained else 0.0)
+            before = self._pass.target_ids[rows.argmax(-1).cpu()]
+        return [
+            replace(budget, depth=min(budget.depth, depth))
+            for budget, depth in zip(budgets, depths.tolist(), strict=True)
         ]
-        return pruned_trees(grown, sequences, allowed)
 
-    def _grow_chained(
-        self, roots: IntArray, logits: Tensor, ranking: NoiseRanking, further: Ids, budgets: Sequence[DraftBudget]
+    def _trees(
+        self,
+        sequences: Sequence[SequenceView],
+        logits: Tensor,
+        ranking: NoiseRanking,
+        further: Ids,
+        budgets: Sequence[DraftBudget],
     ) -> list[DraftTree]:
-        """Where a guess depends on the one before it, paths are looked for level by level.
-
-        Args:
-            roots: int32 [sequence].
-            logits: [sequence, slot, column] whatever stands before.
-            further: ids of the columns behind the draft vocabulary, to which nothing is added.
-        """
+        """Where a guess depends on the one before it, paths are looked for level by level; nothing is added to the
+        columns behind the draft vocabulary."""
+        if not self._pass.chained:
+            return super()._trees(sequences, logits, ranking, further, budgets)
         trees = self._options.new_trees(budgets, self._kit)
-        before = torch.from_numpy(roots).long()[:, None]
+        before = torch.from_numpy(_roots(sequences)).long()[:, None]
         for slot in range(logits.shape[1]):
             added = self._pass.following(before.flatten()).view(*before.shape, -1)
             rows = logits[:, slot, None] + F.pad(added, (0, further.shape[1]))
@@ -110,3 +99,8 @@ class DFlashDrafter(ReadingDrafter):
                 break
             before = torch.from_numpy(beams.tokens)
         return trees.trees(self._options.tree_nodes, budgets)
+
+
+def _roots(sequences: Sequence[SequenceView]) -> IntArray:
+    """int32 [sequence] the last committed tokens."""
+    return np.array([sequence.tokens[-1] for sequence in sequences], dtype=np.int32)

@@ -24,7 +24,8 @@ class HeadOptions:
     """What every drafter with a trained head may be told."""
 
     model: str | None = None
-    """Directory of the head: one that ``headstart train`` wrote, or an EAGLE, DFlash, speculators or Medusa checkpoint;
+    """Directory of the head: one that ``headstart train`` wrote, or an EAGLE, P-EAGLE, DFlash, speculators or Medusa
+    checkpoint;
     None: the head that comes with Headstart for the target."""
     draft_tokens: int = 5
     """Depth of a draft at most."""

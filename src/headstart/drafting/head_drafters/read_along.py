@@ -63,7 +63,7 @@ class ReadingDrafter(ABC):
     """Reads along with the target; sub-classes say how rows are read and how drafts grow.
 
     Args:
-        head: what is run.
+        head: what is run; None: it says every token.
         taps: layers of the target that it reads.
         running: its pass.
         tables: the target's.
@@ -74,7 +74,7 @@ class ReadingDrafter(ABC):
         self,
         context: DraftContext,
         options: HeadOptions,
-        head: TextHead,
+        head: TextHead | None,
         taps: tuple[int, ...],
         running: ReadingPass,
         tables: TargetTables,
@@ -87,7 +87,9 @@ class ReadingDrafter(ABC):
         self._running = running
         self._target_ids = running.target_ids.numpy()
         self._most_text_tokens = most_text_tokens
-        self._vocabulary = text_vocabulary(head, tables, context.vocab_size) if most_text_tokens else None
+        self._vocabulary = None
+        if head is not None and most_text_tokens:
+            self._vocabulary = text_vocabulary(head, tables, context.vocab_size)
         self._vocab_size = context.vocab_size
         self._readings: dict[int, Reading] = {}
         self._scope_of = context.scope_of

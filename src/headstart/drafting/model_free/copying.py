@@ -47,7 +47,7 @@ class InputCopy:
         self._input = np.asarray(source, dtype=np.int64)
         ids, starts = np.unique(np.sort(self._input), return_index=True)
         places = np.split(np.argsort(self._input, kind="stable"), starts[1:])
-        self._places: dict[int, NDArray[np.int64]] = dict(zip(ids.tolist(), places, strict=True))
+        self._places: dict[int, NDArray[np.int64]] = dict(zip(ids.tolist(), places, strict=True)) if len(ids) else {}
         self._min_match = options.min_match
         self._next: int | None = 0 if options.from_start else None
         self._tokens: list[int] = []
@@ -96,8 +96,8 @@ class CopyDrafter(HistoryDrafter[InputCopy]):
     def new_state(self, sequence: SequenceView) -> InputCopy:
         if sequence.source is None:
             return InputCopy(sequence.tokens[: sequence.prompt_length], self._options)
-        state = InputCopy(sequence.source.tokens, self._options)
-        state.extend(sequence.source.tokens)
+        state = InputCopy(sequence.source.copyable, self._options)
+        state.extend(sequence.source.copyable)
         return state
 
     def begin(self, sequence: SequenceView) -> None:

@@ -48,8 +48,10 @@ _FEW = 4
 sequence, asked or not, and in larger batches their guesses gain less (docs/experiments/0023)."""
 _IMPOSSIBLE = 1e-9
 _FREE = "suffix"
-_HEADS = ("eagle3", "dflash")
+_HEADS = ("eagle3", "dflash", "p-eagle")
 """Kinds of heads that are run where nobody names drafters; of several that come with Headstart, the first."""
+_MODULES = "mtp"
+"""Runs what came with the target, where no head does."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,16 @@ class AutoOptions:
     drafters: str | None = None
     """Names of the drafters, with + between them. With a single name, the planner chooses how many of its guesses are
     verified. None: a drafter that copies from the text and, if one comes with Headstart for the target, a trained head,
-    which guesses while few sequences are decoded at once."""
+    else the multi-token modules of the target's checkpoint, if it has any; which guess while few sequences are decoded
+    at once."""
     model: str | None = None
-    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an EAGLE-3
-    or DFlash head to use instead of the one that comes with Headstart."""
+    """Directory of a head, or name of a model, for those drafters that run one. If ``drafters`` is left out: an
+    EAGLE-3, P-EAGLE or DFlash head to use instead of the one that comes with Headstart."""
     drafter_options: dict[str, object] = field(default_factory=dict)
     """Name of a drafter -> dictionary of its options."""
 
     def __post_init__(self) -> None:
-        names = self.names or [_FREE, *_HEADS]
+        names = self.names or [_FREE, *_HEADS, _MODULES]
         require(all(names), f"drafters is {self.drafters!r}; give names with + between them, like 'suffix+recycling'.")
         require(len(set(names)) == len(names), f"drafters is {self.drafters!r}; name each drafter once.")
         require("auto" not in names, f"drafters is {self.drafters!r}; auto cannot plan for itself, leave it out.")
@@ -432,6 +435,8 @@ def _found(context: DraftContext, options: AutoOptions) -> list[str]:
         return [_FREE, options.head]
     find = context.find_head
     found = None if find is None else next((kind for kind in _HEADS if find(kind) is not None), None)
+    if found is None and context.lend_modules is not None and context.lend_modules(None) is not None:
+        found = _MODULES
     return [_FREE] if found is None else [_FREE, found]
 
 

@@ -48,7 +48,7 @@ def connected(address: str | None, need: Need, **settings: Any) -> Iterator[None
         settings: for ``ray.init``, of a cluster of this machine.
 
     Raises:
-        ConfigError: there is no such cluster, or this machine has not what is needed.
+        ConfigError: there is no such cluster, it does not start, or this machine has not what is needed.
     """
     if address is None:
         settings = {"object_store_memory": STORE_BYTES, "include_dashboard": False, **settings}
@@ -56,8 +56,10 @@ def connected(address: str | None, need: Need, **settings: Any) -> Iterator[None
         settings = {"address": address}
     try:
         ray.init(logging_level=logging.WARNING, **settings)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise ConfigError(f"no Ray cluster answers at {address}: {first_line(error)}") from error
+    except Exception as error:  # Ray raises errors of no kind of its own
+        here = "a Ray cluster of this machine did not start"
+        what = here if address is None else f"no Ray cluster answers at {address}"
+        raise ConfigError(f"{what}: {first_line(error)}") from error
     try:
         if address is None:
             _require_room(need)

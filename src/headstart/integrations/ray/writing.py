@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -13,7 +14,7 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from headstart.errors import ConfigError, HeadstartError
+from headstart.errors import ConfigError
 from headstart.integrations.ray.cluster import Need, connected, first_line
 from headstart.llm import LLM
 from headstart.loading import load_model
@@ -22,6 +23,7 @@ from headstart.training.gathering import Order, WrittenShard
 from headstart.training.shards import Shard, write_shard
 
 Row = dict[str, Any]
+_COMPLAINT = re.compile(r"headstart\.errors\.\w+: (.+)")
 
 
 class ShardWriter:
@@ -126,11 +128,7 @@ def _unpacked(row: Row) -> WrittenShard:
     return WrittenShard(int(row["number"]), documents, str(row["backend"]))
 
 
-def _said(error: BaseException) -> str:
-    """What a writer complained of, or what Ray says."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, HeadstartError):
-            return str(cause)
-        cause = getattr(cause, "cause", None) or cause.__cause__
-    return first_line(error)  # type: ignore[arg-type]
+def _said(error: Exception) -> str:
+    """What a writer complained of, or what Ray says. An actor's own error comes as the text of its traceback."""
+    complaints = _COMPLAINT.findall(str(error))
+    return complaints[-1] if complaints else first_line(error)

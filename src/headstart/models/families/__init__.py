@@ -73,9 +73,13 @@ _BY_MODEL_TYPE: dict[str, Family | EncoderDecoderFamily] = {
     **{family.model_type: family for family in FAMILIES if family.model_type},
     **{family.model_type: family for family in ENCODER_DECODER_FAMILIES},
 }
-_BY_ARCHITECTURE = {family.architecture: family for family in reversed(FAMILIES) if family.architecture}
+_BY_ARCHITECTURE: dict[str, Family | EncoderDecoderFamily] = {
+    **{family.architecture: family for family in reversed(FAMILIES) if family.architecture},
+    **{family.architecture: family for family in reversed(ENCODER_DECODER_FAMILIES) if family.architecture},
+}
 _MIXTURES = {family.architecture: family for family in reversed(FAMILIES) if family.kind == "experts"}
 """GGUF has one name for Llama and Mixtral."""
+_ENCODERS_ALONE = ("t5encoder",)
 
 
 def config_from_hf(config: Mapping[str, Any], name: str = "") -> ModelConfig:
@@ -101,10 +105,18 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     """
     source = f"model {name!r}" if name else "GGUF metadata"
     architecture = Fields(metadata, source).text("general.architecture", "")
+    if architecture in _ENCODERS_ALONE:
+        raise UnsupportedModelError(
+            f"{source} has general.architecture {architecture!r}: an encoder without a decoder, which writes nothing; "
+            "use the file of the whole model."
+        )
     family = _known(_BY_ARCHITECTURE, architecture, "general.architecture", source)
     fields = Fields(metadata, source, f"{architecture}.")
     if fields.integer("expert_count", 0, minimum=0) and architecture in _MIXTURES:
         family = _MIXTURES[architecture]
+    if isinstance(family, EncoderDecoderFamily):
+        assert family.gguf is not None
+        return _checked(replace(family.gguf(fields, tensors), name=name), source)
     fields.refuse("attention.causal", False, because="an encoder's attention")
     assert family.gguf is not None
     config = family.gguf(fields)
@@ -116,7 +128,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
             qkv_bias=config.qkv_bias or _has_bias(layout, tensors, "qkv", "q", "k", "v"),
             output_bias=config.output_bias or _has_bias(layout, tensors, "output"),
             mlp_bias=config.mlp_bias or _has_bias(layout, tensors, "gate", "up", "down"),
-            qk_norm=config.qk_norm if _may_norm_heads(layout, tensors) else None,
+            qk_norm=config.qk_norm if _may_norm_heads(config, layout, tensors) else None,
             name=name,
         ),
         source,
@@ -128,14 +140,18 @@ def tensor_layout(config: ModelConfig, kind: CheckpointKind) -> TensorLayout:
     return _BY_NAME[config.family].layout(kind)
 
 
-def encoder_decoder_layout(config: ModelConfig) -> EncoderDecoderLayout:
+def encoder_decoder_layout(config: ModelConfig, kind: CheckpointKind) -> EncoderDecoderLayout:
     """The same for a model with an encoder."""
-    return _ENCODER_DECODERS[config.family].layout(config)
+    family = _ENCODER_DECODERS[config.family]
+    layout = family.layout if kind == "hf" else family.gguf_layout
+    assert layout is not None
+    return layout(config)
 
 
-def _may_norm_heads(layout: TensorLayout, tensors: Container[str]) -> bool:
+def _may_norm_heads(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> bool:
     """Whether there are norms of heads in the file, or nothing is known of its tensors."""
-    name = layout.layer.get("q_norm", "").format(i=0)
+    first = next((index for index, layer in enumerate(config.layers) if layer.attends), 0)
+    name = layout.layer.get("q_norm", "").format(i=first)
     return f"{layout.embedding}.weight" not in tensors or f"{name}.weight" in tensors
 
 

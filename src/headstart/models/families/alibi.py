@@ -1,7 +1,7 @@
 """Decoders whose scores fall with distance: BLOOM, MPT, and Falcon, most of which rotate instead.
 
 Sources: the configuration and modelling files of transformers (models/bloom, falcon, mpt); Press et al. 2022 for the
-slopes.
+slopes; for GGUF llama.cpp's converter, which puts the rows of queries, keys and values one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headstart.models.config import Alibi, LayerConfig, ModelConfig
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.layer_normed import BIASED, UNGATED, heads_apart
-from headstart.models.families.llama import activation
+from headstart.models.families.llama import GGUF_LAYOUT, activation, base_from_gguf
 from headstart.models.families.rope import rope_from_hf
 
 _NO_POSITIONS = 2048
@@ -168,9 +168,72 @@ _MPT = replace(
     convert={},
 )
 
+_BLOOM_GGUF = replace(
+    GGUF_LAYOUT,
+    embedding_norm="token_embd_norm",
+    layer={
+        "attention_norm": "blk.{i}.attn_norm",
+        "qkv": "blk.{i}.attn_qkv",
+        "output": "blk.{i}.attn_output",
+        "mlp_norm": "blk.{i}.ffn_norm",
+        "up": "blk.{i}.ffn_up",
+        "down": "blk.{i}.ffn_down",
+    },
+)
+_TWO_NORMS_GGUF = {
+    **_BLOOM_GGUF.layer,
+    "attention_norm": "blk.{i}.attn_norm_2",
+    "mlp_norm": "blk.{i}.attn_norm",
+}
+
+
+def _base_gguf(fields: Fields, family: str, **changes: Any) -> ModelConfig:
+    """Of a model without a rotation, unless ``changes`` say otherwise."""
+    return base_from_gguf(fields, family, eps="attention.layer_norm_epsilon", norm="layer", gated_mlp=False, **changes)
+
+
+def _unrotated(config: ModelConfig, slopes_of_heads: tuple[float, ...]) -> ModelConfig:
+    layers = (LayerConfig(rope=None),) * config.num_layers
+    return replace(config, alibi=Alibi(slopes_of_heads), ropes=(), layers=layers)
+
+
+def _bloom_gguf(fields: Fields) -> ModelConfig:
+    config = _base_gguf(fields, "bloom", activation="gelu_tanh", embedding_norm=True)
+    return _unrotated(config, slopes(config.num_heads))
+
+
+def _mpt_gguf(fields: Fields) -> ModelConfig:
+    steepest = fields.optional_number("attention.max_alibi_bias")
+    if steepest is None:
+        raise fields.unsupported("attention.max_alibi_bias", fields.get("attention.max_alibi_bias"), "more than 0")
+    clip = fields.optional_number("attention.clamp_kqv")
+    config = _base_gguf(fields, "mpt", activation="gelu", norm_bias=False, qkv_clip=clip)
+    return _unrotated(config, _mpt_slopes(config.num_heads, steepest))
+
+
+def _falcon_gguf(fields: Fields) -> ModelConfig:
+    """Files do not say which of its two forms a model has; those with several heads of keys have two norms."""
+    two_norms = fields.integer("attention.head_count_kv", 1) > 1
+    return _base_gguf(
+        fields,
+        "falcon_new" if two_norms else "falcon",
+        activation="gelu",
+        parallel_residual=True,
+        shared_norm=not two_norms,
+    )
+
+
 FAMILIES = (
-    Family("bloom", "bloom", "", _bloom, None, _BLOOM, None),
-    Family("mpt", "mpt", "", _mpt, None, _MPT, None),
-    Family("falcon", "falcon", "", _falcon, None, _BLOOM, None),
-    Family("falcon_new", "", "", _falcon, None, replace(_BLOOM, layer=_TWO_NORMS), None),
+    Family("bloom", "bloom", "bloom", _bloom, _bloom_gguf, _BLOOM, _BLOOM_GGUF),
+    Family("mpt", "mpt", "mpt", _mpt, _mpt_gguf, _MPT, _BLOOM_GGUF),
+    Family("falcon", "falcon", "falcon", _falcon, _falcon_gguf, _BLOOM, _BLOOM_GGUF),
+    Family(
+        "falcon_new",
+        "",
+        "",
+        _falcon,
+        None,
+        replace(_BLOOM, layer=_TWO_NORMS),
+        replace(_BLOOM_GGUF, layer=_TWO_NORMS_GGUF),
+    ),
 )

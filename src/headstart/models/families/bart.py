@@ -7,6 +7,7 @@ the others.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from headstart.models.config import Activation, LayerConfig, ModelConfig
@@ -16,7 +17,6 @@ from headstart.models.families.encoder_decoder import (
     EncoderDecoderLayout,
     StackLayout,
     generation_entries,
-    require_shared_embedding,
 )
 from headstart.models.families.fields import Fields
 from headstart.models.families.llama import ACTIVATIONS
@@ -67,7 +67,7 @@ def _bart(
     final_norm: bool,
     head_bias: bool,
 ) -> ModelConfig:
-    require_shared_embedding(fields)
+    shares = family != "marian" or fields.flag("share_encoder_decoder_embeddings", True)
     first = _LEARNED_OFFSET if positions == "learned" else 0
     if positions == "tensor2tensor":
         # Places are counted from the one after the padding token's id.
@@ -83,6 +83,7 @@ def _bart(
         mlp_size=fields.integer("encoder_ffn_dim"),
         max_positions=max_positions,
         positions=positions,
+        vocab_size=None if shares else fields.integer("vocab_size"),
         first_position=first,
         normed_before=normed_before,
         embedding_norm=embedding_norm,
@@ -90,7 +91,8 @@ def _bart(
         head_bias=head_bias,
         **generation_entries(fields),
     )
-    return base_from_hf(fields, family, encoder, max_positions)
+    config = base_from_hf(fields, family, encoder, max_positions)
+    return config if shares else replace(config, vocab_size=fields.integer("decoder_vocab_size", config.vocab_size))
 
 
 LAYER = {
@@ -131,6 +133,8 @@ _COMPUTED = EncoderDecoderLayout(
     stack("decoder", LAYER | CROSS),
     ignored=(r"model\.(encoder|decoder)\.embed_positions\.weights?",),
 )
+_APART = replace(_COMPUTED, embeddings=_TABLES[2:], encoder_embedding=_TABLES[1])
+"""Each half has a vocabulary and a table of its own (Marian)."""
 
 
 def _family(
@@ -151,8 +155,12 @@ def _family(
         final_norm=final_norm,
         head_bias=head_bias,
     )
-    layout = _STORED if positions == "learned" else _COMPUTED
-    return EncoderDecoderFamily(name, name, read, lambda config: layout)
+    usual = _STORED if positions == "learned" else _COMPUTED
+
+    def layout(config: ModelConfig) -> EncoderDecoderLayout:
+        return usual if config.encoder is None or config.encoder.vocab_size is None else _APART
+
+    return EncoderDecoderFamily(name, name, read, layout)
 
 
 FAMILIES = (

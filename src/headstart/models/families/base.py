@@ -57,6 +57,8 @@ class TensorLayout:
     """Roles whose vectors are stored as matrices of one row."""
     flat: frozenset[str] = frozenset()
     """Roles whose matrices of one row are stored as vectors, and kernels of convolutions as matrices."""
+    folded: Mapping[str, Callable[[ModelConfig], tuple[int, ...]]] = field(default_factory=dict)
+    """role -> shape in which a vector is stored."""
     scalars: frozenset[str] = frozenset()
     """Roles whose tensors have no axis."""
     excerpts: Mapping[str, int] = field(default_factory=dict)

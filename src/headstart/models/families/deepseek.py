@@ -1,6 +1,7 @@
 """Latent attention: DeepSeek-V2 and V3 with their experts, Youtu and MiniCPM3 without.
 
-Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, youtu, minicpm3).
+Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, youtu, minicpm3); for
+GGUF llama.cpp's converter, which takes the matrix that raises keys and values apart, that of keys transposed.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig
+from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.families import gguf_mixtures
 from headstart.models.families.base import Family
 from headstart.models.families.experts import EXPERTS_LAYOUT, count_of, first_dense, sigmoid_experts, with_experts
 from headstart.models.families.fields import Fields
 from headstart.models.families.granite import divided
 from headstart.models.families.layer_normed import without
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf, in_halves
-from headstart.models.families.rope import growth, rope_from_hf
+from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf, in_halves
+from headstart.models.families.rope import growth, rope_from_gguf, rope_from_hf
 
 
 def _base(
@@ -131,9 +133,78 @@ _MIXED = replace(
     beyond=True,
 )
 
+_GGUF_LATENT = {
+    "q": "blk.{i}.attn_q",
+    "q_down": "blk.{i}.attn_q_a",
+    "q_norm": "blk.{i}.attn_q_a_norm",
+    "q_up": "blk.{i}.attn_q_b",
+    "kv_down": "blk.{i}.attn_kv_a_mqa",
+    "kv_norm": "blk.{i}.attn_kv_a_norm",
+    "key_up": "blk.{i}.attn_k_b",
+    "value_up": "blk.{i}.attn_v_b",
+}
+_GGUF = replace(
+    gguf_mixtures.LAYOUT,
+    layer=without(dict(gguf_mixtures.LAYOUT.layer), "q", "k", "v", "q_norm", "k_norm") | _GGUF_LATENT,
+    convert=_TURNED,
+)
+_SOFTMAX, _SIGMOID = 1, 2
+"""``expert_gating_func``."""
+
+
+def _deepseek_gguf(fields: Fields) -> ModelConfig:
+    heads, turning = fields.integer("attention.head_count"), fields.integer("rope.dimension_count")
+    both, value = fields.integer("attention.key_length_mla"), fields.integer("attention.value_length_mla")
+    rope, scale = _gguf_rope(fields, turning)
+    whole = {"attention.key_length": both, "attention.value_length": both, "attention.head_count_kv": heads}
+    gating = fields.integer("expert_gating_func", _SOFTMAX)
+    if gating not in (_SOFTMAX, _SIGMOID):
+        raise fields.unsupported("expert_gating_func", gating, f"{_SOFTMAX} or {_SIGMOID}, softmax or sigmoid")
+    config = base_from_gguf(
+        fields.with_entries(**whole),
+        "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
+        rope=rope,
+        experts=True,
+        attention_scale=both**-0.5 * scale,
+        latent=LatentConfig(
+            fields.integer("attention.kv_lora_rank"),
+            both - turning,
+            turning,
+            value,
+            q_rank=fields.optional_integer("attention.q_lora_rank"),
+        ),
+    )
+    config = replace(config, layers=(LayerConfig(mixer="latent"),) * config.num_layers)
+    size, groups = fields.integer("expert_feed_forward_length"), fields.integer("expert_group_count", 1)
+    experts = gguf_mixtures.experts_of(
+        fields,
+        size,
+        fields.flag("expert_weights_norm", False),
+        shared_size=size * fields.integer("expert_shared_count", 0, minimum=0),
+        score="sigmoid" if gating == _SIGMOID else "softmax",
+        correction=gating == _SIGMOID,
+        groups=groups,
+        groups_used=fields.integer("expert_group_used_count", groups, maximum=groups),
+        group_score="two_best" if gating == _SIGMOID else "best",
+        scale=fields.number("expert_weights_scale", 1.0),
+    )
+    return with_experts(config, experts, set(range(fields.integer("leading_dense_block_count", 0, minimum=0))))
+
+
+def _gguf_rope(fields: Fields, dim: int) -> tuple[RopeConfig, float]:
+    """The rotation, and what it makes scores grow by: keys are not stretched by themselves."""
+    key = "rope.scaling.yarn_log_multiplier"
+    weight = fields.number(key, 1.0)
+    rope = rope_from_gguf(fields.with_entries(**{key: 1.0}), dim)
+    if rope.scaling is None or rope.scaling["rope_type"] != "yarn":
+        return rope, 1.0
+    grown = growth(fields.number("rope.scaling.factor"), 10 * weight) ** 2
+    return replace(rope, scaling=rope.scaling | {"attention_factor": 1.0}), grown
+
+
 FAMILIES = (
-    Family("deepseek_v2", "deepseek_v2", "", _deepseek_v2, None, _MIXED, None, "experts"),
-    Family("deepseek_v3", "deepseek_v3", "", _deepseek_v3, None, _MIXED, None, "experts"),
+    Family("deepseek_v2", "deepseek_v2", "deepseek2", _deepseek_v2, _deepseek_gguf, _MIXED, _GGUF, "experts"),
+    Family("deepseek_v3", "deepseek_v3", "deepseek2", _deepseek_v3, _deepseek_gguf, _MIXED, _GGUF, "experts"),
     Family("deepseek_v3_halves", "", "", _deepseek_v3, None, replace(_MIXED, convert={}), None, "experts"),
     Family("youtu", "youtu", "", _youtu, None, _DENSE, None),
     Family("minicpm3", "minicpm3", "", _minicpm3, None, replace(_DENSE, convert={"final_norm": divided}), None),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig
 from headstart.models.families.fields import MAX_SIZE, Fields
 
@@ -32,7 +31,7 @@ class StackLayout:
 
 @dataclass(frozen=True)
 class EncoderDecoderLayout:
-    """Names of a family's tensors in a Hugging Face directory."""
+    """Names of a family's tensors in one kind of file."""
 
     embeddings: tuple[str, ...]
     """Where the table of the decoder's tokens, which the encoder shares, may be found; the first that is there counts,
@@ -42,19 +41,27 @@ class EncoderDecoderLayout:
     head: str = "lm_head"
     head_bias: str = "final_logits_bias"
     """Whole name."""
+    encoder_embedding: str = ""
+    """Table of an encoder that reads a vocabulary of its own."""
     ignored: tuple[str, ...] = ()
     """Patterns of whole names of tensors that carry nothing: tables that are computed."""
 
 
 @dataclass(frozen=True)
 class EncoderDecoderFamily:
-    """A kind of encoder-decoder model. ``hf`` reads its description, ``layout`` names its tensors."""
+    """A kind of encoder-decoder model. ``hf`` and ``gguf`` read a description, ``layout`` and ``gguf_layout`` name
+    tensors."""
 
     name: str
     model_type: str
     """``model_type`` in config.json."""
     hf: Callable[[Fields], ModelConfig]
     layout: Callable[[ModelConfig], EncoderDecoderLayout]
+    architecture: str = ""
+    """``general.architecture`` in GGUF, which families may share; "": there is none."""
+    gguf: Callable[[Fields, Container[str]], ModelConfig] | None = None
+    """Of the metadata and the names of the tensors."""
+    gguf_layout: Callable[[ModelConfig], EncoderDecoderLayout] | None = None
 
 
 def generation_entries(fields: Fields) -> dict[str, Any]:
@@ -71,19 +78,6 @@ def generation_entries(fields: Fields) -> dict[str, Any]:
         "never": (*_sequences(fields, "bad_words_ids"), *((token,) for token in fields.token_ids("suppress_tokens"))),
         "never_first": fields.token_ids("begin_suppress_tokens"),
     }
-
-
-def require_shared_embedding(fields: Fields) -> None:
-    """Refuse an encoder whose tokens are others than the decoder's.
-
-    Raises:
-        CheckpointError: they are.
-    """
-    if not fields.flag("share_encoder_decoder_embeddings", True):
-        raise CheckpointError(
-            f"{fields.source} has a vocabulary for each side (share_encoder_decoder_embeddings is false), which is not "
-            "supported; use a model that shares one."
-        )
 
 
 def _sequences(fields: Fields, key: str) -> tuple[tuple[int, ...], ...]:

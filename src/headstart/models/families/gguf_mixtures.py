@@ -21,7 +21,7 @@ _SIGMOID = 2
 """``expert_gating_func`` of sigmoid."""
 
 
-def _experts(fields: Fields, size: int, normalised: bool, **more: Any) -> ExpertsConfig:
+def experts_of(fields: Fields, size: int, normalised: bool, **more: Any) -> ExpertsConfig:
     count = fields.integer("expert_count")
     used = fields.integer("expert_used_count", maximum=count)
     return ExpertsConfig(count, used, size, normalised=normalised, **more)
@@ -32,30 +32,30 @@ def mixtral(fields: Fields) -> ModelConfig:
     config = base_from_gguf(fields, "mixtral", experts=True)
     window = fields.integer("attention.sliding_window", 0, minimum=0) or None
     config = replace(config, layers=(LayerConfig(window),) * config.num_layers)
-    return with_experts(config, _experts(fields, config.mlp_size, True))
+    return with_experts(config, experts_of(fields, config.mlp_size, True))
 
 
 def olmoe(fields: Fields) -> ModelConfig:
     config = base_from_gguf(fields, "olmoe", experts=True, qk_norm=HeadNorms(reach="all"))
-    return with_experts(config, _experts(fields, config.mlp_size, False))
+    return with_experts(config, experts_of(fields, config.mlp_size, False))
 
 
 def qwen2_moe(fields: Fields) -> ModelConfig:
     config = base_from_gguf(fields, "qwen2_moe", experts=True, qkv_bias=True)
     size = fields.integer("expert_feed_forward_length")
     shared = fields.integer("expert_shared_feed_forward_length")
-    return with_experts(config, _experts(fields, size, False, shared_size=shared, shared_gate=True))
+    return with_experts(config, experts_of(fields, size, False, shared_size=shared, shared_gate=True))
 
 
 def qwen3_moe(fields: Fields) -> ModelConfig:
     config = base_from_gguf(fields, "qwen3_moe", experts=True, qk_norm=HeadNorms())
-    return with_experts(config, _experts(fields, fields.integer("expert_feed_forward_length"), True))
+    return with_experts(config, experts_of(fields, fields.integer("expert_feed_forward_length"), True))
 
 
 def granitemoe(fields: Fields) -> ModelConfig:
     config = scaled_from_gguf(fields, "granitemoe", experts=True)
     shared = fields.integer("expert_shared_feed_forward_length", 0, minimum=0)
-    experts = _experts(fields, config.mlp_size, True, shared_size=shared)
+    experts = experts_of(fields, config.mlp_size, True, shared_size=shared)
     return with_experts(replace(config, family="granitemoeshared" if shared else "granitemoe"), experts)
 
 
@@ -65,7 +65,7 @@ def _like_deepseek(fields: Fields, family: str, rope: RopeConfig | None, **more:
         raise fields.unsupported("expert_gating_func", fields.get("expert_gating_func"), f"{_SIGMOID}, sigmoid")
     size = fields.integer("expert_feed_forward_length")
     shared = size * fields.integer("expert_shared_count", 1, minimum=0)
-    experts = _experts(
+    experts = experts_of(
         fields,
         size,
         fields.flag("expert_weights_norm", True),
@@ -100,7 +100,7 @@ def gpt_oss(fields: Fields) -> ModelConfig:
     window = fields.integer("attention.sliding_window", 128)
     layers = tuple(LayerConfig(None if i % 2 else window) for i in range(config.num_layers))
     size = fields.integer("expert_feed_forward_length", config.mlp_size)
-    experts = _experts(fields, size, True, router_bias=True, bias=True, clamp=7.0)
+    experts = experts_of(fields, size, True, router_bias=True, bias=True, clamp=7.0)
     return with_experts(replace(config, layers=layers), experts)
 
 

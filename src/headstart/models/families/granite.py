@@ -25,7 +25,7 @@ from headstart.models.families.llama import (
     base_from_hf,
     windows_from_hf,
 )
-from headstart.models.families.mamba import MAMBA2_LAYER, MAMBA2_WHOLE, mamba2_from_hf
+from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, mamba2_from_hf
 
 
 def _scaled(
@@ -92,7 +92,8 @@ _MIXERS: dict[str, Mixer] = {
 }
 
 
-def _granite4(fields: Fields) -> ModelConfig:
+def granite4(fields: Fields) -> ModelConfig:
+    """Dense or a mixture, with Mamba-2 in some layers or without."""
     config = scaled_from_hf(fields, "granite4")
     kinds = fields.get("layer_types")
     # Released files say "attention" and "mamba", transformers writes "full_attention" and "linear_attention".
@@ -159,6 +160,8 @@ _FUSED_MLP = {
     "up": "layers.{i}.shared_mlp.input_linear",
     "down": "layers.{i}.shared_mlp.output_linear",
 }
+GRANITE4_LAYOUT = replace(_HF_LAYOUT, layer=_FUSED_MLP | MAMBA2_LAYER, whole=MAMBA2_WHOLE)
+GRANITE4_MOE_LAYOUT = replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS | MAMBA2_LAYER, whole=MAMBA2_WHOLE)
 
 FAMILIES = (
     Family("granite", "granite", "granite", _granite, _granite_gguf, _HF_LAYOUT, _GGUF_LAYOUT),
@@ -179,18 +182,18 @@ FAMILIES = (
         "granite4",
         "granitemoehybrid",
         "granite",
-        _granite4,
+        granite4,
         _granite_gguf,
-        replace(_HF_LAYOUT, layer=_FUSED_MLP | MAMBA2_LAYER, whole=MAMBA2_WHOLE),
+        GRANITE4_LAYOUT,
         _GGUF_LAYOUT,
     ),
     Family(
         "granite4_moe",
         "",
         "",
-        _granite4,
+        granite4,
         None,
-        replace(_HF_LAYOUT, layer=HF_LAYER | GRANITE_EXPERTS | MAMBA2_LAYER, whole=MAMBA2_WHOLE),
+        GRANITE4_MOE_LAYOUT,
         None,
         "experts",
     ),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from headstart.models.config import ConvolutionConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families import gguf_states
 from headstart.models.families.base import Family
 from headstart.models.families.experts import used_of, with_experts
 from headstart.models.families.fields import Fields
@@ -98,6 +99,15 @@ _LAYOUT = replace(HF_LAYOUT, final_norm="embedding_norm", layer=_LAYER)
 _MOE_LAYOUT = replace(_LAYOUT, layer=_LAYER | _EXPERTS, whole=frozenset({"router_correction"}))
 
 FAMILIES = (
-    Family("lfm2", "lfm2", "", _lfm2, None, _LAYOUT, None),
-    Family("lfm2_moe", "lfm2_moe", "", _lfm2_moe, None, _MOE_LAYOUT, None, "experts"),
+    Family("lfm2", "lfm2", "lfm2", _lfm2, gguf_states.lfm2, _LAYOUT, gguf_states.LFM2),
+    Family(
+        "lfm2_moe",
+        "lfm2_moe",
+        "lfm2moe",
+        _lfm2_moe,
+        gguf_states.lfm2_moe,
+        _MOE_LAYOUT,
+        gguf_states.LFM2,
+        "experts",
+    ),
 )

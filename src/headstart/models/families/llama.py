@@ -144,6 +144,11 @@ def _qwen2(fields: Fields) -> ModelConfig:
     return replace(qwen_windows(fields, base_from_hf(fields, "qwen2", tied=False)), qkv_bias=True)
 
 
+def _mimo(fields: Fields) -> ModelConfig:
+    """Qwen 2 with multi-token modules."""
+    return replace(_qwen2(fields), family="mimo", qkv_bias=fields.flag("attention_bias", True))
+
+
 def _qwen3(fields: Fields) -> ModelConfig:
     config = base_from_hf(fields, "qwen3", tied=False, default_head_dim=128)
     attention_bias = fields.flag("attention_bias", False)
@@ -318,6 +323,7 @@ FAMILIES = (
     Family("llama", "llama", "llama", _llama, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
     Family("mistral", "mistral", "llama", _mistral, _llama_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
     Family("qwen2", "qwen2", "qwen2", _qwen2, _qwen2_gguf, HF_LAYOUT, GGUF_LAYOUT),
+    Family("mimo", "mimo", "", _mimo, None, replace(HF_LAYOUT, ignored=(*HF_LAYOUT.ignored, r"mtp_layers\..*")), None),
     Family("qwen3", "qwen3", "qwen3", _qwen3, _qwen3_gguf, HF_LAYOUT, GGUF_LAYOUT),
     Family("smollm3", "smollm3", "smollm3", _smollm3, _smollm3_gguf, HF_LAYOUT, GGUF_INTERLEAVED),
 )

@@ -273,5 +273,5 @@ FAMILIES = (
             ignored=(*HF_LAYOUT.ignored, r"mtp_.*"),
         ),
     ),
-    family_of("mellum", _mellum, layout_with(BY_EXPERT)),
+    family_of("mellum", _mellum, layout_with(BY_EXPERT, ignored=(*HF_LAYOUT.ignored, r"mtp\..*"))),
 )

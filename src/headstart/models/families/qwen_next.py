@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from headstart.models.config import DeltaConfig, ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+from headstart.models.families import gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import BY_EXPERT, shared, used_of, with_experts
 from headstart.models.families.fields import Fields
-from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_hf
+from headstart.models.families.llama import GGUF_LAYER, GGUF_LAYOUT, HF_LAYER, HF_LAYOUT, base_from_hf
 from headstart.models.families.rope import partial_rope_from_hf
 
 _KINDS = ("linear_attention", "full_attention")
@@ -180,14 +181,66 @@ def _within(layout: TensorLayout) -> TensorLayout:
     return replace(layout, prefix="model.language_model.", other=layout)
 
 
+_GGUF_LAYOUT = replace(
+    GGUF_LAYOUT,
+    layer=GGUF_LAYER
+    | gguf_states.STACKS
+    | gguf_states.RECURRENT
+    | {
+        "attention_gate": "blk.{i}.attn_q",
+        "mlp_norm": "blk.{i}.post_attention_norm",
+        "delta_qkv": "blk.{i}.attn_qkv",
+        "delta_gate": "blk.{i}.attn_gate",
+        "delta_share": "blk.{i}.ssm_beta",
+        "delta_step": "blk.{i}.ssm_alpha",
+        "delta_output": "blk.{i}.ssm_out",
+    },
+    whole=gguf_states.WHOLE,
+    flat=gguf_states.FLAT,
+    excerpts={"q": 2, "attention_gate": 2},
+    convert={"q": _queries, "attention_gate": _gates, "log_decay": gguf_states.logarithm},
+    beyond=True,
+)
+_GGUF_NEXT_LAYOUT = replace(
+    _GGUF_LAYOUT,
+    layer={**_GGUF_LAYOUT.layer, "delta_share_step": "blk.{i}.ssm_ba"},
+    convert={**_GGUF_LAYOUT.convert, "delta_share_step": _share_step},
+)
+
 FAMILIES = (
-    Family("qwen3_next", "qwen3_next", "", _qwen3_next, None, _NEXT_LAYOUT, None, "experts"),
+    Family(
+        "qwen3_next",
+        "qwen3_next",
+        "qwen3next",
+        _qwen3_next,
+        gguf_states.qwen3_next,
+        _NEXT_LAYOUT,
+        _GGUF_NEXT_LAYOUT,
+        "experts",
+    ),
     *(
-        Family(name, name, "", partial(_qwen3_5, family=name), None, _within(_LAYOUT), None)
+        Family(
+            name,
+            name,
+            "qwen35",
+            partial(_qwen3_5, family=name),
+            gguf_states.qwen3_5,
+            _within(_LAYOUT),
+            _GGUF_LAYOUT,
+        )
         for name in ("qwen3_5", "qwen3_5_text")
     ),
     *(
-        Family(name, name, "", partial(_qwen3_5_moe, family=name), None, _within(_MOE_LAYOUT), None, "experts")
+        Family(
+            name,
+            name,
+            "qwen35moe",
+            partial(_qwen3_5_moe, family=name),
+            gguf_states.qwen3_5_moe,
+            _within(_MOE_LAYOUT),
+            _GGUF_LAYOUT,
+            "experts",
+        )
         for name in ("qwen3_5_moe", "qwen3_5_moe_text")
     ),
 )

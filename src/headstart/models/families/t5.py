@@ -1,14 +1,18 @@
 """T5 and its kin: T5, T5 v1.1, FLAN-T5, UL2, mT5, UMT5.
 
-Sources: the configuration and modelling files of transformers (models/t5, mt5, umt5). Norms are RMS, there are no
-biases, scores are not scaled, and places are told by a bias for each bucket of distances.
+Sources: the configuration and modelling files of transformers (models/t5, mt5, umt5); for GGUF llama.cpp's converter
+(conversion/t5.py) and model (src/models/t5.cpp). Norms are RMS, there are no biases, scores are not scaled, and places
+are told by a bias for each bucket of distances.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.config import Activation, LayerConfig, ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig, RelativeBias
 from headstart.models.families.encoder_decoder import (
     EncoderDecoderFamily,
@@ -17,7 +21,10 @@ from headstart.models.families.encoder_decoder import (
     generation_entries,
 )
 from headstart.models.families.fields import MAX_POSITIONS, Fields
-from headstart.models.families.llama import ACTIVATIONS
+from headstart.models.families.llama import ACTIVATIONS, token_ids_from_gguf, vocab_size_from_gguf
+
+_GGUF_MAX_DISTANCE = 128
+"""Files do not say it; llama.cpp has it as a constant."""
 
 
 def _t5(fields: Fields, family: str) -> ModelConfig:
@@ -38,34 +45,95 @@ def _t5(fields: Fields, family: str) -> ModelConfig:
     )
     if relative.max_distance <= relative.buckets // 2:
         raise fields.bad("relative_attention_max_distance", relative.max_distance, "more than half of the buckets")
+    return _config(
+        family,
+        sizes=(fields.integer("vocab_size"), hidden, heads, head_dim, mlp),
+        depths=(num_layers, fields.integer("num_decoder_layers", num_layers, maximum=4096)),
+        eps=fields.number("layer_norm_epsilon", 1e-6),
+        activation=activation,
+        gated=bool(gated),
+        divides=_divides_logits(fields, family),
+        relative=relative,
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        outputs=generation_entries(fields),
+    )
+
+
+def _config(
+    family: str,
+    sizes: tuple[int, int, int, int, int],
+    depths: tuple[int, int],
+    *,
+    eps: float,
+    activation: Activation,
+    gated: bool,
+    divides: bool,
+    relative: RelativeBias,
+    bos_token_id: int | None,
+    eos_token_ids: tuple[int, ...],
+    outputs: dict[str, Any],
+) -> ModelConfig:
+    """``sizes``: vocabulary, states, heads, a head, MLP. ``depths``: layers of encoder and decoder. ``divides``: last
+    states are scaled by 1 / sqrt(their size)."""
+    vocab, hidden, heads, head_dim, mlp = sizes
     return ModelConfig(
         family=family,
-        vocab_size=fields.integer("vocab_size"),
+        vocab_size=vocab,
         hidden_size=hidden,
         num_heads=heads,
         num_kv_heads=heads,
         head_dim=head_dim,
         mlp_size=mlp,
         max_positions=MAX_POSITIONS,
-        layers=(LayerConfig(rope=None),) * fields.integer("num_decoder_layers", num_layers, maximum=4096),
-        norm_eps=fields.number("layer_norm_epsilon", 1e-6),
+        layers=(LayerConfig(rope=None),) * depths[1],
+        norm_eps=eps,
         activation=activation,
-        gated_mlp=bool(gated),
+        gated_mlp=gated,
         attention_scale=1.0,
-        logit_divisor=hidden**0.5 if _divides_logits(fields, family) else 1.0,
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
+        logit_divisor=hidden**0.5 if divides else 1.0,
+        bos_token_id=bos_token_id,
+        eos_token_ids=eos_token_ids,
         encoder=EncoderConfig(
-            num_layers=num_layers,
+            num_layers=depths[0],
             num_heads=heads,
             head_dim=head_dim,
             mlp_size=mlp,
             max_positions=MAX_POSITIONS,
             positions="relative",
             relative=relative,
-            **generation_entries(fields),
+            **outputs,
         ),
     )
+
+
+def _gguf(fields: Fields, tensors: Container[str]) -> ModelConfig:
+    """What the metadata leave open, the tensors say: gates, a table of biases in every layer (UMT5), a head of its own.
+
+    A file without a head has T5's first kind, whose last states are scaled; transformers says so of it alone.
+    """
+    own_head = f"{_GGUF_NAMES.head}.weight" in tensors
+    gated = f"{_GGUF_NAMES.decoder.layer['gate'].format(i=0)}.weight" in tensors
+    in_every_layer = f"{_GGUF_NAMES.decoder.relative.format(i=1)}.weight" in tensors
+    buckets = fields.integer("attention.relative_buckets_count", minimum=4, maximum=_GGUF_MAX_DISTANCE)
+    hidden, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+    key = fields.integer("attention.key_length", max(1, hidden // heads))
+    if fields.integer("attention.value_length", key) != key:
+        raise fields.bad("attention.value_length", fields.get("attention.value_length"), f"{key}, as the key's")
+    num_layers = fields.integer("block_count", maximum=4096)
+    config = _config(
+        "umt5" if in_every_layer else "t5",
+        sizes=(vocab_size_from_gguf(fields), hidden, heads, key, fields.integer("feed_forward_length")),
+        depths=(num_layers, fields.integer("decoder_block_count", num_layers, maximum=4096)),
+        eps=fields.number("attention.layer_norm_rms_epsilon", 1e-6),
+        activation="gelu_tanh" if gated else "relu",
+        gated=gated,
+        divides=not own_head,
+        relative=RelativeBias(buckets, _GGUF_MAX_DISTANCE, in_every_layer),
+        **token_ids_from_gguf(fields),
+        outputs={"start_token_id": fields.optional_integer("decoder_start_token_id", minimum=0)},
+    )
+    return replace(config, tied_head=not own_head)
 
 
 def _divides_logits(fields: Fields, family: str) -> bool:
@@ -122,4 +190,44 @@ def _layout(config: ModelConfig) -> EncoderDecoderLayout:
     )
 
 
-FAMILIES = tuple(EncoderDecoderFamily(name, name, partial(_t5, family=name), _layout) for name in ("t5", "mt5", "umt5"))
+def _gguf_stack(stack: str, layer: dict[str, str]) -> StackLayout:
+    return StackLayout(
+        layer={role: f"{stack}.blk.{{i}}.{name}" for role, name in layer.items()},
+        final_norm=f"{stack}.output_norm",
+        relative=f"{stack}.blk.{{i}}.attn_rel_b",
+    )
+
+
+_GGUF_LAYER = {
+    "attention_norm": "attn_norm",
+    **{role: f"attn_{role}" for role in "qkv"},
+    "output": "attn_o",
+    "mlp_norm": "ffn_norm",
+    **{role: f"ffn_{role}" for role in ("gate", "up", "down")},
+}
+_GGUF_CROSS = {
+    "cross_norm": "cross_attn_norm",
+    **{f"cross_{role}": f"cross_attn_{role}" for role in "qkv"},
+    "cross_output": "cross_attn_o",
+}
+_GGUF_NAMES = EncoderDecoderLayout(
+    embeddings=("token_embd",),
+    encoder=_gguf_stack("enc", _GGUF_LAYER),
+    decoder=_gguf_stack("dec", _GGUF_LAYER | _GGUF_CROSS),
+    head="output",
+    # Of T5's first checkpoints, and read by no layer.
+    ignored=(r"dec\.blk\.0\.cross_attn_rel_b\.weight",),
+)
+
+FAMILIES = tuple(
+    EncoderDecoderFamily(
+        name,
+        name,
+        partial(_t5, family=name),
+        _layout,
+        architecture="t5",
+        gguf=_gguf,
+        gguf_layout=lambda config: _GGUF_NAMES,
+    )
+    for name in ("t5", "mt5", "umt5")
+)

@@ -163,46 +163,78 @@ static inline void multiply_stored_rows(const PackedLinear &linear, const char *
   }
 }
 
-// The words of up to 256 inputs of a pair: [two inputs][half][64 bytes].
-template <class Blocks>
-static inline void unpack_stored(const char *block, int count, char *words) {
-  constexpr int kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
-  for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes)
-    for (int index = 0; index < Blocks::kInputs / Blocks::kScaleInputs; ++index) {
-      const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
-                                                               Blocks::scales(block, 1, index)};
-      for (int group = 0; group < kScaleGroups; ++group, words += kGroupWords * kPairLine)
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          Shorts some[kGroupWords];
-          Blocks::words(block, half, index * kScaleGroups + group, scales[half], some);
-#pragma GCC unroll 4
-          for (int i = 0; i < kGroupWords; ++i) store_shorts(words + i * kPairLine + half * kHalfLine, some[i]);
-        }
-    }
-}
+// Up to 256 inputs of a pair, of whatever blocks, as they are multiplied: words [two inputs][half][64 bytes]; for every
+// `run` inputs the units, and for every 32 the offsets, of the columns.
+struct UnpackedTile {
+  alignas(64) char words[kStoredTileInputs / 2 * kPairLine];
+  float units[kStoredTileInputs / kBlockInputs][kColumns], offsets[kStoredTileInputs / kBlockInputs][kColumns];
+  int run;
+  bool has_offsets;
 
-// out += up to 256 inputs of rows in `tile` times words that stand in memory; they are of these blocks.
-template <class Blocks, int kRows>
-static inline void add_unpacked(const char *block, int count, const char *words, const char *tile, float *out,
+  template <class Blocks>
+  void unpack(const char *block, int count) {
+    constexpr int kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
+    run = Blocks::kSumInputs, has_offsets = Blocks::kOffsets;
+    char *to = words;
+    for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes) {
+      for (int half = 0; half < 2; ++half) {
+        for (int i = 0; i < Blocks::kInputs / Blocks::kSumInputs; ++i)
+          store(units[at / Blocks::kSumInputs + i] + half * 16, Blocks::unit(block, half, i));
+        if constexpr (Blocks::kOffsets)
+          for (int i = 0; i < Blocks::kInputs / kBlockInputs; ++i)
+            store(offsets[at / kBlockInputs + i] + half * 16, Blocks::offset(block, half, i));
+      }
+      for (int index = 0; index < Blocks::kInputs / Blocks::kScaleInputs; ++index) {
+        const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
+                                                                 Blocks::scales(block, 1, index)};
+        for (int group = 0; group < kScaleGroups; ++group, to += kGroupWords * kPairLine)
+#pragma GCC unroll 2
+          for (int half = 0; half < 2; ++half) {
+            Shorts some[kGroupWords];
+            Blocks::words(block, half, index * kScaleGroups + group, scales[half], some);
+#pragma GCC unroll 4
+            for (int i = 0; i < kGroupWords; ++i) store_shorts(to + i * kPairLine + half * kHalfLine, some[i]);
+          }
+      }
+    }
+  }
+};
+
+// out += up to 256 inputs of rows in `tile` times an unpacked tile: in the order of `finish_sums`. `near`: where its
+// blocks stand.
+template <int kRows>
+static inline void add_unpacked(const UnpackedTile &weights, int count, const char *near, const char *tile, float *out,
                                 Prefetch &prefetch) {
   Lanes total[2][kRows];
   clear(total);
-  for (int at = 0; at < count; at += Blocks::kInputs, block += Blocks::kBytes)
-    for (int run = 0; run < Blocks::kInputs / Blocks::kSumInputs; ++run) {
-      ShortSums sums[kRows][2];
-      const int place = at + run * Blocks::kSumInputs;
-      const char *x = tile + 2 * place;
-      for (int group = 0; group < Blocks::kSumInputs / kGroupInputs; ++group, x += 2 * kGroupInputs) {
-        prefetch.ask<4>(block);
+  const char *words = weights.words, *x = tile;
+  for (int place = 0; place < count; place += weights.run) {
+    ShortSums sums[kRows][2];
+    for (int group = 0; group < weights.run / kGroupInputs; ++group, x += 2 * kGroupInputs) {
+      prefetch.ask<4>(near);
 #pragma GCC unroll 4
-        for (int i = 0; i < kGroupWords; ++i, words += kPairLine)
-          add_two<kRows>(sums, load_shorts(words), load_shorts(words + kHalfLine), x + 4 * i);
-      }
-      finish_sums<Blocks, kRows>(sums, block, run, tile, place, total, out);
+      for (int i = 0; i < kGroupWords; ++i, words += kPairLine)
+        add_two<kRows>(sums, load_shorts(words), load_shorts(words + kHalfLine), x + 4 * i);
     }
-  if constexpr (!is_tile<Blocks>)
-    for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const Lanes unit = load(weights.units[place / weights.run] + half * 16);
+      Lanes all[kRows];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) all[r] = fma(to_floats(sums[r][half]), unit, total[half][r]);
+      for (int at = place; weights.has_offsets && at < place + weights.run; at += kBlockInputs) {
+        const Lanes offset = load(weights.offsets[at / kBlockInputs] + half * 16);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          const float sum = stored_units(tile + r * kStoredRowBytes).sum[at / kBlockInputs];
+          all[r] = fma(offset, splat(sum), all[r]);
+        }
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) total[half][r] = all[r];
+    }
+  }
+  for (int half = 0; half < 2; ++half) finish_tile(total[half], half, tile, out);
 }
 
 // The same as `multiply_stored_rows` for more rows: weights are made once for all of them, 256 inputs at a time.
@@ -214,15 +246,15 @@ static inline void multiply_stored_groups(const PackedLinear &linear, int pair, 
   for (int group = 0; group < groups; ++group)
     asks[group] = ahead ? ahead->next_block(block, linear.bytes_of(pair), steps, group, groups) : Prefetch::nearby();
   std::fill_n(out, rows * kColumns, 0.f);
-  alignas(64) char words[kStoredTileInputs / 2 * kPairLine];
+  UnpackedTile weights;
   for (int first = 0; first < linear.padded_inputs; first += kStoredTileInputs) {
     const int count = std::min(kStoredTileInputs, linear.padded_inputs - first);
-    unpack_stored<Blocks>(block, count, words);
+    weights.unpack<Blocks>(block, count);
     for (int group = 0, from = 0; group < groups; ++group) {
       const int n = group_rows(rows, kStoredRows, group);
       const char *const tile = a.row(row + from) + first / kStoredTileInputs * a.tile_bytes;
       with_row_count<kStoredRows>(n, [&](auto known) {
-        add_unpacked<Blocks, known.value>(block, count, words, tile, out + from * kColumns, asks[group]);
+        add_unpacked<known.value>(weights, count, block, tile, out + from * kColumns, asks[group]);
       });
       from += n;
     }
@@ -234,14 +266,20 @@ static void multiply_linear_stored(const PackedLinear &linear, int pair, const c
                                    int row, int rows, ReadAhead *ahead, float *out) {
   with_stored(linear.kinds[pair], [&](auto blocks) {
     using Blocks = decltype(blocks);
-    if (rows > kFusedRows) {
+    // Two small groups from registers take less time than two from memory.
+    const int groups = rows <= kFusedRows ? 1 : rows > kStoredRows && rows <= 2 * kFusedRows ? 2 : 0;
+    if (groups == 0) {
       multiply_stored_groups<Blocks>(linear, pair, weights, a, row, rows, ahead, out);
       return;
     }
     const size_t bytes = linear.bytes_of(pair);
-    const Prefetch ask =
-        ahead ? ahead->next_block(weights, bytes, static_cast<int>(bytes / kCacheLine), 0, 1) : Prefetch::nearby();
-    with_row_count<kFusedRows>(
-        rows, [&](auto known) { multiply_stored_rows<Blocks, known.value>(linear, weights, a, row, out, ask); });
+    for (int group = 0, first = 0; group < groups; ++group) {
+      const int n = group_rows(rows, kFusedRows, group), lines = static_cast<int>(bytes / kCacheLine);
+      const Prefetch ask = ahead ? ahead->next_block(weights, bytes, lines, group, groups) : Prefetch::nearby();
+      with_row_count<kFusedRows>(n, [&](auto known) {
+        multiply_stored_rows<Blocks, known.value>(linear, weights, a, row + first, out + first * kColumns, ask);
+      });
+      first += n;
+    }
   });
 }

@@ -36,9 +36,9 @@ template <bool kPacks>
 static inline void move_bits(uint8_t &stored, int at, int bits, uint8_t &level, int shift = 0) {
   const unsigned mask = (1u << bits) - 1;
   if (kPacks)
-    level |= (stored >> at & mask) << shift;
+    level = static_cast<uint8_t>(level | (stored >> at & mask) << shift);
   else
-    stored |= (level >> shift & mask) << at;
+    stored = static_cast<uint8_t>(stored | (level >> shift & mask) << at);
 }
 
 // Of `kBits` of each level.
@@ -60,7 +60,7 @@ struct Plane {
         if (kPacks)
           all |= (level >> shift & kMask) << (kBits * f);
         else
-          level |= (number >> (kBits * f) & kMask) << shift;
+          level = static_cast<uint8_t>(level | (number >> (kBits * f) & kMask) << shift);
       }
       number = static_cast<uint16_t>(all);
       if (kPacks) std::memcpy(at + 2 * p, &number, 2);

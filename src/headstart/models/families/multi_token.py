@@ -1,0 +1,79 @@
+"""Where checkpoints have their multi-token modules: layers that came with the model and guess further tokens.
+
+Sources: DeepSeek-V3's report (arXiv:2412.19437, section 2.2) and the names in its files; transformers' conversion table
+("MtpModel"), vLLM 0.33's loaders (deepseek_mtp, glm4_moe_mtp, mimo_mtp, qwen3_next_mtp, exaone_moe_mtp), and gguf-py's
+constants ("NEXTN").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headstart.models.config import LayerConfig, ModelConfig
+from headstart.models.families.base import CheckpointKind
+
+
+@dataclass(frozen=True)
+class MultiTokenLayout:
+    """Names of a family's modules, without their ending. ``{i}`` is the number of a module's layer; a name without it
+    is of what all modules share."""
+
+    layer: str
+    """What ``layers.{i}`` is in the names of a module's decoder layer."""
+    embedding_norm: str
+    hidden_norm: str
+    projection: str
+    final_norm: str
+    follows: bool = False
+    """Numbers go on from the decoder's layers; else they begin with 0."""
+    hidden_first: bool = False
+    """The projection reads the state before it, then the token; else the token, then the state."""
+    windowed: bool = False
+    """Its layers are like the decoder's first one with a window, where there is one, else like the first; else like the
+    last."""
+
+    def number(self, module: int, config: ModelConfig) -> int:
+        """Of a module's layer."""
+        return module + (config.num_layers if self.follows else 0)
+
+    def like(self, config: ModelConfig) -> LayerConfig:
+        """What a module's layer is like."""
+        if not self.windowed:
+            return config.layers[-1]
+        return next((layer for layer in config.layers if layer.window is not None), config.layers[0])
+
+
+def _in_layer(layer: str, parts: tuple[str, str, str, str], **more: Any) -> MultiTokenLayout:
+    """Modules that share nothing. ``parts``: embedding norm, hidden norm, projection, final norm."""
+    embedding_norm, hidden_norm, projection, final_norm = (f"{layer}.{part}" for part in parts)
+    return MultiTokenLayout(layer, embedding_norm, hidden_norm, projection, final_norm, **more)
+
+
+_DEEPSEEK = _in_layer("model.layers.{i}", ("enorm", "hnorm", "eh_proj", "shared_head.norm"), follows=True)
+_GGUF = _in_layer("blk.{i}", ("nextn.enorm", "nextn.hnorm", "nextn.eh_proj", "nextn.shared_head_norm"), follows=True)
+_MIMO = _in_layer(
+    "model.mtp_layers.{i}", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), hidden_first=True
+)
+_BESIDE = MultiTokenLayout(
+    "mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm", windowed=True
+)
+"""Qwen3-Next's names, which others took over."""
+
+_LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
+    "hf": {
+        "deepseek_v3": _DEEPSEEK,
+        "deepseek_v3_halves": _DEEPSEEK,
+        "glm4_moe": _DEEPSEEK,
+        "mimo": _MIMO,
+        "exaone_moe": _BESIDE,
+        "mellum": _BESIDE,
+    },
+    "gguf": {"glm4_moe": _GGUF},
+}
+
+
+def multi_token_layout(config: ModelConfig, kind: CheckpointKind) -> MultiTokenLayout | None:
+    """Where the modules of this model's family are in one kind of file; None: it has none that are known."""
+    return _LAYOUTS[kind].get(config.family)

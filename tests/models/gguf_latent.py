@@ -1,0 +1,102 @@
+"""Tiny GGUF files of DeepSeek-V2 and V3, by the rules of llama.cpp's converter (conversion/deepseek.py there), written
+here anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+from transformers import PreTrainedModel
+
+_NAMES = {
+    r"input_layernorm": "attn_norm",
+    r"post_attention_layernorm": "ffn_norm",
+    r"self_attn\.q_proj": "attn_q",
+    r"self_attn\.q_a_proj": "attn_q_a",
+    r"self_attn\.q_a_layernorm": "attn_q_a_norm",
+    r"self_attn\.q_b_proj": "attn_q_b",
+    r"self_attn\.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    r"self_attn\.kv_a_layernorm": "attn_kv_a_norm",
+    r"self_attn\.o_proj": "attn_output",
+    r"mlp\.(gate|up|down)_proj": r"ffn_\1",
+    r"mlp\.gate": "ffn_gate_inp",
+    r"mlp\.experts\.(gate|up|down)": r"ffn_\1_exps",
+    r"mlp\.shared_experts\.(gate|up|down)_proj": r"ffn_\1_shexp",
+}
+_WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def write_latent(model: PreTrainedModel, path: Path) -> Path:
+    config: Any = model.config
+    writer = gguf.GGUFWriter(path, "deepseek2")
+    _metadata(writer, config)
+    tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
+    heads, plain = config.num_attention_heads, config.qk_nope_head_dim
+    for name, tensor in tensors.items():
+        stem, _, ending = name.rpartition(".")
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", stem)
+        if layer is None:
+            writer.add_tensor(f"{_WHOLE[stem]}.{ending}", tensor.numpy())
+            continue
+        block, rest = f"blk.{layer[1]}", layer[2]
+        if ending == "e_score_correction_bias":
+            parts = {"exp_probs_b.bias": tensor}
+        elif rest.endswith("kv_b_proj"):
+            both = tensor.view(heads, plain + config.v_head_dim, -1)
+            parts = {"attn_k_b.weight": both[:, :plain].transpose(1, 2), "attn_v_b.weight": both[:, plain:]}
+        elif ending == "gate_up_proj":
+            gate, up = tensor.chunk(2, dim=1)
+            parts = {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
+        elif ending == "down_proj":
+            parts = {"ffn_down_exps.weight": tensor}
+        else:
+            target = next(found.expand(to) for each, to in _NAMES.items() if (found := re.fullmatch(each, rest)))
+            parts = {f"{target}.{ending}": tensor}
+        for target, part in parts.items():
+            writer.add_tensor(f"{block}.{target}", part.contiguous().float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_token_list([f"<{i}>" for i in range(config.vocab_size)])
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    if config.q_lora_rank is not None:
+        writer.add_q_lora_rank(config.q_lora_rank)
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+    writer.add_value_length(config.kv_lora_rank)
+    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+    writer.add_value_length_mla(config.v_head_dim)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    sigmoid = config.model_type == "deepseek_v3"
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    if sigmoid:
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if sigmoid or config.topk_method == "group_limited_greedy":
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)

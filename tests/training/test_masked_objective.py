@@ -1,0 +1,120 @@
+"""P-EAGLE in training: the masks that are learnt are those that are served, and a start from EAGLE-3."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_toys import packs, tables, target
+
+from headstart.backends.torch.masked_pass import MaskedPass
+from headstart.errors import ConfigError
+from headstart.heads.eagle import EagleHead, eagle_config
+from headstart.heads.head_pass import DraftRows
+from headstart.heads.loading import kind_of, load_head
+from headstart.heads.saving import save_head
+from headstart.llm import LLM
+from headstart.sampling.params import SamplingParams
+from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.making import HeadSettings
+from headstart.training.recipe import train_head
+from headstart.training.states import Batch, TargetStates
+from headstart.training.text import TextSettings
+from headstart.training.trainer import TrainSettings
+from headstart.training.warm_start import begin_from
+
+VOCAB = 259
+
+
+def masked_head(slots: int = 3, scale: float | None = 0.3) -> EagleHead:
+    torch.manual_seed(1)
+    head = EagleHead(eagle_config(target().config, slots=slots, mask_token_id=1))
+    for parameter in head.parameters() if scale is not None else ():
+        torch.nn.init.normal_(parameter, std=scale)
+    return head
+
+
+def batch_of(head: EagleHead, count: int = 1) -> Batch:
+    return TargetStates(target().backend, tables().head, head.config.taps, 1 << 26).batch(packs()[:count])
+
+
+@torch.no_grad()
+def test_masks_in_training_are_the_masks_that_are_served() -> None:
+    head = masked_head()
+    batch = batch_of(head)
+    objective = EagleObjective(head, tables(), torch.arange(VOCAB))
+    unrolled = _Unrolled(head, tables().embedding, objective._rotary, batch)
+    everywhere = unrolled.places.clone()
+    logits = [head.logits(unrolled.step())]
+    for _ in range(2):
+        unrolled.drop(0.9)
+        logits.append(head.logits(unrolled.step()))
+    assert 0 < int(unrolled.places.sum()) < int(everywhere.sum())
+    served = MaskedPass(head, tables(), torch.float32)
+    left = unrolled.places[everywhere].nonzero().squeeze(1)
+    for number, place in enumerate(unrolled.places[0].nonzero().squeeze(1).tolist()[:12:3]):
+        first = place - int(batch.positions[0, place])
+        cache = served.new_cache()
+        tokens = batch.tokens[0, first + 1 : place + 2].int().numpy()
+        rows = [DraftRows(cache, place + 1 - first)]
+        _, said = served.guess(tokens, batch.features[0, first : place + 1], rows, 3)
+        assert cache.rows == place + 1 - first
+        torch.testing.assert_close(logits[0][left[3 * number]], said[0, 0], atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(logits[2][3 * number], said[0, 2], atol=1e-3, rtol=1e-3)
+
+
+def test_the_loss_reaches_every_parameter() -> None:
+    head = masked_head()
+    EagleObjective(head, tables(), torch.arange(VOCAB)).loss(batch_of(head)).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in head.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.any(), name
+
+
+@torch.no_grad()
+def test_dropped_places_leave_the_loss_what_it_is_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = masked_head()
+    batch, objective = batch_of(head, 4), EagleObjective(head, tables(), torch.arange(VOCAB))
+    losses = [objective.loss(batch).item() for _ in range(12)]
+    monkeypatch.setattr(_Unrolled, "drop", lambda self, kept: 1.0)
+    whole = objective.loss(batch).item()
+    assert min(losses) != max(losses)
+    assert sum(losses) / len(losses) == pytest.approx(whole, rel=0.03)
+
+
+@torch.no_grad()
+def test_it_begins_with_the_first_guess_of_an_eagle3_head() -> None:
+    torch.manual_seed(4)
+    known = EagleHead(eagle_config(target().config))
+    head = masked_head(scale=None)
+    begin_from(head, known)
+    for name, parameter in known.named_parameters():
+        assert torch.equal(head.get_parameter(name), parameter), name
+
+
+def test_a_trained_head_guesses_for_its_target(tmp_path: Path) -> None:
+    """From an EAGLE-3 head to P-EAGLE, through files, as the command line does it."""
+    start, out = tmp_path / "eagle3", tmp_path / "p-eagle"
+    save_head(EagleHead(eagle_config(target().config)), start)
+    text = TextSettings(tokens=300, temperatures=(0.0,), answer_tokens=16, batch_size=6, directory=tmp_path / "text")
+    settings = TrainSettings(steps=2, batch=2, micro_batch=1, evaluate_every=2, save_every=2)
+    wanted = HeadSettings(slots=4, init=start)
+    train_head("p-eagle", target().name, out, text=text, head=wanted, settings=settings, length=320)
+    head = load_head(out, target().config)
+    assert kind_of(head) == "p-eagle"
+    assert isinstance(head, EagleHead)
+    assert head.config.slots == 4
+    options = {"min_probability": 0.0, "precision": "fp32"}
+    prompts, params = [[65, 66, 67, 68]], SamplingParams(temperature=0, max_tokens=12)
+    llm = LLM(target(), "p-eagle", draft_model=out, drafter_options=options)
+    output = llm.generate(prompts, params)[0].outputs[0]
+    assert output.token_ids == LLM(target(), "none").generate(prompts, params)[0].outputs[0].token_ids
+    assert output.stats.drafted > 0
+
+
+def test_more_slots_than_a_pass_may_have_are_refused() -> None:
+    config = eagle_config(target().config)
+    with pytest.raises(ConfigError, match="guess 1 to 64"):
+        replace(config, slots=65)
