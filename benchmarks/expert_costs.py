@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from statistics import fmean, median
 
 import numpy as np
@@ -45,12 +46,13 @@ from headstart.sampling.params import SamplingParams
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 32, 4, 128, 4096
 EXPERTS = ExpertsConfig(128, 8, 768, normalised=True)
+Clock = Callable[[], float]
 DISTINCT = (1, 4, 64)
 """Different tokens among the rows of a pass, at most."""
 
 
 def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
-    """Of the shape of Qwen3-30B-A3B; matrices are drawn when they are read."""
+    """Of the shape of Qwen3-30B-A3B; matrices are made when they are read, of numbers that all of them share."""
     config = ModelConfig(
         *("qwen3_moe", VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS.size, 4096),
         layers=(LayerConfig(channel="experts"),) * layers,
@@ -58,15 +60,16 @@ def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
         qk_norm=HeadNorms(),
         experts=EXPERTS,
     )
-    seeds = iter(range(1 << 30))
+    drawn = torch.randn(1 << 26, generator=torch.Generator().manual_seed(0))
+    places = np.random.default_rng(0)
 
     def matrix(rows: int, inputs: int) -> LinearWeights:
-        seed = next(seeds)
+        first = int(places.integers(len(drawn) - rows * inputs))
 
-        def drawn() -> Tensor:
-            return torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed)) * inputs**-0.5
+        def read() -> Tensor:
+            return drawn[first : first + rows * inputs].view(rows, inputs) * inputs**-0.5
 
-        return LinearWeights(FileMatrix((MatrixPart("random", rows, drawn),), inputs, torch.bfloat16))
+        return LinearWeights(FileMatrix((MatrixPart("random", rows, read),), inputs, torch.bfloat16))
 
     def norm(size: int) -> NormWeights:
         return NormWeights(torch.ones(size))
@@ -91,13 +94,13 @@ def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
     )
 
 
-def timed(runner: ModelRunner, tokens: list[int]) -> tuple[float, float]:
+def timed(runner: ModelRunner, tokens: list[int], clock: Clock) -> tuple[float, float]:
     """Distinct experts and seconds of a pass of these rows after nothing."""
     with runner.cache.reserve({0: len(tokens)}):
-        start = time.perf_counter()
+        start = clock()
         (output,) = runner.forward([Span.chain(0, tokens)])
         float(output.logits[0, 0])  # waits for the device
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
     assert output.pass_experts is not None
     return output.pass_experts, seconds
 
@@ -111,7 +114,7 @@ def backend_of(given: argparse.Namespace) -> Backend:
     return TorchBackend(config, weights, dtype, given.device)
 
 
-def take_turns(backend: Backend, turns: int, tokens: int) -> None:
+def take_turns(backend: Backend, turns: int, tokens: int, clock: Clock) -> None:
     """Shows how long ``auto`` takes of what plain decoding takes."""
     bench = Workbench(backend)
     draws = np.random.default_rng(1)
@@ -127,10 +130,10 @@ def take_turns(backend: Backend, turns: int, tokens: int) -> None:
             said = []
             for name in sorted(engines, reverse=turn % 2 == 1):
                 sequence = bench.sequence(prompt, params)
-                start = time.perf_counter()
+                start = clock()
                 bench.decode(engines[name], sequence)
                 if turn:
-                    seconds[name].append(time.perf_counter() - start)
+                    seconds[name].append(clock() - start)
                     rounds, accepted = rounds + sequence.stats.rounds, accepted + len(sequence.output)
                 said.append(sequence.output)
             assert said[0] == said[1]
@@ -153,19 +156,21 @@ def main() -> None:
     parser.add_argument("--torch", action="store_true", help="by PyTorch on the processor, too")
     parser.add_argument("--turns", type=int, default=0, help="of plain decoding and auto")
     parser.add_argument("--tokens", type=int, default=96, help="of each text that they decode")
+    parser.add_argument("--cpu-time", action="store_true", help="the processor's, for one thread on a busy machine")
     given = parser.parse_args()
     sizes = [int(rows) for rows in given.rows.split(",")]
     backend = backend_of(given)
     runner = ModelRunner(backend, 512)
     runner.cache.add(0)
-    timed(runner, [0] * max(sizes))
+    clock = time.process_time if given.cpu_time else time.perf_counter
+    timed(runner, [0] * max(sizes), clock)
     draws = np.random.default_rng(0)
     found: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for _ in range(given.repeats):
         for rows in sizes:
             for distinct in sorted({min(each, rows) for each in DISTINCT}):
                 tokens = np.resize(draws.choice(VOCAB, distinct, replace=False), rows).tolist()
-                found[rows, distinct].append(timed(runner, tokens))
+                found[rows, distinct].append(timed(runner, tokens, clock))
     name, threads = runner.backend.name, torch.get_num_threads()
     print(f"{name} on {given.device}, {threads} threads, {given.layers} of 48 layers, {given.repeats} repeats")
     print(f"{'rows':>5}{'tokens':>8}{'at random':>11}{'experts':>9}{'ms':>9}")
@@ -179,7 +184,7 @@ def main() -> None:
     (base, row, expert), *_ = np.linalg.lstsq(known, np.array([ms for *_, ms in points]), rcond=None)
     print(f"least squares: {base:.2f} ms + {row:.3f} ms a row + {expert:.3f} ms a distinct expert")
     if given.turns:
-        take_turns(backend, given.turns, given.tokens)
+        take_turns(backend, given.turns, given.tokens, clock)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_a_rows_bits_are_its_own(precision: Precision, isa: str) -> None:
 
 
 @needs_native
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
+@pytest.mark.parametrize("precision", ["bf16", "int4"])
 @each_kind
 def test_so_they_are_in_every_kind(kind: str, precision: Precision) -> None:
     check_bits(kind, precision, FASTEST)
