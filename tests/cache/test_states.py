@@ -303,4 +303,4 @@ class StateStorm(RuleBasedStateMachine):
 
 
 TestStateStorm = StateStorm.TestCase
-TestStateStorm.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+TestStateStorm.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

@@ -261,6 +261,17 @@ class ExpertsWeights:
 
 
 @dataclass(frozen=True)
+class CrossWeights:
+    """How one layer of a decoder reads an encoder's states."""
+
+    norm: NormWeights
+    q: LinearWeights
+    kv: LinearWeights
+    """Rows: num_heads * head_dim of k, then as many of v."""
+    output: LinearWeights
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """One decoder layer: a mixer and a channel part, or one of them; norms that the family does not have are None."""
 
@@ -270,6 +281,8 @@ class LayerWeights:
     mlp_norm: NormWeights | None = None
     attention_post_norm: NormWeights | None = None
     mlp_post_norm: NormWeights | None = None
+    cross: CrossWeights | None = None
+    """Between the two, in a decoder that reads an encoder's states."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 
 from headstart import runner
 from headstart.backends.native import formats, heads, library, packing, storage
+from headstart.backends.native.formats import CROSS_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
@@ -159,7 +160,11 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert enumerators("kernels/linear.h", "Precision") == [*named, "fine"]
     assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("kernels/vector_math.h", "Activation") == list(packing.ACTIVATIONS)
-    assert [snake(each) for each in enumerators("pass/decoder.h", "LinearIndex")] == [*packing.LINEARS, "linears"]
+    assert [snake(each) for each in enumerators("pass/decoder.h", "LinearIndex")] == [
+        *LINEARS,
+        *CROSS_LINEARS,
+        "linears",
+    ]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
     assert experts == [*formats.EXPERT_LINEARS, "linears"]
@@ -169,6 +174,7 @@ def test_enumerations_are_in_the_same_order() -> None:
     assert own == {
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,
+        "kEmbeddingNorm": packing.EMBEDDING_NORM,
         "kPartNorms": packing.PART_NORMS,
     }
     entries = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "Entry"))}

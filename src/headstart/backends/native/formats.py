@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headstart.backends.native.precision import Precision
+from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights, ExpertsWeights, LayerWeights, LinearWeights, MlpWeights
+from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
+CROSS_LINEARS = ("cross_query", "cross_output")
+"""Those of a layer that reads an encoder memory, too, with the numbers behind."""
 EXPERT_LINEARS = ("up", "down")
-"""Of an expert, likewise."""
+"""Of an expert, by number."""
 
 PARTS = 3
 """Of a matrix, that may have forms of their own: queries, keys and values; gates and ups; others are one part."""
@@ -80,6 +85,31 @@ _FOUR_BIT_BLOCKS = 5.0
 """Bits that a weight takes at most in a file's blocks of 4 bits, units and offsets included."""
 
 
+class DecoderParts(Protocol):
+    """What is packed of a model: ``DecoderWeights``, or the decoder of a model with an encoder."""
+
+    @property
+    def layers(self) -> Sequence[LayerWeights]: ...
+    @property
+    def head(self) -> LinearWeights: ...
+    @property
+    def final_norm(self) -> NormWeights | None: ...
+    @property
+    def embedding_norm(self) -> NormWeights | None: ...
+    @property
+    def positions(self) -> Tensor | None: ...
+    @property
+    def rope_factors(self) -> Tensor | None: ...
+    @property
+    def identity(self) -> WeightsIdentity | None: ...
+    @property
+    def table(self) -> Tensor | Matrix: ...
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        """Every layer's as ``linears_of`` has them, the output head last."""
+        ...
+
+
 def types_of(matrix: Tensor | Matrix) -> list[str]:
     """What its parts are stored as."""
     if isinstance(matrix, Tensor):
@@ -88,12 +118,13 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
-    """A layer's matrices, as ``LINEARS`` numbers them: attention's and a dense channel part's, or the shared expert's;
-    None where there is no such expert."""
+    """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
+    no such expert), then cross attention's."""
     assert layer.mixer is not None
     assert layer.channel is not None
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
-    return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)))
+    cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
+    return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)), *cross)
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
@@ -101,7 +132,7 @@ def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
     return layer.channel.experts if isinstance(layer.channel, ExpertsWeights) else ()
 
 
-def matrices_of(weights: DecoderWeights) -> list[LinearWeights | None]:
+def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
     """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
     [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix. Routers are left out."""
     layers = weights.layers
@@ -113,19 +144,19 @@ def matrices_of(weights: DecoderWeights) -> list[LinearWeights | None]:
     return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts]
 
 
-def head_row(layers: int) -> int:
+def head_row(layers: Sequence[LayerWeights]) -> int:
     """The output head's place among them."""
-    return layers * len(LINEARS)
+    return sum(len(linears_of(layer)) for layer in layers)
 
 
-def nearest_forms(weights: DecoderWeights, multiplies_bytes: bool) -> NDArray[np.uint8]:
+def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.uint8]:
     """uint8 [matrix, part] the smallest form of each matrix that is at least as near to the file as bf16, in the order
     of ``matrices_of``.
 
     ``multiplies_bytes``: without a dot product of bytes, rows are dear in blocks of eight bits that are not the file's
     own; then only the head, which few rows read, has them, and it alone is no reason for blocks.
     """
-    matrices, head = matrices_of(weights), head_row(len(weights.layers))
+    matrices, head = matrices_of(weights), head_row(weights.layers)
     forms = _alike([ABSENT if each is None else _nearest(types_of(each.matrix)) for each in matrices])
     if not multiplies_bytes:
         dear = (forms == FINE) | (forms == EIGHT)
@@ -146,11 +177,21 @@ def _nearest(types: Sequence[str]) -> int:
     return min(set.intersection(*(_HELD_BY.get(each, set()) for each in types)), default=BF16)
 
 
-def blocks_forms(weights: DecoderWeights, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
+def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: bool) -> tuple[Precision, int]:
+    """The precision of a matrix by itself in a model of this one, and its bits where that is in blocks."""
+    if precision not in ("nearest", "blocks"):
+        return precision, FOUR
+    bits = _nearest(types_of(linear.matrix))
+    if bits == FOUR or (bits == EIGHT and multiplies_bytes):
+        return "int4", bits
+    return ("bf16", FOUR) if precision == "nearest" else ("int4", EIGHT)
+
+
+def blocks_forms(weights: DecoderParts, as_stored: bool, multiplies_bytes: bool = True) -> NDArray[np.uint8]:
     """The same where everything is to be in blocks: the file's own, if that is asked for and they have a kernel; else
     the head has levels of eight bits."""
     matrices, in_four = matrices_of(weights), mostly_in_four_bits(weights.layers)
-    experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(len(weights.layers)) + 1 :]]
+    experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
     forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
     if as_stored:
         _keep_own(matrices, forms, multiplies_bytes)
@@ -197,7 +238,7 @@ _CALLED = {
 }
 
 
-def computed_in(weights: DecoderWeights, forms: NDArray[np.uint8]) -> str:
+def computed_in(weights: DecoderParts, forms: NDArray[np.uint8]) -> str:
     """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
     types: dict[str, set[str]] = {}
     for linear, row in zip(matrices_of(weights), forms.tolist(), strict=True):

@@ -21,6 +21,7 @@ from headstart.backends.native.formats import (
     BF16,
     KINDS,
     OWN,
+    DecoderParts,
     all_in_bf16,
     blocks_forms,
     computed_in,
@@ -34,6 +35,7 @@ from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     ACTIVATIONS,
     COPIED,
+    EMBEDDING_NORM,
     FINAL_NORM,
     OUTPUT_HEAD,
     THE_HEAD,
@@ -47,7 +49,7 @@ from headstart.memory import readable, require_room
 from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, DecoderWeights, ExpertsWeights, LinearWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LinearWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -80,7 +82,7 @@ class PackedModel:
         owner: object,
         library: Library,
         config: ModelConfig,
-        weights: DecoderWeights,
+        weights: DecoderParts,
         precision: Precision,
         threads: int,
     ) -> None:
@@ -109,7 +111,7 @@ class PackedModel:
         self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
         """What the file's types are computed in, a sentence."""
 
-    def _name(self, weights: DecoderWeights, precision: Precision) -> str:
+    def _name(self, weights: DecoderParts, precision: Precision) -> str:
         """What ``nearest`` comes to."""
         if precision != "nearest":
             return precision
@@ -118,7 +120,7 @@ class PackedModel:
                 return name
         return "mixed"
 
-    def _require_room(self, weights: DecoderWeights) -> None:
+    def _require_room(self, weights: DecoderParts) -> None:
         config = self._config
         planned = np.zeros(3, np.int64)
         self._library.packed_bytes(ctypes.byref(self._shape), address(self._forms), address(planned))
@@ -136,12 +138,12 @@ class PackedModel:
             "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
         )
 
-    def _shares_head(self, weights: DecoderWeights) -> bool:
+    def _shares_head(self, weights: DecoderParts) -> bool:
         """Whether the embedding's rows are those of the head, which is kept as the file has it."""
-        head = self._forms[head_row(self._config.num_layers)]
+        head = self._forms[head_row(weights.layers)]
         return weights.table is weights.head.matrix and head[0] >= OWN
 
-    def _filled(self, weights: DecoderWeights) -> int:
+    def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
         library, identity = self._library, weights.identity
         kept = None if identity is None else packed_cache()
@@ -174,16 +176,18 @@ class PackedModel:
         return handle if filled else 0
 
     @torch.inference_mode()
-    def _pack(self, handle: int, weights: DecoderWeights) -> bool:
+    def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
         for index, layer in enumerate(config.layers):
             library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
+        packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         shares = self._shares_head(weights)
         packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
+        after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, parts)
+            packer.norms(index, parts, after_sums)
             if isinstance(parts.channel, ExpertsWeights):
                 packer.router(index, parts.channel)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
@@ -217,7 +221,7 @@ class PackedModel:
         return key.hexdigest()
 
 
-def _placed(packer: Packer, weights: DecoderWeights) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
+def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
     """Matrices but the routers', as files mostly have them in order, and what packs each."""
     for index, layer in enumerate(weights.layers):
         for which, linear in enumerate(linears_of(layer)):
@@ -296,6 +300,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         parallel_residual=config.parallel_residual,
         joint_head_norms=config.qk_norm is not None and config.qk_norm.reach == "all",
         tokens=config.vocab_size,
+        cross=config.encoder is not None,
         norm_eps=config.norm_eps,
         attention_scale=config.scale,
         attention_softcap=config.attention_softcap or 0.0,

@@ -22,14 +22,17 @@ from headstart.models.stored import Matrix, MatrixPart, StoredTensor
 from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, NormWeights
 from headstart.passes import IntArray
 
-NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
+NORMS = (
+    *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
+    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm"),
+)
 """Of a layer, by their numbers in the interface."""
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE = range(2)
-FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
+FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, PART_NORMS = range(4)
 """Of no layer, likewise."""
 
 
@@ -134,9 +137,21 @@ def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
     return [part.stored for part in matrix.parts if part.stored is not None]
 
 
-def norms_of(layer: LayerWeights) -> list[NormWeights | None]:
-    """A layer's norms, as ``NORMS`` numbers them."""
-    return [getattr(layer.mixer if name in ("q_norm", "k_norm") else layer, name) for name in NORMS]
+def norms_of(layer: LayerWeights, after_sums: bool = False) -> list[NormWeights | None]:
+    """A layer's norms, as ``NORMS`` numbers them. ``after_sums``: those of its parts are not of what these read, but of
+    the stream that they were added to."""
+    of_parts = (layer.attention_norm, layer.mlp_norm, None if layer.cross is None else layer.cross.norm)
+    names = (
+        ("attention_sum_norm", "mlp_sum_norm", "cross_sum_norm")
+        if after_sums
+        else ("attention_norm", "mlp_norm", "cross_norm")
+    )
+    norms = dict(zip(names, of_parts, strict=True))
+    for name in ("attention_post_norm", "mlp_post_norm"):
+        norms[name] = getattr(layer, name)
+    for name in ("q_norm", "k_norm"):
+        norms[name] = getattr(layer.mixer, name)
+    return [norms.get(name) for name in NORMS]
 
 
 class Packer:
@@ -147,9 +162,9 @@ class Packer:
         self._model = model
         self._norm_offset = norm_offset
 
-    def norms(self, index: int, parts: LayerWeights) -> None:
-        """All norms of a decoder layer."""
-        for which, norm in enumerate(norms_of(parts)):
+    def norms(self, index: int, parts: LayerWeights, after_sums: bool = False) -> None:
+        """All norms of a decoder layer, see ``norms_of``."""
+        for which, norm in enumerate(norms_of(parts, after_sums)):
             self.norm(index, which, norm)
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:

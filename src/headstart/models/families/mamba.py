@@ -162,7 +162,7 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
     kinds = fields.get("layers_block_type") or fields.get("layer_types") or fields.get("hybrid_override_pattern")
     if not isinstance(kinds, list | str) or not kinds:
         raise fields.missing("layers_block_type")
-    named = [_OLDER.get(each, each) for each in kinds]
+    named = [_OLDER.get(str(each), str(each)) for each in kinds]
     if any(each not in _PARTS for each in named):
         raise fields.bad("layers_block_type", kinds, f"entries each of {', '.join(_PARTS)}")
     bias = fields.flag("use_bias", False)
@@ -264,9 +264,9 @@ FAMILIES = (
     Family(
         "falcon_h1",
         "falcon_h1",
-        "",
+        "falcon-h1",
         _falcon_h1,
-        None,
+        gguf_states.falcon_h1,
         replace(
             HF_LAYOUT,
             final_norm="final_layernorm",
@@ -274,7 +274,7 @@ FAMILIES = (
             whole=MAMBA2_WHOLE,
             convert={"final_norm": divided},
         ),
-        None,
+        gguf_states.FALCON_H1,
     ),
     Family(
         "bamba",

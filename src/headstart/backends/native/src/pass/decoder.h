@@ -8,13 +8,27 @@
 #include "../kernels/kernel.h"
 #include "../kernels/openmp.h"
 #include "../kernels/screen.h"
+#include "distance_bias.h"
 #include "embedding_table.h"
 #include "experts.h"
 #include "rotation.h"
 
-enum LinearIndex { kQkv, kOutput, kUp, kDown, kLinears };
-enum OwnNormIndex { kFinalNorm, kFeatureNorm, kPartNorms };  // of no layer
-enum NormIndex { kAttentionNorm, kMlpNorm, kQueryNorm, kKeyNorm, kAttentionPostNorm, kMlpPostNorm, kNorms };
+enum LinearIndex { kQkv, kOutput, kUp, kDown, kCrossQuery, kCrossOutput, kLinears };
+enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
+// Post norms are of what a part gives, sum norms of the stream that it was added to.
+enum NormIndex {
+  kAttentionNorm,
+  kMlpNorm,
+  kQueryNorm,
+  kKeyNorm,
+  kAttentionPostNorm,
+  kMlpPostNorm,
+  kCrossNorm,
+  kAttentionSumNorm,
+  kCrossSumNorm,
+  kMlpSumNorm,
+  kNorms
+};
 
 // What the first layer reads of a row; further ones read the residual stream.
 enum class Entry {
@@ -28,6 +42,7 @@ struct DecoderLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];
   int window = 0, rope = 0;
+  DistanceBias distance_bias;
   std::vector<float> sinks;               // [heads] scores that no key has, or empty
   std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
 };
@@ -37,9 +52,10 @@ class Decoder {
   // `forms`: see headstart_create.
   Decoder(const HeadstartShape &s, const uint8_t *forms)
       : shape(s),
+        layer_linears(s.cross ? kLinears : kCrossQuery),
         precision(static_cast<Precision>(s.precision)),
         head_precision(precision_of(
-            forms[s.layers * kLinears * kParts],
+            forms[s.layers * layer_linears * kParts],
             is_in_blocks(precision) && s.entry == static_cast<int>(Entry::token) ? Precision::int4 : precision)),
         norm_kind(static_cast<NormKind>(s.norm)),
         activation(static_cast<Activation>(s.activation)),
@@ -55,11 +71,11 @@ class Decoder {
         qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
         layers(s.layers) {
     const int queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
-    const uint8_t *of_experts = forms + (s.layers * kLinears + 1) * kParts;
+    const uint8_t *of_experts = forms + (s.layers * layer_linears + 1) * kParts;
     for (DecoderLayer &layer : layers) {
       if (s.experts.count && of_experts[0]) layer.experts = lay_out_experts(of_experts);
       of_experts += s.experts.count * kExpertLinears * kParts;
-      const uint8_t *const own = forms + (&layer - layers.data()) * kLinears * kParts;
+      const uint8_t *const own = forms + (&layer - layers.data()) * layer_linears * kParts;
       const bool reads_both = is_beside() && &layer == &layers[0];
       const int inputs = reads_both ? 2 * s.hidden : s.hidden;
       layer.linears[kQkv] = lay_out(own + kQkv * kParts, {queries, keys, keys}, inputs, round_up(inputs, kPadding));
@@ -67,13 +83,16 @@ class Decoder {
       const int size = layer.experts ? s.experts.shared_size : s.mlp;
       layer.linears[kUp] = lay_out_up(own + kUp * kParts, size, s.gated);
       layer.linears[kDown] = lay_out(own + kDown * kParts, {size ? s.hidden : 0}, size, round_up(size, kPadding));
+      if (!s.cross) continue;
+      layer.linears[kCrossQuery] = lay_out(own + kCrossQuery * kParts, {queries}, s.hidden, hidden);
+      layer.linears[kCrossOutput] = lay_out(own + kCrossOutput * kParts, {s.hidden}, queries, attention);
     }
     if (is_head()) {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
       const uint8_t form[kParts] = {4, 4, 4};
       fuse = lay_out(form, {s.hidden}, inputs, round_up(inputs, kPadding));
     }
-    head = lay_out(&forms[s.layers * kLinears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
+    head = lay_out(&forms[s.layers * layer_linears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
     // Soft caps round, so that they need not keep the order of logits.
     if (!is_head() && !is_quantised(head_precision) && s.logit_softcap == 0.f)
       screen.linear = linear_layout(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
@@ -99,10 +118,11 @@ class Decoder {
   void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
     if (layer < 0 && which >= kPartNorms)
       part_norms.resize(std::max<size_t>(part_norms.size(), which - kPartNorms + 1));
-    Norm &norm = layer >= 0              ? layers[layer].norms[which]
-                 : which >= kPartNorms   ? part_norms[which - kPartNorms]
-                 : which == kFeatureNorm ? feature_norm
-                                         : final_norm;
+    Norm &norm = layer >= 0                ? layers[layer].norms[which]
+                 : which >= kPartNorms     ? part_norms[which - kPartNorms]
+                 : which == kFeatureNorm   ? feature_norm
+                 : which == kEmbeddingNorm ? embedding_norm
+                                           : final_norm;
     norm.weight.assign(round_up(size, kPadding), 0.f);
     std::copy_n(weight, size, norm.weight.begin());
     if (!bias) return;
@@ -137,7 +157,7 @@ class Decoder {
                return std::any_of(all.begin(), all.end(), is);
              };
              const ExpertsLayer *experts = layer.experts.get();
-             return std::any_of(layer.linears, layer.linears + kLinears, is) ||
+             return std::any_of(layer.linears, layer.linears + layer_linears, is) ||
                     (experts && (any(experts->linears[kExpertUp]) || any(experts->linears[kExpertDown])));
            });
   }
@@ -147,7 +167,8 @@ class Decoder {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
     for (DecoderLayer &layer : layers) {
-      for (PackedLinear &linear : layer.linears) in_order.push_back(&linear);
+      for (const int which : {kQkv, kOutput, kCrossQuery, kCrossOutput, kUp, kDown})
+        if (which < layer_linears) in_order.push_back(&layer.linears[which]);
       if (!layer.experts) continue;
       in_order.push_back(&layer.experts->router);
       for (std::vector<PackedLinear> &all : layer.experts->linears)
@@ -189,6 +210,7 @@ class Decoder {
   static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
 
   const HeadstartShape shape;
+  const int layer_linears;  // matrices of a layer
   // Files of 4 bits keep the output head in more, and it gets rows of 16 bits; a draft's guesses get along with less.
   const Precision precision, head_precision;
   const NormKind norm_kind;
@@ -202,7 +224,7 @@ class Decoder {
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
   HeadScreen screen;  // of the head; absent where it would not help
-  Norm final_norm, feature_norm;
+  Norm final_norm, feature_norm, embedding_norm;
   std::vector<Norm> part_norms;  // of equal parts of a row's true features; empty: none
   std::vector<RopeTable> ropes;
   EmbeddingTable embedding;

@@ -124,7 +124,7 @@ class PackedFile {
       take_plain(layer.window), take_plain(layer.rope), take(layer.sinks);
       if (layer.experts) take(layer.experts->correction);
     }
-    take_norm(m_.final_norm), take_norm(m_.feature_norm);
+    take_norm(m_.final_norm), take_norm(m_.feature_norm), take_norm(m_.embedding_norm);
     uint64_t parts = m_.part_norms.size();
     take_plain(parts);
     if (parts > small_.size()) failed_ = true;
