@@ -64,6 +64,15 @@ DELTA: dict[str, Any] = {**TINY, "head_dim": 16, "layer_types": RECURRENT} | {
     "linear_key_head_dim": 12,
     "linear_value_head_dim": 10,
 }
+FALCON_H1: dict[str, Any] = {**TINY, **MAMBA, "mamba_d_ssm": 96, "embedding_multiplier": 2.0, "key_multiplier": 0.7} | {
+    "lm_head_multiplier": 0.6,
+    "mlp_multipliers": [0.8, 1.3],
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.9,
+    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7],
+    "ssm_in_multiplier": 1.3,
+    "ssm_out_multiplier": 0.8,
+}
 NEMOTRON: dict[str, Any] = {**TINY, **MOE, **GROUPED, "head_dim": 16, "mamba_num_heads": 8, "mamba_head_dim": 12} | {
     "n_groups": 2,
     "ssm_state_size": 10,
@@ -230,6 +239,17 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron_h": (
         "NemotronH",
         {**NEMOTRON, "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention", "moe"]},
+    ),
+    "mamba2": (
+        "Mamba2",
+        {key: value for key, value in TINY.items() if "intermediate" not in key and "attention" not in key}
+        | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
+    ),
+    "falcon_h1": ("FalconH1", FALCON_H1),
+    "falcon_h1-normed": ("FalconH1", {**FALCON_H1, "mamba_rms_norm": True}),
+    "falcon_h1-normed-after": (
+        "FalconH1",
+        {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
     ),
     "qwen3_next": ("Qwen3Next", {**DELTA, **MOE, "mlp_only_layers": [0]}),
     "qwen3_5_text": ("Qwen3_5Text", DELTA),

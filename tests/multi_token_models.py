@@ -23,6 +23,7 @@ NAMES = {
     "deepseek_v3": ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "shared_head.norm"),
     "glm4_moe": ("model.layers.{n}.", "enorm", "hnorm", "eh_proj", "shared_head.norm"),
     "mimo": ("model.mtp_layers.{k}.", "token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"),
+    "qwen3_next": ("mtp.layers.{k}.", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
     "mellum": ("mtp.layers.{k}.", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"),
 }
 """Family -> what its modules' layers are called (n: after the model's, k: from 0), and the four parts around them."""
@@ -78,6 +79,8 @@ class Reference:
         return found[0]
 
     def _norm(self, weight: Tensor, x: Tensor) -> Tensor:
+        # Qwen3-Next stores its weights less 1.
+        weight = weight + (self.model.config.model_type == "qwen3_next")
         return nn.functional.rms_norm(x, weight.shape, weight, self.model.config.rms_norm_eps)
 
 
@@ -87,6 +90,9 @@ def write_modules(family: str, directory: Path, modules: int = 1, layers: int = 
     if family == "mellum":
         kinds = ["sliding_attention", "full_attention", "sliding_attention"]
         settings["layer_types"] = kinds[:layers] + ["sliding_attention"] * modules
+    if family == "qwen3_next":
+        kinds = ["linear_attention", "full_attention", "linear_attention"]
+        settings["layer_types"] = kinds[:layers] + ["full_attention"] * modules
     model = make_model("qwen2" if family == "mimo" else family, **settings)
     model.save_pretrained(directory)
     path = directory / "model.safetensors"

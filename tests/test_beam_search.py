@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from headstart import AsyncLLM, BeamSearchParams, SpeculationParams
 from headstart.engine.outputs import FinishReason, RequestOutput
@@ -17,6 +17,7 @@ from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.loading import Model, load_model
 from headstart.sampling.params import SamplingParams
+from headstart.sampling.structured import StructuredOutputsParams
 from tiny_checkpoint import write_tiny_model
 
 PROMPTS = ["Hello there", "a b a b a b a b", "x"]
@@ -103,6 +104,9 @@ def test_beams_and_scores_are_those_of_transformers(
         ({"min_tokens": 6}, {"min_new_tokens": 6}),
         ({"banned_token_ids": (102, 111)}, {"suppress_tokens": [102, 111]}),
         ({"logit_bias": {70: 3.0}}, {"sequence_bias": [[[70], 3.0]]}),
+        ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+        ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
+        ({"encoder_no_repeat_ngram_size": 1}, {"encoder_no_repeat_ngram_size": 1}),
     ],
 )
 def test_processors_act_on_log_probabilities_as_in_transformers(
@@ -116,6 +120,60 @@ def test_processors_act_on_log_probabilities_as_in_transformers(
         require_equal(output, expected(reference, output.prompt_token_ids, 3, ENDS, max_new_tokens=9, **theirs))
         changed |= output.token_ids != other.token_ids
     assert changed
+
+
+@pytest.mark.parametrize("drafter", ["none", "recycling"])
+@pytest.mark.parametrize("stopping", [False, True])
+def test_stop_strings_end_paths_as_in_transformers(
+    folder: Path, target: Model, reference: PreTrainedModel, drafter: str, stopping: bool
+) -> None:
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), clean_up_tokenization_spaces=False
+    )
+    llm = LLM(target, drafter)
+    (free,) = llm.generate(PROMPTS[0], SamplingParams(beam_width=3, max_tokens=10, ignore_eos=True))
+    letters = [free.text[2], free.text[4:6]]
+    ended = 0
+    for width in (2, 4):
+        params = SamplingParams(
+            beam_width=width, n=width, early_stopping=stopping, max_tokens=10, ignore_eos=True, stop=letters
+        )
+        for output in llm.generate(PROMPTS, params):
+            ids = torch.tensor([output.prompt_token_ids])
+            found = reference.generate(
+                ids, attention_mask=torch.ones_like(ids), num_beams=width, num_return_sequences=width, do_sample=False,
+                max_new_tokens=10, early_stopping=stopping, eos_token_id=None, pad_token_id=0, output_scores=True,
+                return_dict_in_generate=True, stop_strings=letters, tokenizer=tokenizer,
+            )  # fmt: skip
+            rows = found.sequences[:, ids.shape[1] :].tolist()
+            for beam, row, score in zip(output.outputs, rows, found.sequences_scores.tolist(), strict=True):
+                assert beam.token_ids == row[: len(beam.token_ids)]
+                assert set(row[len(beam.token_ids) :]) <= {0, -1}  # what transformers fills up with
+                assert beam.score == pytest.approx(score, rel=1e-5)
+                if beam.finish_reason is FinishReason.STOP:
+                    ended += 1
+                    assert beam.stop_reason in letters
+                    said = llm.get_tokenizer().decode(beam.token_ids)
+                    assert said.startswith(beam.text)
+                    assert said.endswith(str(beam.stop_reason))
+                    assert not any(letter in beam.text for letter in letters)
+    assert ended
+
+
+def test_stop_strings_that_nearly_all_tokens_complete_leave_beams(llm: LLM) -> None:
+    letters = [chr(code) for code in range(32, 127) if chr(code) not in "ab"]
+    params = SamplingParams(beam_width=3, n=3, max_tokens=6, ignore_eos=True, stop=letters, early_stopping="never")
+    (output,) = llm.generate("Hello", params)
+    assert [beam.error for beam in output.outputs] == [None] * 3
+    kept = SamplingParams(
+        beam_width=3, n=3, max_tokens=6, ignore_eos=True, stop=letters, early_stopping="never",
+        include_stop_str_in_output=True, min_tokens=3,
+    )  # fmt: skip
+    (output,) = llm.generate("Hello", kept)
+    for beam in output.outputs:
+        assert len(beam.token_ids) > 3
+        if beam.finish_reason is FinishReason.STOP:
+            assert beam.text.endswith(str(beam.stop_reason))
 
 
 def test_a_batch_of_transformers_with_padding_agrees(llm: LLM, reference: PreTrainedModel) -> None:
@@ -199,7 +257,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"beam_width": 2, "top_k": 5}, "top_k", "draws nothing"),
     ({"beam_width": 2, "top_p": 0.5}, "top_p", "draws nothing"),
     ({"beam_width": 2, "min_p": 0.5}, "min_p", "draws nothing"),
-    ({"beam_width": 2, "stop": "x"}, "stop", "stop_token_ids"),
+    ({"beam_width": 2, "structured_outputs": StructuredOutputsParams(regex="a+")}, "structured_outputs", "no grammar"),
     ({"beam_width": 2, "length_penalty": 9}, "length_penalty", "must lie in"),
     ({"beam_width": 2, "early_stopping": "soon"}, "early_stopping", "True, False or 'never'"),
     ({"length_penalty": 2}, "length_penalty", "give a beam_width"),

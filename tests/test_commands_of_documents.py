@@ -49,7 +49,7 @@ SHORTER = {
     "acceptance": ("--per-group 1 --max-tokens 4 -q",),
 }
 """Commands that are run, with what is added to them."""
-LONG = {"chat", "lab", "serve", "native", "bench serve", "audit", "paper", "quality", "plan"}
+LONG = {"chat", "transcribe", "lab", "serve", "native", "bench serve", "audit", "paper", "quality", "plan"}
 """Those that are not: their own tests run them."""
 
 

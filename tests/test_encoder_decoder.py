@@ -11,10 +11,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel, WhisperFeatureExtractor
 
-from headstart import LLM, ConfigError, RequestError, SamplingParams
+from headstart import LLM, CheckpointError, ConfigError, RequestError, SamplingParams
+from headstart.backends.native.loader import load_library
 from headstart.drafting.registry import available_drafters
 from headstart.loading import Model, load_model
-from tiny_encoder_decoders import FAMILIES, START, features, make_model, reference_tokens, save_model
+from tiny_encoder_decoders import FAMILIES, START, WIDE, features, make_model, reference_tokens, save_model
 
 PROMPTS = ["Hello world", "Once upon a time, there was a house.", "abc abc abc", "x", "Hello world"]
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -31,9 +32,15 @@ def reference(family: str, **changes: Any) -> PreTrainedModel:
     return make_model(family, **changes)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return load_model(save_model(reference("t5"), tmp_path_factory.mktemp("t5")), "fp32")
+@pytest.fixture(scope="module", params=["native", "torch"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """One whose heads are wide enough for the native pass, and one that PyTorch computes."""
+    if request.param == "native" and load_library() is None:
+        pytest.skip("no native path on this machine")
+    changes = WIDE["t5"] if request.param == "native" else {}
+    loaded = load_model(save_model(reference("t5", **changes), tmp_path_factory.mktemp("t5")), "fp32")
+    assert loaded.backend.name.startswith(request.param)
+    return loaded
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +51,19 @@ def plain(model: Model) -> LLM:
 @pytest.fixture(scope="module")
 def small_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another model of the same vocabulary, with an encoder of its own."""
-    return save_model(make_model("bart", seed=4, encoder_layers=1, decoder_layers=1), tmp_path_factory.mktemp("draft"))
+    draft = make_model("bart", seed=4, encoder_layers=1, decoder_layers=1, **WIDE["bart"])
+    return save_model(draft, tmp_path_factory.mktemp("draft"))
 
 
+@pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("family", TEXTS)
-def test_greedy_tokens_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    llm = LLM(save_model(reference(family), tmp_path), "suffix")
+def test_greedy_tokens_are_those_of_transformers(family: str, wide: bool, tmp_path: Path) -> None:
+    model = reference(family, **WIDE[family] if wide else {})
+    llm = LLM(save_model(model, tmp_path), "suffix", precision="fp32")
+    assert llm.engine.runner.runs_stretches is (wide and load_library() is not None)
     outputs = llm.generate(PROMPTS, GREEDY)
     for prompt, output in zip(PROMPTS, outputs, strict=True):
-        assert output.token_ids == reference_tokens(reference(family), list(prompt.encode()), 20)
+        assert output.token_ids == reference_tokens(model, list(prompt.encode()), 20)
         assert (output.encoder_prompt, output.encoder_prompt_token_ids) == (prompt, list(prompt.encode()))
         assert (output.prompt, output.prompt_token_ids) == ("<|end|>", [START])
     assert len({tuple(output.token_ids) for output in outputs}) > 1
@@ -75,7 +86,7 @@ def test_every_drafter_keeps_plain_tokens(
 ) -> None:
     info = available_drafters()[name]
     if ".head_drafters." in info.target:
-        with pytest.raises(ConfigError):
+        with pytest.raises((ConfigError, CheckpointError)):
             LLM(model, name)
         return
     text = tmp_path / "text.txt"
@@ -140,13 +151,15 @@ def test_a_small_cache_preempts_and_changes_nothing(model: Model, plain: LLM) ->
     prompts = [f"{letter * 40} and so on" for letter in "abcd"] * 2
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     expected = [output.token_ids for output in plain.generate(prompts, params)]
+    preemptions = 0
     for drafter in ("suffix", "early-exit"):
         # 7 blocks, with those of drafts; 2 of memory and 2 of output each: two fit until they grow.
         llm = LLM(model, drafter, cache_tokens=6 * 32, max_context=100)
         outputs = llm.generate(prompts, params)
         assert [output.token_ids for output in outputs] == expected
-        assert sum(output.stats.preemptions for output in outputs) > 0
+        preemptions += sum(output.stats.preemptions for output in outputs)
         llm.engine.check()
+    assert preemptions > 0
 
 
 def test_kept_memories_are_found_again(model: Model, plain: LLM) -> None:
@@ -218,6 +231,70 @@ def test_beams_share_a_memory_and_are_those_of_transformers(family: str, drafter
     assert llm.engine.runner.encoder_passes == 2
     llm.engine.check()
     assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32", "int8"])
+def test_exact_numerics_on_the_native_pass(precision: str, tmp_path: Path) -> None:
+    """What each prompt gets alone and plainly it gets among others, guessed at, in stretches, after a preemption."""
+    if load_library() is None:
+        pytest.skip("no native path on this machine")
+    loaded = load_model(save_model(reference("bart", **WIDE["bart"]), tmp_path), precision)
+    plain = LLM(loaded, "none", numerics="exact")
+    params = [SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)]
+    params += [SamplingParams(temperature=0.9, top_p=0.95, seed=5, max_tokens=40, ignore_eos=True)]
+    prompts = [f"{letter * 40} and so on" for letter in "abcd"]
+    for each in params:
+        expected = [plain.generate(prompt, each)[0] for prompt in prompts]
+        assert all(output.stats.preemptions == 0 for output in expected)
+        for drafter in ("none", "suffix", "early-exit"):
+            llm = LLM(loaded, drafter, numerics="exact", cache_tokens=6 * 32, max_context=80)
+            outputs = llm.generate(prompts, each)
+            if each.temperature == 0 or all(output.stats.sampled_rounds == 0 for output in outputs):
+                assert [output.token_ids for output in outputs] == [output.token_ids for output in expected]
+            assert drafter != "none" or sum(output.stats.preemptions for output in outputs) > 0
+            llm.engine.check()
+            assert llm.engine.runner.cache.allocator.num_free == llm.engine.runner.cache.allocator.num_blocks
+
+
+def test_exact_numerics_need_the_native_pass(tmp_path: Path) -> None:
+    loaded = load_model(save_model(reference("t5"), tmp_path))
+    with pytest.raises(ConfigError, match="head_dim 8 is no multiple of 32"):
+        LLM(loaded, "none", numerics="exact")
+
+
+@pytest.mark.parametrize("settings", [{"no_repeat_ngram_size": 2}, {"encoder_no_repeat_ngram_size": 1}])
+@pytest.mark.parametrize("drafter", ["none", "recycling", "early-exit"])
+def test_repeated_n_grams_are_those_of_transformers(settings: dict[str, int], drafter: str, model: Model) -> None:
+    llm, before, after = LLM(model, drafter), [], []
+    theirs = reference("t5", **(WIDE["t5"] if model.backend.name.startswith("native") else {}))
+    prompts = [*PROMPTS[:2], "".join(map(chr, range(32, 127)))]
+    for prompt in prompts:
+        (output,) = llm.generate(prompt, SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, **settings))
+        free = reference_tokens(theirs, list(prompt.encode()), 24, eos_token_id=None)
+        expected = reference_tokens(theirs, list(prompt.encode()), 24, eos_token_id=None, **settings)
+        assert output.token_ids == expected
+        before.append(free)
+        after.append(expected)
+    assert before != after
+    (found,) = llm.generate(PROMPTS[0], SamplingParams(beam_width=3, n=3, max_tokens=12, **settings))
+    beams = theirs.generate(
+        torch.tensor([list(PROMPTS[0].encode())]), num_beams=3, num_return_sequences=3, do_sample=False,
+        max_new_tokens=12, use_cache=False, **settings,
+    )  # fmt: skip
+    for beam, row in zip(found.outputs, beams[:, 1:].tolist(), strict=True):
+        assert beam.token_ids == row[: len(beam.token_ids)]
+
+
+def test_n_grams_that_a_models_files_bar_are_barred_where_a_request_leaves_them_out(tmp_path: Path) -> None:
+    model = make_model("bart")
+    model.generation_config.no_repeat_ngram_size = 1
+    llm = LLM(save_model(model, tmp_path), "suffix")
+    expected = reference_tokens(model, list(b"Hello"), 20)
+    (output,) = llm.generate("Hello", llm.sampling_defaults.params({"max_tokens": 20}))
+    assert output.token_ids == expected
+    assert len(set(expected)) == len(expected)
+    (free,) = llm.generate("Hello", llm.sampling_defaults.params({"max_tokens": 20, "no_repeat_ngram_size": 0}))
+    assert len(set(free.token_ids)) < len(free.token_ids)
 
 
 def test_samples_of_one_seed_are_the_same_alone_and_together(plain: LLM) -> None:

@@ -29,12 +29,13 @@ def load(directory: Path, types: dict[str, str]) -> tuple[ModelConfig, DecoderWe
     ("kind", "head", "comes_to"),
     [
         ("Q4_1", "Q8_0", "int4"),
-        ("Q4_K", "Q6_K", "mixed"),
+        ("Q4_K", "Q6_K", "blocks"),
         ("Q4_1", "F16", "mixed"),
         ("Q5_0", "Q8_0", "blocks"),
         ("Q8_0", "Q8_0", "blocks"),
         ("Q8_0", "F16", "mixed"),
-        ("Q5_K", "Q5_K", "mixed"),
+        ("Q5_K", "Q5_K", "blocks"),
+        ("Q2_K", "Q6_K", "mixed"),
         ("IQ2_XS", "IQ2_XS", "bf16"),
         ("BF16", "BF16", "bf16"),
     ],
@@ -46,8 +47,6 @@ def test_files_are_computed_in_what_holds_them(tmp_path: Path, kind: str, head: 
     backend = create_backend(*load(tmp_path, {"output.weight": head, "": kind}))
     if not library.blocks_pay:
         comes_to = "bf16"
-    elif not library.multiplies_bytes:
-        comes_to = {"blocks": "bf16"}.get(comes_to, comes_to)
     assert backend.name.startswith(f"native-{library.isa}-")
     if library.multiplies_bytes or comes_to == "bf16":
         assert backend.name == f"native-{library.isa}-{comes_to}"

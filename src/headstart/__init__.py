@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from headstart.request import EncodedPrompt, StreamPiece
     from headstart.sampling.params import SamplingParams
     from headstart.sampling.structured import StructuredOutputsParams
+    from headstart.transcription.params import TranscriptionParams
+    from headstart.transcription.segments import Segment
+    from headstart.transcription.windows import Transcript
 
 __version__: str
 
@@ -50,12 +53,15 @@ _HOMES = {
     "RequestOutput": "engine.outputs",
     "RoundOutcome": "drafting.base",
     "SamplingParams": "sampling.params",
+    "Segment": "transcription.segments",
     "SequenceStats": "engine.outputs",
     "SpeculationParams": "drafting.base",
     "StreamPiece": "request",
     "StructuredOutputsParams": "sampling.structured",
     "TargetSignals": "drafting.base",
     "TokenOrigin": "engine.outputs",
+    "Transcript": "transcription.windows",
+    "TranscriptionParams": "transcription.params",
     "VerifyRule": "enumerations",
     "available_drafters": "drafting.registry",
 }
@@ -78,12 +84,15 @@ __all__ = [
     "RequestOutput",
     "RoundOutcome",
     "SamplingParams",
+    "Segment",
     "SequenceStats",
     "SpeculationParams",
     "StreamPiece",
     "StructuredOutputsParams",
     "TargetSignals",
     "TokenOrigin",
+    "Transcript",
+    "TranscriptionParams",
     "VerifyRule",
     "available_drafters",
 ]

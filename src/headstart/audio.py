@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from headstart.passes import EncoderInput
 RATE = 16_000
 """Samples a second that the models were trained on."""
 MOST_RATE = 1_000_000
+_BLOCK = 1 << 20
+"""Samples of a channel that are read at a time."""
 _HOP = 160
 """Samples of a frame; two frames become a position of the encoder."""
 
@@ -29,25 +32,62 @@ def source_of_audio(audio: object, encoder: EncoderConfig) -> EncoderInput:
         RequestError: it is something else, or too long.
         ConfigError: a package that this takes is not installed.
     """
-    samples, rate = audio if isinstance(audio, tuple) and len(audio) == 2 else (audio, RATE)
-    wave = _floats(samples, "audio", dimensions=1)
-    if rate != RATE:
-        wave = _resampled(wave, rate)
+    wave = _wave(audio)
     longest = encoder.max_positions * 2 * _HOP
     if len(wave) > longest:
         raise RequestError(
-            f"the audio has {len(wave) / RATE:.1f} seconds and the encoder reads at most {longest / RATE:.1f}; cut it.",
+            f"the audio has {len(wave) / RATE:.1f} seconds and the encoder reads at most {longest / RATE:.1f}; cut it, "
+            "or have it transcribed (LLM.transcribe, POST /v1/audio/transcriptions), which reads window after window.",
             "prompt",
         )
-    read = _extractor(encoder)(wave, sampling_rate=RATE, padding="max_length", max_length=longest, return_tensors="np")
-    return EncoderInput.of_features(read["input_features"][0])
+    return EncoderInput.of_features(_features(wave, encoder, longest))
 
 
-def read_recording(data: bytes) -> tuple[NDArray[np.float32], int]:
+@dataclass(frozen=True)
+class Recording:
+    """The features of a recording of any length; an encoder reads windows of it."""
+
+    features: NDArray[np.float32]
+    """[mel bin, frame], of 10 ms each. Padded with silence to a window, where it is shorter."""
+    frames: int
+    """Of the recording itself."""
+    window: int
+    """Frames that the encoder reads."""
+    seconds: float
+
+    @classmethod
+    def of(cls, audio: object, encoder: EncoderConfig) -> Self:
+        """As ``source_of_audio``, however long.
+
+        Raises:
+            RequestError: it is no recording.
+            ConfigError: a package that this takes is not installed.
+        """
+        wave = _wave(audio)
+        window = encoder.max_positions * 2
+        features = _features(wave, encoder, max(len(wave), window * _HOP))
+        return cls(features, max(len(wave) // _HOP, 1), window, len(wave) / RATE)
+
+    @property
+    def length(self) -> int:
+        """Frames that there are, the silence behind a short recording included."""
+        return int(self.features.shape[1])
+
+    def source(self, first: int) -> EncoderInput:
+        """The window from frame ``first`` on, padded with zeros, as openai/whisper and transformers pad it."""
+        read = self.features[:, first : first + self.window]
+        return EncoderInput.of_features(np.pad(read, ((0, 0), (0, self.window - read.shape[1]))))
+
+
+def read_recording(data: bytes, most_seconds: float | None = None) -> tuple[NDArray[np.float32], int]:
     """Samples of a file's content (WAV, FLAC, Ogg, MP3), all channels mixed, and its rate.
 
+    Args:
+        data: the content.
+        most_seconds: what is longer is refused; None: nothing is.
+
     Raises:
-        RequestError: it is no such file.
+        RequestError: it is no such file, or too long.
         ConfigError: the package that reads it is not installed.
     """
     try:
@@ -55,11 +95,21 @@ def read_recording(data: bytes) -> tuple[NDArray[np.float32], int]:
     except (ImportError, OSError) as error:
         raise _missing("soundfile") from error
     try:
-        samples, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            rate, mixed, count = int(file.samplerate), list[NDArray[np.float32]](), 0
+            # Block by block: a file says what it likes of its length, and unpacks to many times its size.
+            for block in file.blocks(_BLOCK, dtype="float32", always_2d=True):
+                mixed.append(block.mean(axis=1, dtype=np.float32))
+                count += len(block)
+                if most_seconds is not None and count > most_seconds * rate:
+                    raise RequestError(
+                        f"the recording has more than the {most_seconds:g} seconds that are read; cut it.", "file"
+                    )
     except (soundfile.SoundFileError, ValueError) as error:
+        if isinstance(error, RequestError):
+            raise
         raise RequestError("the file holds no audio that can be read; give WAV, FLAC, Ogg or MP3.", "file") from error
-    mixed: NDArray[np.float32] = samples.mean(axis=1, dtype=np.float32)
-    return mixed, int(rate)
+    return np.concatenate(mixed) if mixed else np.zeros(0, np.float32), rate
 
 
 def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput:
@@ -80,6 +130,20 @@ def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput
             "prompt",
         )
     return EncoderInput.of_features(block)
+
+
+def _wave(audio: object) -> NDArray[np.float32]:
+    """Samples at 16 kHz."""
+    samples, rate = audio if isinstance(audio, tuple) and len(audio) == 2 else (audio, RATE)
+    wave = _floats(samples, "audio", dimensions=1)
+    return wave if rate == RATE else _resampled(wave, rate)
+
+
+def _features(wave: NDArray[np.float32], encoder: EncoderConfig, length: int) -> NDArray[np.float32]:
+    """[mel bin, frame] of samples that are padded with silence to ``length``, at least theirs."""
+    read = _extractor(encoder)(wave, sampling_rate=RATE, padding="max_length", max_length=length, return_tensors="np")
+    features: NDArray[np.float32] = read["input_features"][0]
+    return features
 
 
 def _floats(values: object, name: str, dimensions: int) -> NDArray[np.float32]:

@@ -73,3 +73,30 @@ class VerifyRule(StrEnum):
     COUPLED = "coupled"
     """The target's own draw decides, keyed by seed and position: output does not depend on the drafter. A tree of
     independent draws falls back to the same walk, which accepts less than the other rules do."""
+
+
+class SpeechTask(StrEnum):
+    """What is written down of a recording."""
+
+    TRANSCRIBE = "transcribe"
+    """What it says, in its own language."""
+    TRANSLATE = "translate"
+    """The same in English, by a model that knows many languages."""
+
+
+class TranscriptFormat(StrEnum):
+    """How a transcript is written, by OpenAI's names."""
+
+    JSON = "json"
+    TEXT = "text"
+    SRT = "srt"
+    """SubRip: numbered subtitles."""
+    VERBOSE_JSON = "verbose_json"
+    """With segments, and what is known of them."""
+    VTT = "vtt"
+    """Subtitles of web pages (WebVTT)."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it says when something is said."""
+        return self in (TranscriptFormat.SRT, TranscriptFormat.VERBOSE_JSON, TranscriptFormat.VTT)

@@ -68,7 +68,7 @@ def draft_context(
     # As may a drafter of drafters first.
     @cache
     def modules(name: str | None) -> MultiTokenModules | None:
-        if not model.backend.opens_layers:
+        if not model.backend.opens_layers or model.config.encoder is not None:
             return None
         checkpoint = model.checkpoint if name is None else open_checkpoint(name)
         config = model.config if name is None else config_of(checkpoint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -18,6 +18,7 @@ from headstart.drafting.options import asked_rows
 from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
 from headstart.encoder_prompt import encoded_for
 from headstart.engine.beams import BeamGroup
+from headstart.engine.constraint import TokenConstraint
 from headstart.engine.engine import Engine
 from headstart.engine.outputs import RequestOutput
 from headstart.engine.pool import DrafterPool
@@ -52,6 +53,9 @@ from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.grammar import GrammarCompiler
 from headstart.text.tokenizer import Tokenizer
+from headstart.transcription.params import TranscriptionParams
+from headstart.transcription.segments import Segment
+from headstart.transcription.windows import Transcript, Transcription, Wanted
 
 OnCommit = Callable[[StreamPiece], None]
 Part = TypeVar("Part", Model, Engine)
@@ -263,6 +267,59 @@ class LLM:
         outputs = self.generate(prompts, params.sampling(), speculation=speculation)
         return [BeamSearchOutput.of(output) for output in outputs]
 
+    def transcribe(
+        self,
+        recordings: object,
+        params: TranscriptionParams | None = None,
+        sampling_params: SamplingParams | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+        on_segment: Callable[[int, Segment], None] | None = None,
+    ) -> list[Transcript]:
+        """What recordings of any length say, by a model whose encoder reads audio. Several are written down together.
+
+        Args:
+            recordings: a file's path, samples in [-1, 1] at 16 kHz [sample], or a pair of samples and their rate; or a
+                list of such.
+            params: language, task, times; None: ``TranscriptionParams()``.
+            sampling_params: of each window; None: the model's own, and as many tokens as there is room for.
+            speculation: overrides the engine's for this call.
+            on_segment: called with the place of a recording and each of its segments, as they come.
+
+        Raises:
+            RequestError: a recording is none, the model cannot do what is asked for, or a window failed.
+            ConfigError: a package that this takes is not installed.
+        """
+        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
+        several = recordings if isinstance(recordings, list) else [recordings]
+        works = [Transcription(self.model, each, params or TranscriptionParams(), sampling) for each in several]
+        while open_works := [(place, work) for place, work in enumerate(works) if not work.done]:
+            asked = [
+                (place, work, [self._wanted(wanted, speculation) for wanted in work.wanted()])
+                for place, work in open_works
+            ]
+            self._finish([sample for _, _, samples in asked for sample in samples])
+            for place, work, samples in asked:
+                for segment in work.take(samples):
+                    if on_segment is not None:
+                        on_segment(place, segment)
+        return [work.transcript() for work in works]
+
+    def _wanted(self, wanted: Wanted, speculation: SpeculationParams | None) -> Sample:
+        (sample,) = self.samples(wanted.prompt, wanted.params, speculation, constraint=wanted.constraint)
+        return sample
+
+    def _finish(self, samples: Sequence[Sample]) -> None:
+        """Decode samples to their ends."""
+        try:
+            with self._lock:
+                for sample in samples:
+                    self.engine.add(sample.sequence)
+            for _ in self._rounds(samples, False):
+                pass
+        finally:
+            self._abort(samples)
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -351,8 +408,11 @@ class LLM:
         prompt_index: int = 0,
         cache_salt: str = "",
         trace: bool = False,
+        constraint: Callable[[], TokenConstraint] | None = None,
     ) -> list[Sample]:
         """The samples of one prompt, ready for ``engine.add``: for callers that run the engine themselves.
+
+        ``constraint`` makes what limits the output of a sample, where ``params`` ask for no structure.
 
         Raises:
             RequestError: a parameter does not fit the model.
@@ -367,6 +427,8 @@ class LLM:
         prompt = prompt.cut(params, limits.max_context, limits.max_source)
         seed = fresh_seed() if params.seed is None else params.seed
         wanted = params.structured_outputs
+        if wanted is not None:
+            constraint = partial(self._grammars.constraint, wanted)
         samples = [
             Sample(
                 self.model,
@@ -379,7 +441,7 @@ class LLM:
                 speculation,
                 cache_salt,
                 trace,
-                None if wanted is None else self._grammars.constraint(wanted),
+                None if constraint is None else constraint(),
             )
             for index in range(params.n)
         ]

@@ -10,10 +10,12 @@ from typing import cast
 
 import torch
 
-from headstart.backend import Backend
+from headstart.backend import Backend, EncoderBackend
 from headstart.backends.native import backend as native
 from headstart.backends.native import precision as native_precision
+from headstart.backends.native.encoder_decoder import NativeEncoderDecoder
 from headstart.backends.native.kit import NativeKit
+from headstart.backends.native.library import Library
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import Rounding
 from headstart.backends.torch.backend import TorchBackend
@@ -187,16 +189,18 @@ def create_backend(
     reason = native.supports(config)
     library = load_library() if reason is None else None
     if library is not None:
-        chosen = "nearest" if library.blocks_pay else "bf16"
-        if precision is not Precision.AUTO:
-            chosen = precision.value
-        backend = native.NativeBackend(config, weights, cast(native_precision.Precision, chosen))
-        if precision is not Precision.AUTO:
-            _say_what_is_lost(backend.rounding, precision)
+        backend = native.NativeBackend(config, weights, _native_precision(library, precision))
+        _say_what_is_lost(backend.rounding, precision)
         return backend
     dtype = _host_dtype(precision, reason or "this machine has no native pass")
     _require_room(config, _torch_bytes(weights, dtype), dtype)
     return TorchBackend(config, weights, dtype, kit=_compiled_kit())
+
+
+def _native_precision(library: Library, precision: Precision) -> native_precision.Precision:
+    if precision is Precision.AUTO:
+        return "nearest" if library.blocks_pay else "bf16"
+    return cast(native_precision.Precision, precision.value)
 
 
 def create_encoder_decoder(
@@ -204,15 +208,21 @@ def create_encoder_decoder(
     weights: EncoderDecoderWeights,
     precision: Precision = Precision.AUTO,
     device: torch.device = _HOST,
-) -> EncoderDecoderBackend:
-    """A model with an encoder, by PyTorch.
+) -> EncoderBackend:
+    """A model with an encoder; as ``create_backend``.
 
     Raises:
-        ConfigError: only the native pass knows the precision.
+        ConfigError: only the native pass knows the precision, and it does not apply.
     """
     if device.type != "cpu":
         return EncoderDecoderBackend(config, weights, _accelerator_dtype(precision, device), device)
-    dtype = _host_dtype(precision, str(native.supports(config)))
+    reason = native.supports(config)
+    library = load_library() if reason is None else None
+    if library is not None:
+        backend = NativeEncoderDecoder(config, weights, _native_precision(library, precision))
+        _say_what_is_lost(backend.rounding, precision)
+        return backend
+    dtype = _host_dtype(precision, reason or "this machine has no native pass")
     halves = (weights.encoder, weights.decoder)
     sizes = [math.prod(each.matrix.shape) for half in halves for each in half.linears]
     sizes += [weights.embedding.numel()] * 2
@@ -279,6 +289,8 @@ _SPOILT = 1e-3
 
 def _say_what_is_lost(rounding: Rounding, precision: Precision) -> None:
     """One line where a precision that somebody asked for does not suit the file."""
+    if precision is Precision.AUTO:
+        return
     if rounding.packed > max(_SPOILT, 2 * rounding.in_bf16):
         logger.warning(
             "precision %s changes this file's weights by %.1f %% on average (bf16: %.2f %%), so that the model may say "

@@ -195,7 +195,8 @@ class ModelRunner:
         assert self._stretches is not None
         cache = self.cache
         cached = [cache.length(sequence_id) for sequence_id in sequence_ids]
-        rounds = self._stretches.run(cache.storage, cache.block_tables(sequence_ids), cached, roots, limits, drafting)
+        tables, memories = cache.block_tables(sequence_ids), cache.memory_tables(sequence_ids)
+        rounds = self._stretches.run(cache.storage, tables, cached, roots, limits, drafting, memories)
         self.passes += len(rounds)
         return rounds
 

@@ -67,6 +67,8 @@ class RoundRecord:
     expected_seconds: float
     row_seconds: float
     """For each of the trees' nodes."""
+    experts: float | None = None
+    """As in ``PassOutput``."""
 
     @property
     def nodes(self) -> int:
@@ -172,6 +174,7 @@ class Stretches(Protocol):
         roots: Sequence[int],
         limits: Sequence[StretchLimits],
         drafting: StretchDrafting,
+        memories: tuple[IntArray, IntArray] | None = None,
     ) -> list[RoundRecord]:
         """Rounds of the sequences whose tokens are in these blocks, each with its root after them.
 
@@ -182,6 +185,7 @@ class Stretches(Protocol):
         Args:
             block_tables: int32 [sequence, block], with room for ``limits.rows``.
             cached, roots, limits: [sequence] tokens in the cache, the one after them, and its limits.
+            memories: lengths and tables of the encoder memories that they read, as in ``PassBatch``.
 
         Raises:
             GuesserFault: a guesser failed; no round counts.

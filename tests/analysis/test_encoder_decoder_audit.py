@@ -13,16 +13,17 @@ from headstart.analysis.audit.run import AuditSettings, run_audit
 from headstart.analysis.bench.prompts import BenchPrompt
 from headstart.analysis.workbench import Contender, Workbench
 from headstart.loading import Model, load_model
-from tiny_encoder_decoders import make_model, save_model
+from tiny_encoder_decoders import WIDE, make_model, save_model
 
 TOKENS = [97, 98, 99, 100]
 SOURCE = list(b"red blue red green blue red")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+@pytest.fixture(scope="module", params=[{}, WIDE["t5"]], ids=["torch", "wide"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    """The wide one runs on the native pass, where there is one."""
     torch.set_num_threads(1)
-    return load_model(save_model(make_model("t5", seed=2), tmp_path_factory.mktemp("t5")), "fp32")
+    return load_model(save_model(make_model("t5", seed=2, **request.param), tmp_path_factory.mktemp("t5")), "fp32")
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -77,6 +78,32 @@ def test_a_server_answers_in_the_context_and_leaves_nothing_behind(little: Start
         assert alive(child)
     assert not servers.answers(port)
     assert ends(child)
+
+
+def test_a_second_signal_ends_a_server_that_takes_its_time(tmp_path: Path) -> None:
+    """Whoever is impatient leaves nothing behind either."""
+    notes = tmp_path / "pid"
+    code = (
+        "import os, pathlib, signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        f"pathlib.Path({str(notes)!r}).write_text(str(os.getpid())); "
+        "from http.server import *; H = type('H', (BaseHTTPRequestHandler,), {'do_GET': lambda s: "
+        "(s.send_response(200), s.end_headers(), s.wfile.write(b'{\"data\": [1]}')), 'log_message': lambda *a: None}); "
+        "HTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_forever()"
+    )
+    port = free_port()
+    stubborn = Command([sys.executable, "-c", code, str(port)])
+
+    def impatient(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, impatient)
+    try:
+        with pytest.raises(KeyboardInterrupt), process("stubborn", stubborn, port, tmp_path / "log"):
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert ends(int(notes.read_text()))
 
 
 def test_a_server_that_ends_says_why(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from headstart import llm as llm_module
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.sampling.defaults import MODEST
 from tiny_checkpoint import MAX_POSITIONS, write_tiny_model
+from tiny_encoder_decoders import make_model as make_encoder_decoder
+from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 STATS = {
     "prompt_tokens",
@@ -549,3 +551,33 @@ class TestRefusals:
 
     def test_a_chat_with_a_model_that_does_not_chat(self, generate: Generate, tmp_path: Path) -> None:
         assert "no chat template" in refusal(generate(PROMPT, "--chat", "-m", write_tiny_model(tmp_path, chat=False)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "message"),
+    [
+        ({"decoder_start_token_id": None, "bos_token_id": None}, ("Hello",), "give a decoder_prompt"),
+        ({}, ("x" * 200,), "the encoder reads at most 128"),
+        ({}, ("Hello", "--beams", 2, "--n", 3), "more than the 2 beams that are searched"),
+        ({}, ("Hello", "--beams", 20), "this engine decodes 16 sequences together"),
+        ({}, ("Hello", "--no-repeat-ngram", -1), "no_repeat_ngram_size is -1; it must be 0 (off) or more"),
+    ],
+)
+def test_what_a_model_with_an_encoder_cannot_do_gets_a_sentence(
+    changes: dict[str, Any], arguments: tuple[object, ...], message: str, tmp_path: Path
+) -> None:
+    folder = save_encoder_decoder(make_encoder_decoder("bart", **changes), tmp_path)
+    said = headstart("generate", "-m", folder, "-q", "--max-tokens", 4, *arguments)
+    assert said.exit_code == 2
+    assert message in said.stderr
+    assert said.stdout == ""
+
+
+def test_n_grams_are_barred(tmp_path: Path) -> None:
+    folder = save_encoder_decoder(make_encoder_decoder("bart"), tmp_path)
+    params = SamplingParams(temperature=0, max_tokens=20, no_repeat_ngram_size=1, encoder_no_repeat_ngram_size=2)
+    (expected,) = LLM(folder, "suffix", precision="fp32").generate("Hello", params)
+    asked = ("--no-repeat-ngram", 1, "--encoder-no-repeat-ngram", 2, "-t", 0, "--max-tokens", 20, "--json")
+    (row,) = rows(headstart("generate", "-m", folder, "--precision", "fp32", "-d", "suffix", "Hello", *asked))
+    assert row["token_ids"] == expected.token_ids
+    assert len(set(expected.token_ids)) == len(expected.token_ids)

@@ -165,7 +165,7 @@ def head_context(vocab_size: int, device: str = "cpu") -> DraftContext:
         vocab_size=vocab_size,
         runner=ModelRunner(backend, cache_tokens=64, block_size=8),
         lend_tables=lambda: random_tables(vocab_size),
-        lend_modules=lambda name: random_modules(vocab_size, int(name or 2)),
+        lend_modules=lambda name: random_modules(vocab_size, {None: 2, "1": 1, "2": 2, "3": 3}[name]),
     )
 
 

@@ -226,6 +226,8 @@ def test_log_probabilities_are_the_targets_own(drafter: str) -> None:
         {"frequency_penalty": -1.0},
         {"logit_bias": {3: 2.0}, "min_tokens": 6},
         {"banned_sequences": ((1, 2), (4,)), "presence_penalty": 0.5},
+        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 3, "encoder_no_repeat_ngram_size": 1},
     ],
 )
 def test_transforms_follow_each_beams_own_history(drafter: str, more: dict[str, object]) -> None:

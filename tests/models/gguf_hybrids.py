@@ -17,6 +17,7 @@ ARCHITECTURES = {
     "lfm2_moe": "lfm2moe",
     "granitemoehybrid": "granitehybrid",
     "nemotron_h": "nemotron_h",
+    "falcon_h1": "falcon-h1",
     "qwen3_next": "qwen3next",
     "qwen3_5_text": "qwen35",
     "qwen3_5_moe_text": "qwen35moe",
@@ -24,10 +25,11 @@ ARCHITECTURES = {
 _NAMES = {
     r"model\.embed_tokens|model\.embeddings": "token_embd",
     r"model\.embedding_norm": "token_embd_norm",
-    r"model\.norm|model\.norm_f": "output_norm",
+    r"model\.norm|model\.norm_f|model\.final_layernorm": "output_norm",
     r"lm_head": "output",
     r"(operator_norm|input_layernorm|norm)": "attn_norm",
-    r"ffn_norm": "ffn_norm",
+    r"ffn_norm|pre_ff_layernorm": "ffn_norm",
+    r"feed_forward\.(gate|up|down)_proj": r"ffn_\1",
     r"(?:self_attn|mixer)\.([qkv])_proj": r"attn_\1",
     r"(?:self_attn|mixer)\.o(?:ut)?_proj(?=@attention)": "attn_output",
     r"self_attn\.([qk])_(?:layer)?norm": r"attn_\1_norm",
@@ -61,7 +63,7 @@ def write_hybrid(model: PreTrainedModel, path: Path) -> Path:
     _metadata(writer, config)
     tensors = dict(model.state_dict()) | dict(model.named_buffers())
     for name, tensor in tensors.items():
-        if "inv_freq" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
+        if "inv_freq" in name or "mup_vector" in name or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue
         for target, converted in _converted(name, tensor, config):
             writer.add_tensor(target, converted.contiguous().float().numpy())
@@ -73,6 +75,8 @@ def write_hybrid(model: PreTrainedModel, path: Path) -> Path:
 
 
 def _kinds(config: Any) -> list[str]:
+    if config.model_type == "falcon_h1":
+        return ["full_attention"] * config.num_hidden_layers
     return list(config.layers_block_type if config.model_type == "nemotron_h" else config.layer_types)
 
 
@@ -93,7 +97,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
     if head_dim is not None:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    if kind.startswith("qwen"):
+    if kind.startswith(("qwen", "falcon")):
         writer.add_head_count_kv(config.num_key_value_heads)
     else:
         attends = [each in ("attention", "full_attention") for each in kinds]
@@ -120,6 +124,9 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
         _ssm(writer, config.mamba_d_conv, config.mamba_d_state, config.mamba_n_groups, config.mamba_n_heads)
         writer.add_ssm_inner_size(config.mamba_expand * config.hidden_size)
+    if kind == "falcon_h1":
+        _ssm(writer, config.mamba_d_conv, config.mamba_d_state, config.mamba_n_groups, config.mamba_n_heads)
+        writer.add_ssm_inner_size(config.mamba_d_ssm)
     if kind == "nemotron_h":
         _ssm(writer, config.conv_kernel, config.ssm_state_size, config.n_groups, config.mamba_num_heads)
         writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
@@ -163,6 +170,8 @@ def _experts(writer: gguf.GGUFWriter, config: Any, kinds: list[str]) -> None:
 def _converted(name: str, tensor: Tensor, config: Any) -> list[tuple[str, Tensor]]:
     """What becomes of a tensor: names and values in the file."""
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+    if config.model_type == "falcon_h1" and tensor.dim() == 2:
+        tensor = _with_factors(name, tensor, config)
     if layer is None:
         stem = name.removesuffix(".weight")
         return [(f"{_target(stem)}.weight", _offset(name, tensor, config))]
@@ -217,6 +226,28 @@ def _converted(name: str, tensor: Tensor, config: Any) -> list[tuple[str, Tensor
     if "shared_expert_gate" in stem:
         tensor = tensor[0]
     return [(f"{block}.{_target(stem)}.{ending}", _offset(name, tensor, config))]
+
+
+def _with_factors(name: str, tensor: Tensor, config: Any) -> Tensor:
+    """Falcon-H1's factors in its matrices."""
+    read, (gate, down) = config.attention_in_multiplier, config.mlp_multipliers
+    factors = {
+        "embed_tokens": config.embedding_multiplier,
+        "lm_head": config.lm_head_multiplier,
+        "q_proj": read,
+        "k_proj": read * config.key_multiplier,
+        "v_proj": read,
+        "o_proj": config.attention_out_multiplier,
+        "gate_proj": gate,
+        "down_proj": down,
+        "out_proj": config.ssm_out_multiplier,
+    }
+    if "in_proj" in name:
+        size = config.mamba_n_groups * config.mamba_d_state
+        sizes = torch.tensor([config.mamba_d_ssm, config.mamba_d_ssm, size, size, config.mamba_n_heads])
+        of_rows = config.ssm_in_multiplier * torch.tensor(config.ssm_multipliers).repeat_interleave(sizes)
+        return tensor * of_rows[:, None]
+    return tensor * next((factor for part, factor in factors.items() if f"{part}." in name), 1.0)
 
 
 def _target(stem: str) -> str:

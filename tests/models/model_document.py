@@ -14,6 +14,8 @@ from headstart.backends.native.backend import supports
 from headstart.models.config import ModelConfig
 from headstart.models.families import ENCODER_DECODER_FAMILIES, FAMILIES, config_from_hf
 from more_families import MORE_FAMILIES
+from tiny_encoder_decoders import FAMILIES as WITH_ENCODER
+from tiny_encoder_decoders import WIDE as WIDE_WITH_ENCODER
 from tiny_models import FAMILIES as FIRST_FAMILIES
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
@@ -39,6 +41,9 @@ def examples() -> dict[str, ModelConfig]:
         kept = found.setdefault(described["model_type"], config)
         if supports(kept) is not None and supports(config) is None:
             found[described["model_type"]] = config
+    for family, (name, settings) in WITH_ENCODER.items():
+        described = getattr(transformers, f"{name}Config")(**settings | WIDE_WITH_ENCODER[family]).to_dict()
+        found.setdefault(described["model_type"], config_from_hf(described))
     return found
 
 
@@ -58,17 +63,20 @@ def table() -> str:
     for family in sorted(FAMILIES, key=lambda family: (family.kind, family.model_type)):
         if not family.model_type:
             continue
-        example = known.get(family.model_type)
-        reason = None if example is None else supports(example)
-        where = "as the decoder inside" if example is None else "native, PyTorch"
-        where = where if reason is None else f"PyTorch ({reason.removeprefix('PyTorch alone has ')})"
+        where = "as the decoder inside" if family.model_type not in known else _place(known[family.model_type])
         kin = dict.fromkeys(other.architecture for other in (family, *FAMILIES) if other.hf is family.hf)
         architecture = ", ".join(f"`{each}`" for each in kin if each) or "–"
         lines.append(f"| `{family.model_type}` | {architecture} | {KINDS[family.kind]} | {where} |")
     for other in sorted(ENCODER_DECODER_FAMILIES, key=lambda family: family.model_type):
         architecture = f"`{other.architecture}`" if other.architecture else "–"
-        lines.append(f"| `{other.model_type}` | {architecture} | encoder and decoder | PyTorch (an encoder) |")
+        where = _place(known[other.model_type])
+        lines.append(f"| `{other.model_type}` | {architecture} | encoder and decoder | {where} |")
     return "\n".join(lines)
+
+
+def _place(config: ModelConfig) -> str:
+    reason = supports(config)
+    return "native, PyTorch" if reason is None else f"PyTorch ({reason.removeprefix('PyTorch alone has ')})"
 
 
 def page_with(rows: str) -> str:

@@ -256,6 +256,7 @@ def test_an_unknown_architecture_lists_the_known_ones() -> None:
         ("granite", {"residual_multiplier": 0}, "residual_multiplier is 0"),
         ("granite4", {"layer_types": ["attention", "rwkv"] * 2}, "entries each of attention, full_attention, mamba"),
         ("granite4", {"layer_types": ["attention"]}, "but must be 4 entries"),
+        ("granite4", {"layer_types": [["attention"]] * 4}, "entries each of attention, full_attention, mamba"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention is True"),
         ("gpt-neox", {"rope_parameters": {"partial_rotary_factor": 0.01}}, "rotates 0 dimensions"),
@@ -305,7 +306,11 @@ def test_kinds_that_are_not_described_are_refused(family: str, changes: dict[str
 
 
 @pytest.mark.parametrize(
-    "family", ["falcon", "cohere2", "exaone4", "gpt_neo", "mpt", "glm4_moe", "deepseek_v3", "llama4"]
+    "family",
+    [
+        *("falcon", "cohere2", "exaone4", "gpt_neo", "mpt", "glm4_moe", "deepseek_v3", "llama4"),
+        *("lfm2", "lfm2_moe", "bamba", "granitemoehybrid-h", "nemotron_h", "mamba2", "falcon_h1", "qwen3_next"),
+    ],
 )
 def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> None:
     odd = [None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "x", "", [], [None], {}, {"rope_type": 3}, [[1]]]

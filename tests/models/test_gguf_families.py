@@ -121,6 +121,7 @@ HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
         NEMOTRON | {"layers_block_type": ["linear_attention", "mlp", "full_attention", "mlp"]},
     ),
     "nemotron_h_moe": ("nemotron_h", NEMOTRON | {"layers_block_type": ["moe", "linear_attention", "full_attention"]}),
+    "falcon-h1": ("falcon_h1", {}),
     "qwen3next": ("qwen3_next", {"mlp_only_layers": []}),
     "qwen35": ("qwen3_5_text", {}),
     "qwen35moe": ("qwen3_5_moe_text", {}),

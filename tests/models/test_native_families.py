@@ -36,6 +36,30 @@ NATIVE = (
     "gpt_neo",
     "gpt_bigcode",
     "falcon-new",
+    "olmo2",
+    "olmo3",
+    "exaone4",
+    "granite_swa",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "flex_olmo",
+    "granitemoe",
+    "granitemoeshared",
+    "granite4-moe",
+    "phimoe",
+    "glm4_moe",
+    "ernie4_5_moe",
+    "dots1",
+    "exaone_moe",
+    "mellum",
+    "solar_open",
+    "minimax_m2",
+    "gpt_oss",
+    "opt",
+    "arcee",
+    "nemotron",
 )
 KEYS = 32
 
@@ -55,12 +79,12 @@ def test_logits_equal_transformers(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "lacking"),
     [
-        ("olmo2", "norms of heads of this kind"),
-        ("mixtral", "mixtures of experts"),
+        ("hunyuan_v1_moe", "norms of heads of this kind"),
+        ("afmoe", "a gate of attention"),
         ("bloom", "ALiBi"),
-        ("arcee", "activation relu2"),
-        ("granite_swa", "attention sinks"),
-        ("youtu", "latent attention"),
+        ("apertus", "activation xielu"),
+        ("deepseek_v3", "latent attention"),
+        ("llama4", "attention within chunks"),
     ],
 )
 def test_what_it_lacks_is_said(family: str, lacking: str, tmp_path: Path) -> None:

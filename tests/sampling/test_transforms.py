@@ -134,6 +134,23 @@ def test_banned_sequences_are_those_of_transformers():
             torch.testing.assert_close(found, expected[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_repeated_n_grams_are_those_of_transformers(size):
+    from transformers.generation import EncoderNoRepeatNGramLogitsProcessor, NoRepeatNGramLogitsProcessor
+
+    generator = np.random.default_rng(0)
+    for seed in range(40):
+        prompt, output, source = (generator.integers(0, 4, size=generator.integers(1, 9)).tolist() for _ in range(3))
+        logits, ids = logits_of(seed), torch.tensor([[*prompt, *output]])
+        said = NoRepeatNGramLogitsProcessor(size)(ids, logits[None].clone())[0]
+        read = EncoderNoRepeatNGramLogitsProcessor(size, torch.tensor([source]))(ids, logits[None].clone())[0]
+        cut = int(generator.integers(0, len(output) + 1))
+        along = TokenHistory(prompt, output[:cut], source).along(output[cut:])
+        for name, expected in (("no_repeat_ngram_size", said), ("encoder_no_repeat_ngram_size", read)):
+            found = Transforms(SamplingParams(**{name: size}), V).processed_logits(logits, along)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_hugging_face_processors_give_the_same_law():
     from transformers import (
         LogitsProcessorList,

@@ -66,6 +66,35 @@ def test_a_prompt_that_is_too_long_is_refused(served: Model) -> None:
     assert "the encoder reads at most 128" in reply.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({"beam_width": 2, "n": 3}, "n", "more than the 2 beams"),
+        ({"use_beam_search": True, "n": 3, "best_of": 2}, "n", "more than the 2 beams"),
+        ({"beam_width": 9}, "beam_width", "this engine decodes 8 sequences together"),
+        ({"beam_width": 2, "guided_regex": "a+"}, "guided_regex", "beam search follows no grammar"),
+        ({"beam_width": 2, "response_format": {"type": "json_object"}}, "response_format", "follows no grammar"),
+        ({"no_repeat_ngram_size": 1.5}, "no_repeat_ngram_size", "integer"),
+        ({"encoder_no_repeat_ngram_size": -2}, "encoder_no_repeat_ngram_size", "must be 0 (off) or more"),
+    ],
+)
+def test_what_does_not_go_with_beams_gets_a_sentence(
+    body: dict[str, Any], field: str, message: str, served: Model
+) -> None:
+    reply = complete(LLM(served, "suffix", max_batch_size=8), prompt="Hello", **{"temperature": None, **body})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == field
+    assert message in reply.json()["error"]["message"]
+
+
+def test_a_model_that_names_no_start_token_wants_a_decoder_prompt(tmp_path: Path) -> None:
+    silent = save_model(make_model("mbart", decoder_start_token_id=None, bos_token_id=None), tmp_path)
+    reply = complete(LLM(silent, "none"), prompt="Hello")
+    assert reply.status_code == 400
+    assert "give a decoder_prompt" in reply.json()["error"]["message"]
+    assert complete(LLM(silent, "none"), prompt="Hello", decoder_prompt=[START]).status_code == 200
+
+
 @pytest.mark.parametrize("family", ["t5", "whisper"])
 def test_a_server_rehearses_with_what_the_encoder_reads(family: str, tmp_path: Path) -> None:
     engine = AsyncEngine(LLM(save_model(make_model(family), tmp_path), "suffix", cache_tokens=512))

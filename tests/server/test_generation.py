@@ -198,6 +198,9 @@ def test_beams_are_what_the_library_says(llm: LLM, plain: LLM) -> None:
     (expected,) = plain.generate("abc abc", SamplingParams(beam_width=3, n=3, max_tokens=8, length_penalty=0.5))
     reply = post(llm, "/v1/completions", body).json()
     assert [choice["text"] for choice in reply["choices"]] == [beam.text for beam in expected.outputs]
+    for choice, beam in zip(reply["choices"], expected.outputs, strict=True):
+        assert choice["score"] == pytest.approx(beam.score)
+        assert choice["cumulative_logprob"] == pytest.approx(beam.score * len(beam.token_ids) ** 0.5)  # type: ignore[operator]
     assert reply["usage"]["speculation"]["beam_steps"] == expected.stats.beam_steps
     assert reply["usage"]["completion_tokens"] == sum(len(beam.token_ids) for beam in expected.outputs)
     for width in ({"beam_width": 3}, {"use_beam_search": True, "best_of": 3}):
@@ -206,3 +209,8 @@ def test_beams_are_what_the_library_says(llm: LLM, plain: LLM) -> None:
     chunks = events(post(llm, "/v1/completions", body | {"stream": True}))
     texts = ["".join(c["text"] for chunk in chunks for c in chunk["choices"] if c["index"] == i) for i in range(3)]
     assert texts == [beam.text for beam in expected.outputs]
+    told = {c["index"]: c["score"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]}
+    assert [told[i] for i in range(3)] == [choice["score"] for choice in reply["choices"]]
+    chat = post(llm, "/v1/chat/completions", {"messages": CHAT, "beam_width": 2, "max_tokens": 4, "stop": "e"}).json()
+    assert chat["choices"][0]["score"] < 0
+    assert "score" not in post(llm, "/v1/completions", {"prompt": "abc", "max_tokens": 2}).json()["choices"][0]

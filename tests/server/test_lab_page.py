@@ -17,11 +17,13 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright (the extra '
 from lab_browser import MESSAGE, PHONE, OpenPage, ready, serving, value, words
 from playwright.sync_api import Locator, Page, expect
 
-from headstart import LLM
+from headstart import LLM, SamplingParams
 from headstart.analysis import theory
 from headstart.engine.sequence import Sequence
 from headstart.loading import load_model
 from headstart.server.settings import ServerSettings
+from tiny_encoder_decoders import make_model as make_encoder_decoder
+from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,29 @@ def send(page: Page, message: str = MESSAGE, tokens: int = 40) -> Locator:
     page.focus("#round-slider")
     page.keyboard.press("End")
     return page.locator("#lanes .answer")
+
+
+def test_a_model_with_an_encoder_copies_what_it_read(
+    open_address: OpenPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """It has no chat template: the encoder reads the message as it stands."""
+    folder = save_encoder_decoder(make_encoder_decoder("t5"), tmp_path_factory.mktemp("t5"))
+    encoding = LLM(load_model(folder, "fp32"), "copy", more_drafters=["suffix"])
+    with serving(encoding, ServerSettings("t5")) as address:
+        page = ready(open_address(address + "/"))
+        speculating, plain = send(page, "the house is wonderful", 16).all()
+        assert words(speculating) == words(plain)
+        (expected,) = encoding.generate("the house is wonderful", SamplingParams(temperature=0, max_tokens=16))
+        assert speculating.locator(".token").count() == len(expected.token_ids)
+        assert expected.stats.drafted
+        # One call of the encoder stands before each answer's passes.
+        strips = page.locator("#timeline .call.encoder")
+        assert strips.count() == 2
+        assert all(float(strip.get_attribute("width") or 0) > 0 for strip in strips.all())
+        assert page.locator("#timeline .call.pass").count() >= 2
+        assert ", encoder 0." in (page.locator("#timeline svg").get_attribute("aria-label") or "")
+        page.locator(".token").first.click()
+        assert page.locator("#tree, #stage").first.is_visible()
 
 
 def test_a_prompt_is_answered_in_coloured_tokens_beside_its_plain_twin(open_page: OpenPage) -> None:

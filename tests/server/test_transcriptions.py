@@ -2,117 +2,199 @@
 
 from __future__ import annotations
 
-import io
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-import soundfile
 import soxr
-from serving import ask
-from tokenizers import AddedToken, Tokenizer
+from serving import SETTINGS, ask, events
 
-from headstart import LLM, SamplingParams
+from headstart import LLM, SamplingParams, Transcript, TranscriptionParams
 from headstart.audio import read_recording, source_of_audio
 from headstart.loading import Model, load_model
-from headstart.server import transcriptions
-from headstart.server.transcriptions import transcription_prompt
-from tiny_encoder_decoders import START, make_model, save_model
+from headstart.server.settings import ServerSettings
+from headstart.transcription import vocabulary
+from tiny_speech import SPEECH_VOCAB, as_file, limit_tokens, make_speech_model, save_speech_model, sound
 
-SPECIAL = ["<|de|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>", "<|startofprev|>"]
+SHORT, LONG = as_file(sound(0.3)), as_file(sound(1.0))
 
 
 @pytest.fixture(scope="module")
-def heard(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """Its vocabulary knows two languages, and what else a prompt is made of."""
-    model = make_model("whisper", vocab_size=264)
-    directory = save_model(model, tmp_path_factory.mktemp("whisper"))
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    tokenizer.save(str(directory / "tokenizer.json"))
-    generation = json.loads((directory / "generation_config.json").read_text())
-    (directory / "generation_config.json").write_text(json.dumps(generation | {"max_new_tokens": 10}))
-    return load_model(directory, "fp32")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return limit_tokens(save_speech_model(make_speech_model(seed=5), tmp_path_factory.mktemp("speech")), 30)
 
 
-def recording(rate: int = 16_000, kind: str = "WAV", channels: int = 1) -> bytes:
-    times = np.arange(int(0.3 * rate)) / rate
-    wave = (0.5 * np.sin(2 * np.pi * 440 * times)).astype(np.float32)
-    written = io.BytesIO()
-    soundfile.write(written, np.stack([wave] * channels, axis=1), rate, format=kind)
-    return written.getvalue()
+@pytest.fixture(scope="module")
+def heard(folder: Path) -> Model:
+    return load_model(folder, "fp32")
 
 
-def send(llm: LLM, data: bytes | None = None, **fields: Any) -> httpx.Response:
+@pytest.fixture
+def polyglot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model knows languages and tasks."""
+    monkeypatch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
+
+
+def send(
+    llm: LLM, data: bytes = SHORT, path: str = "transcriptions", settings: ServerSettings = SETTINGS, **fields: Any
+) -> httpx.Response:
     async def work(client: httpx.AsyncClient) -> httpx.Response:
-        files = {"file": ("speech.wav", recording() if data is None else data)}
-        return await client.post("/v1/audio/transcriptions", files=files, data=fields)
+        return await client.post(f"/v1/audio/{path}", files={"file": ("speech.wav", data)}, data=fields)
 
-    return ask(llm, work)
+    return ask(llm, work, settings)
 
 
-def expected(llm: LLM, data: bytes, language: int | None, before: str = "") -> str:
-    encoder = llm.model.config.encoder
-    assert encoder is not None
-    source = source_of_audio(read_recording(data), encoder)
-    prompt = transcription_prompt(source, llm.get_tokenizer(), encoder, language, before)
-    return llm.generate(prompt, SamplingParams(temperature=0, max_tokens=10))[0].text.strip()
+def expected(llm: LLM, data: bytes, sampling: SamplingParams | None = None, **params: Any) -> Transcript:
+    (transcript,) = llm.transcribe([read_recording(data)], TranscriptionParams(**params), sampling)
+    return transcript
 
 
 def test_a_recording_is_written_down(heard: Model) -> None:
     llm = LLM(heard, "suffix")
-    for data in (recording(), recording(kind="FLAC"), recording(rate=44_100, channels=2)):
-        assert send(llm, data).json() == {"text": expected(llm, data, None)}
-    assert send(llm, response_format="text").text == expected(llm, recording(), None) + "\n"
+    files = (SHORT, LONG, as_file(sound(0.3), kind="FLAC"), as_file(sound(0.8), rate=44_100, channels=2))
+    for data in files:
+        reply = send(llm, data).json()
+        transcript = expected(llm, data)
+        assert reply == {"text": transcript.text, "usage": {"type": "duration", "seconds": 1}}
+        assert send(llm, data, response_format="text").text == transcript.text + "\n"
+    drawn = send(llm, LONG, temperature="0.8", seed="4").json()["text"]
+    assert drawn == expected(llm, LONG, SamplingParams(temperature=0.8, seed=4, max_tokens=30)).text
+    beams = send(llm, LONG, beam_width="3", length_penalty="0.5").json()["text"]
+    assert beams == expected(llm, LONG, SamplingParams(beam_width=3, length_penalty=0.5, max_tokens=30)).text
 
 
-def test_languages_are_asked_for_or_heard(heard: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcriptions, "MULTILINGUAL", 264)
+@pytest.mark.usefixtures("polyglot")
+def test_languages_are_asked_for_or_heard(heard: Model) -> None:
     llm = LLM(heard, "none")
-    names = llm.get_tokenizer().vocabulary
     told = send(llm, language="de", response_format="verbose_json", prompt="before this").json()
-    assert told["text"] == expected(llm, recording(), names["<|de|>"], "before this")
+    wanted = expected(llm, SHORT, language="de", prompt="before this", timestamps=True, speech_probability=True)
+    assert told["text"] == wanted.text
     assert (told["language"], told["duration"], told["task"]) == ("de", 0.3, "transcribe")
     found = send(llm, response_format="verbose_json").json()
-    assert found["language"] in ("de", "en")
-    assert found["text"] == expected(llm, recording(), names[f"<|{found['language']}|>"])
+    assert found["language"] == expected(llm, SHORT).language
     assert send(llm, language="xx").json()["error"]["param"] == "language"
 
 
-def test_a_prompt_holds_what_came_before_language_and_task(heard: Model) -> None:
+@pytest.mark.usefixtures("polyglot")
+def test_segments_and_subtitles(heard: Model) -> None:
+    llm = LLM(heard, "suffix")
+    wanted = expected(llm, LONG, language="de", timestamps=True, speech_probability=True)
+    fields = {"language": "de", "response_format": "verbose_json", "timestamp_granularities[]": "segment"}
+    segments = send(llm, LONG, **fields).json()["segments"]
+    assert [each["text"] for each in segments] == [segment.text for segment in wanted.segments]
+    for each, segment in zip(segments, wanted.segments, strict=True):
+        assert tuple(each["tokens"]) == segment.tokens
+        assert (each["start"], each["end"], each["seek"], each["id"]) == (
+            *(segment.start, segment.end, segment.seek, segment.id),
+        )
+        assert each["no_speech_prob"] == pytest.approx(segment.no_speech_prob)
+        assert each["avg_logprob"] == pytest.approx(segment.avg_logprob)
+    srt = send(llm, LONG, language="de", response_format="srt")
+    assert srt.text.count(" --> ") == len(segments)
+    assert srt.text.startswith("1\n00:00:00,")
+    vtt = send(llm, LONG, language="de", response_format="vtt")
+    assert vtt.text.startswith("WEBVTT\n\n00:00:00.")
+    assert vtt.headers["content-type"].startswith("text/vtt")
+
+
+@pytest.mark.usefixtures("polyglot")
+def test_translations(heard: Model) -> None:
     llm = LLM(heard, "none")
-    names, encoder = llm.get_tokenizer().vocabulary, heard.config.encoder
-    assert encoder is not None
-    source = source_of_audio(np.zeros(1600), encoder)
-    prompt = transcription_prompt(source, llm.get_tokenizer(), encoder, names["<|de|>"], "ab")
-    first = names["<|startofprev|>"], *b" ab"
-    assert prompt.token_ids == [*first, START, *(names[f"<|{name}|>"] for name in ("de", "transcribe", "notimestamps"))]
+    told = send(llm, LONG, "translations", response_format="verbose_json").json()
+    wanted = expected(llm, LONG, task="translate", timestamps=True)
+    assert (told["text"], told["task"], told["language"]) == (wanted.text, "translate", wanted.language)
+    assert told["text"] != send(llm, LONG).json()["text"]
+
+
+def test_a_model_of_one_language_translates_nothing(heard: Model) -> None:
+    reply = send(LLM(heard, "none"), path="translations")
+    assert reply.status_code == 400
+    assert "writes English alone" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("data", [SHORT, LONG], ids=["one window", "several"])
+def test_texts_stream_as_they_become_final(data: bytes, heard: Model) -> None:
+    llm = LLM(heard, "ngram")
+    reply = send(llm, data, stream="true")
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    told = events(reply)
+    *deltas, done = told
+    assert {event["type"] for event in deltas} == {"transcript.text.delta"}
+    assert (done["type"], done["usage"]["type"]) == ("transcript.text.done", "duration")
+    assert done["text"] == expected(llm, data).text
+    assert "".join(event["delta"] for event in deltas).strip() == done["text"]
+    assert len(deltas) > 1
 
 
 @pytest.mark.parametrize(
     ("data", "fields", "message"),
     [
         (b"no audio", {}, "holds no audio"),
-        (None, {"response_format": "srt"}, "response_format is 'srt'"),
-        (None, {"temperature": "warm"}, "temperature is 'warm'"),
-        (None, {"temperature": "-1"}, "temperature"),
-        (None, {"stream": "true"}, "stream is given"),
-        (None, {"model": "other"}, "is not served here"),
+        (as_file(sound(0.3)[:0]), {}, "audio must be an array of 1 dimension"),
+        (SHORT, {"response_format": "docx"}, "response_format is 'docx'"),
+        (SHORT, {"temperature": "warm"}, "temperature is 'warm'"),
+        (SHORT, {"temperature": "-1"}, "temperature"),
+        (SHORT, {"temperature": "nan"}, "temperature"),
+        (SHORT, {"seed": "1.5"}, "seed is '1.5'; give a number"),
+        (SHORT, {"beam_width": "99"}, "beam_width is 99, and this engine decodes 16 sequences together"),
+        (SHORT, {"stream": "perhaps"}, "stream is 'perhaps'; give true or false"),
+        (SHORT, {"stream": "true", "response_format": "srt"}, "srt cannot be streamed"),
+        (SHORT, {"stream": "true", "language": "xy"}, "knows English alone"),
+        (SHORT, {"timestamp_granularities[]": "word", "response_format": "verbose_json"}, "words have no times"),
+        (SHORT, {"timestamp_granularities[]": "segment"}, "json shows no times"),
+        (SHORT, {"include[]": "logprobs"}, "include[] is given"),
+        (SHORT, {"chunking_strategy": "auto"}, "chunking_strategy is given"),
+        (SHORT, {"model": "other"}, "is not served here"),
     ],
 )
-def test_what_is_wrong_gets_a_sentence(data: bytes | None, fields: dict[str, str], message: str, heard: Model) -> None:
+def test_what_is_wrong_gets_a_sentence(data: bytes, fields: dict[str, str], message: str, heard: Model) -> None:
     reply = send(LLM(heard, "none"), data, **fields)
     assert reply.status_code in (400, 404)
     assert message in reply.json()["error"]["message"]
+
+
+def test_recordings_are_bounded(heard: Model) -> None:
+    llm = LLM(heard, "none")
+    reply = send(llm, LONG, settings=ServerSettings("tiny", max_audio_bytes=1000))
+    assert reply.status_code == 413
+    assert "longer than 1000 bytes" in reply.json()["error"]["message"]
+    assert send(llm, LONG, settings=ServerSettings("tiny", max_body_bytes=1000)).status_code == 200
+    # A few bytes that unpack to minutes.
+    silence = as_file(sound(0.1)[:1].repeat(16_000 * 100), kind="FLAC")
+    reply = send(llm, silence, settings=ServerSettings("tiny", max_audio_seconds=60))
+    assert reply.status_code == 400
+    assert "more than the 60 seconds that are read; cut it" in reply.json()["error"]["message"]
+
+
+def test_a_recording_that_takes_too_long_ends_with_504(heard: Model) -> None:
+    async def work(client: httpx.AsyncClient) -> httpx.Response:
+        return await client.post("/v1/audio/transcriptions", files={"file": ("speech.wav", LONG)})
+
+    reply = ask(LLM(heard, "none"), work, max_seconds=1e-6)
+    assert reply.status_code == 504
+    assert reply.json()["error"]["code"] == "timeout"
+
+
+def test_two_recordings_at_once_are_as_if_alone(heard: Model) -> None:
+    llm = LLM(heard, "suffix")
+
+    async def work(client: httpx.AsyncClient) -> list[str]:
+        import asyncio
+
+        files = [{"file": ("speech.wav", data)} for data in (LONG, SHORT, LONG)]
+        replies = await asyncio.gather(*[client.post("/v1/audio/transcriptions", files=each) for each in files])
+        return [reply.json()["text"] for reply in replies]
+
+    assert ask(llm, work) == [expected(llm, data).text for data in (LONG, SHORT, LONG)]
 
 
 def test_forms_without_a_file_and_other_bodies_are_refused(heard: Model, llm: LLM) -> None:
     async def work(client: httpx.AsyncClient) -> list[httpx.Response]:
         return [
             await client.post("/v1/audio/transcriptions", json={"file": "x"}),
-            await client.post("/v1/audio/transcriptions", files={"other": b"x"}),
+            await client.post("/v1/audio/translations", files={"other": b"x"}),
         ]
 
     replies = ask(LLM(heard, "none"), work)
@@ -125,7 +207,11 @@ def test_forms_without_a_file_and_other_bodies_are_refused(heard: Model, llm: LL
 def test_other_rates_are_resampled(heard: Model) -> None:
     encoder = heard.config.encoder
     assert encoder is not None
-    samples, rate = read_recording(recording(rate=8000))
+    samples, rate = read_recording(as_file(sound(0.3), rate=8000))
     assert rate == 8000
-    resampled = soxr.resample(samples, 8000, 16_000)
-    assert source_of_audio((samples, rate), encoder) == source_of_audio(resampled, encoder)
+    resampled = soxr.resample(samples[:3000], 8000, 16_000)
+    assert source_of_audio((samples[:3000], rate), encoder) == source_of_audio(resampled, encoder)
+
+
+def test_bytes_of_replies_are_ascii(heard: Model) -> None:
+    assert json.loads(send(LLM(heard, "none")).content.decode("ascii"))

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from headstart.errors import CacheError, OutOfBlocksError
+
+
+@dataclass(frozen=True)
+class Room:
+    """Blocks, and slots of states."""
+
+    blocks: int = 0
+    states: int = 0
+
+    def __add__(self, other: Room) -> Room:
+        return Room(self.blocks + other.blocks, self.states + other.states)
+
+    def __sub__(self, other: Room) -> Room:
+        return Room(self.blocks - other.blocks, self.states - other.states)
+
+    def holds(self, other: Room) -> bool:
+        """Whether there is as much of everything."""
+        return self.blocks >= other.blocks and self.states >= other.states
 
 
 class BlockAllocator:

@@ -22,30 +22,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from headstart.cache.blocks import BlockAllocator
+from headstart.cache.blocks import BlockAllocator, Room
 from headstart.cache.encoder_memory import EncoderMemories, EncoderMemory
 from headstart.cache.prefix import Link, PrefixIndex
-from headstart.cache.states import HeldStates, StateSlots
+from headstart.cache.states import HeldStates, Mark, StateSlots
 from headstart.errors import CacheError, OutOfBlocksError
 from headstart.passes import EncoderInput, IntArray, KVStorage
-
-
-@dataclass(frozen=True)
-class Room:
-    """Blocks, and slots of states."""
-
-    blocks: int = 0
-    states: int = 0
-
-    def __add__(self, other: Room) -> Room:
-        return Room(self.blocks + other.blocks, self.states + other.states)
-
-    def __sub__(self, other: Room) -> Room:
-        return Room(self.blocks - other.blocks, self.states - other.states)
-
-    def holds(self, other: Room) -> bool:
-        """Whether there is as much of everything."""
-        return self.blocks >= other.blocks and self.states >= other.states
 
 
 @dataclass
@@ -58,14 +40,6 @@ class _Table:
     """[block] what the leading full blocks are known as."""
     memory: EncoderMemory | None = None
     held: HeldStates = field(default_factory=HeldStates)
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where a sequence has stood."""
-
-    length: int
-    held: HeldStates
 
 
 class _Reservation:

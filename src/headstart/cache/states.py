@@ -43,6 +43,14 @@ class HeldStates:
         return [slot for slot in (self.current, *self.pending) if slot != NO_STATE]
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Where a sequence has stood."""
+
+    length: int
+    held: HeldStates
+
+
 class StateSlots:
     """Slots of states, held or kept.
 

@@ -29,6 +29,7 @@ from headstart.cli.quality import quality
 from headstart.cli.serve import serve
 from headstart.cli.theory import theory
 from headstart.cli.train import train
+from headstart.cli.transcribe import transcribe
 from headstart.cli.wording import Command, one_line, readable, tell_error, usage_sentence
 from headstart.errors import CheckpointError, ConfigError, HeadstartError, LogitsError, RequestError
 from headstart.memory import is_lack_of_memory
@@ -114,6 +115,7 @@ benches.callback(invoke_without_command=True)(bench)
 benches.command("serve", cls=Command)(bench_serve)
 app.command(cls=Command, rich_help_panel=USE)(chat)
 app.command(cls=Command, rich_help_panel=USE)(generate)
+app.command(cls=Command, rich_help_panel=USE)(transcribe)
 app.command(cls=Command, rich_help_panel=USE)(serve)
 app.command(cls=Command, rich_help_panel=USE)(lab)
 app.command(cls=Command, rich_help_panel=USE)(drafters)

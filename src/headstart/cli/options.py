@@ -264,6 +264,28 @@ BadWords = Annotated[
         metavar="TEXT",
     ),
 ]
+NoRepeatNgram = Annotated[
+    int | None,
+    typer.Option(
+        "--no-repeat-ngram",
+        "--no-repeat-ngram-size",
+        help="No run of N tokens comes a second time, the prompt's included; 0: any may. Left out: the model's "
+        "default.",
+        rich_help_panel=SAMPLING,
+        metavar="N",
+    ),
+]
+EncoderNoRepeatNgram = Annotated[
+    int | None,
+    typer.Option(
+        "--encoder-no-repeat-ngram",
+        "--encoder-no-repeat-ngram-size",
+        help="No run of N tokens of what the encoder reads (of the prompt, where there is none) is said; 0: any may. "
+        "Left out: the model's default.",
+        rich_help_panel=SAMPLING,
+        metavar="N",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(help="The same seed gives the same output. Left out: a random one.", rich_help_panel=SAMPLING),

@@ -118,7 +118,8 @@ class BeamGroup:
                     stops.end_tokens | stops.stop_tokens,
                     params.length_penalty,
                     params.early_stopping,
-                )
+                ),
+                None if head.text is None else head.text.watch(),
             )
             self.beams = [head.forked(next(_IDS))]
             self._show()

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headstart.draft_tree import ROOT, DraftTree
 
@@ -37,6 +38,16 @@ class Forcing(Protocol):
 
     def forced(self, path: Sequence[int]) -> int | None:
         """That token after ``path``; None: the model has a say."""
+        ...
+
+
+@runtime_checkable
+class Weighing(Protocol):
+    """A constraint that looks at what the model thinks as well, and at nothing else that a pass may change."""
+
+    def weighed(self, row: Tensor, path: Sequence[int]) -> Tensor:
+        """Logits or log-probabilities [vocab] after committed output and ``path``, -inf already where ``mask`` forbids
+        a token, with -inf for what else may not be said there."""
         ...
 
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from dataclasses import replace
 
-from headstart.cache.paged import Room
+from headstart.cache.blocks import Room
 from headstart.drafting.base import Drafter
 from headstart.engine.beams import BeamGroup
 from headstart.engine.outputs import FinishReason

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
-from headstart.engine.constraint import Forcing
+from headstart.engine.constraint import Forcing, Weighing
 from headstart.engine.outputs import TokenLogprobs
 from headstart.engine.sequence import Sequence
 from headstart.runner import SpanOutput
@@ -67,6 +67,8 @@ class TargetLaw:
         # Beams share their constraint, which therefore stands where the output begins.
         said = [*self._sequence.output, *self._path_tokens(node)]
         log_probs = np.where(constraint.mask(said), log_probs, np.float32(-np.inf))
+        if isinstance(constraint, Weighing):
+            log_probs = constraint.weighed(torch.from_numpy(log_probs), said).numpy()
         if isinstance(constraint, Forcing) and (token := constraint.forced(said)) is not None:
             log_probs[token] = 0
         return log_probs
@@ -82,10 +84,12 @@ class TargetLaw:
     def _row(self, node: int) -> Tensor:
         """Logits after ``node``; where the request is constrained, -inf for all that may not be said there."""
         row = self._logits[node + 1]
-        if self._sequence.constraint is None:
+        constraint = self._sequence.constraint
+        if constraint is None:
             return row
-        allowed = torch.from_numpy(self._sequence.constraint.mask(self._path_tokens(node)))
-        return row.masked_fill(~allowed.to(row.device), -torch.inf)
+        path = self._path_tokens(node)
+        row = row.masked_fill(~torch.from_numpy(constraint.mask(path)).to(row.device), -torch.inf)
+        return constraint.weighed(row, path) if isinstance(constraint, Weighing) else row
 
     def _history(self, node: int) -> PathHistory | None:
         return self._sequence.history.along(self._path_tokens(node)) if self._transforms.needs_history else None

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from headstart.engine.constraint import TokenConstraint
+from headstart.engine.constraint import TokenConstraint, Weighing
 
 
 class OutputRules:
@@ -59,6 +60,13 @@ class OutputRules:
         if place == 0:
             mask[self._never_first] = False
         return mask
+
+    def weighed(self, row: Tensor, path: Sequence[int]) -> Tensor:
+        """See ``Weighing``."""
+        inner: object = self._inner
+        if isinstance(inner, Weighing) and self.forced(path) is None:
+            return inner.weighed(row, path)
+        return row
 
     def allowed(self, path: Sequence[int]) -> int:
         """See ``TokenConstraint``."""

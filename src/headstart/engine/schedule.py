@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
-from headstart.cache.paged import PagedCache, Room
+from headstart.cache.blocks import Room
+from headstart.cache.paged import PagedCache
 from headstart.drafting.base import DraftBudget
 from headstart.engine.beams import BeamGroup
 from headstart.engine.sequence import Sequence

@@ -17,6 +17,7 @@ from headstart.sampling.kernels import RowKernels
 from headstart.sampling.noise import SequenceNoise
 from headstart.sampling.params import SamplingParams
 from headstart.sampling.transforms import Transforms
+from headstart.verification.beam import Watch
 
 if TYPE_CHECKING:
     from headstart.engine.beams import BeamGroup
@@ -35,6 +36,10 @@ class GrowingText(Protocol):
 
     def append(self, token_id: int, ends: bool) -> None:
         """Take one committed token, by which the sequence ends or not."""
+        ...
+
+    def watch(self) -> Watch | None:
+        """What finds stop strings in texts that go on from here, each its own way; None: there are none."""
         ...
 
 
@@ -151,7 +156,8 @@ class Sequence:
         )
 
     def __post_init__(self) -> None:
-        self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :])
+        source = None if self.source is None else self.source.tokens
+        self.history = TokenHistory(self.tokens[: self.prompt_length], self.tokens[self.prompt_length :], source)
         self.stats.prompt_tokens = self.prompt_length + (0 if self.source is None else self.source.positions)
 
     @property

@@ -241,7 +241,7 @@ def _within(fields: Fields, name: str) -> Fields:
 
 
 def _taps(kind: BlockFormat, own: Fields, target: ModelConfig) -> tuple[int, ...]:
-    """The layers whose inputs are read; the last may be the output of the last layer. By outputs -1 is the embedding."""
+    """Layers whose inputs are read; the last may be the last layer's output. By outputs, -1 is the embedding."""
     name = LAYER_IDS if kind == "speculators" else "target_layer_ids"
     by_output = kind != "speculators"
     numbers = own.get(name)

@@ -37,7 +37,7 @@ class Mamba2Parts(Protocol):
     @property
     def skip(self) -> Tensor: ...
     @property
-    def norm(self) -> Tensor:
+    def norm(self) -> Tensor | None:
         """float32 [inner]"""
         ...
 
@@ -64,6 +64,17 @@ def run_mamba2(config: Mamba2Config, parts: Mamba2Parts, x: Tensor, look_back: L
         return after.view(states.shape), torch.matmul(after, from_where[these])[..., 0]
 
     given = recur(advance) + written * parts.skip.view(groups, -1, 1)
-    gated = given.reshape(rows, config.inner) * F.silu(gate.float())
-    normed = F.rms_norm(gated.view(rows, groups, -1), (config.inner // groups,), None, config.norm_eps)
-    return parts.output((normed.view(rows, config.inner) * parts.norm).to(x.dtype))
+    given = given.reshape(rows, config.inner)
+    if config.norm == "before_gate":
+        given = _normed(config, parts, given)
+    given = given * F.silu(gate.float())
+    if config.norm == "after_gate":
+        given = _normed(config, parts, given)
+    return parts.output(given.to(x.dtype))
+
+
+def _normed(config: Mamba2Config, parts: Mamba2Parts, given: Tensor) -> Tensor:
+    """Each group by itself."""
+    assert parts.norm is not None
+    by_group = given.view(len(given), config.groups, -1)
+    return F.rms_norm(by_group, by_group.shape[-1:], None, config.norm_eps).view(given.shape) * parts.norm

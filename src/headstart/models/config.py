@@ -14,14 +14,19 @@ from typing import Literal
 from headstart.models.encoder_decoder import EncoderConfig
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
-"""relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has the first
-three."""
+"""relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has all but
+the last."""
 NormKind = Literal["rms", "layer"]
-Mixer = Literal["attention", "latent", "convolution", "mamba2", "delta", "none"]
-"""Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values;
-"none": they do not, and the layer is a channel part alone (Nemotron-H)."""
+Mixer = Literal["attention", "latent", "convolution", "mamba2", "delta", "attention+mamba2", "none"]
+"""Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values,
+or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part alone
+(Nemotron-H)."""
+StateNorm = Literal["after_gate", "before_gate", "none"]
+"""Where the norm of what a state gives stands."""
 Channel = Literal["mlp", "experts", "none"]
 """What a layer does with every row by itself; "none": nothing."""
+ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
+GroupScore = Literal["best", "two_best"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,12 @@ class LayerConfig:
     @property
     def attends(self) -> bool:
         """Whether it keeps keys and values of every token."""
-        return self.mixer in ("attention", "latent")
+        return self.mixer in ("attention", "latent", "attention+mamba2")
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps a state instead."""
-        return not self.attends and self.mixer != "none"
+        """Whether it keeps a state instead, or as well."""
+        return self.mixer not in ("attention", "latent", "none")
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,8 @@ class Mamba2Config:
     least_step: float = 0.0
     most_step: float = math.inf
     norm_eps: float = 1e-5
-    """Of the norm of what it gives, after the gate."""
+    """Of the norm of what it gives."""
+    norm: StateNorm = "after_gate"
 
     @property
     def inner(self) -> int:
@@ -223,14 +229,14 @@ class ExpertsConfig:
     """Of the MLP that all rows go through besides; 0: there is none."""
     shared_gate: bool = False
     """What that gives is times sigmoid(gate(row)) (Qwen2-MoE)."""
-    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    score: ExpertScore = "softmax"
     """What makes scores of the router's logits; sparsemixer: Phi-3.5-MoE, section 2.1."""
     correction: bool = False
     """A number for each expert is added to its score for the choice alone (DeepSeek-V3, section 2.1.2)."""
     groups: int = 1
     groups_used: int = 1
     """Only experts of the best groups are chosen."""
-    group_score: Literal["best", "two_best"] = "best"
+    group_score: GroupScore = "best"
     """A group is as good as its best expert (DeepSeek-V2), or as its two best together (V3)."""
     normalised: bool = False
     """The scores of the chosen ones are divided by their sum."""
@@ -314,6 +320,8 @@ class ModelConfig:
     embedding_scale: float = 1.0
     tap_scale: float = 1.0
     """Taps of layers show the residual stream times this."""
+    row_scales: tuple[tuple[str, tuple[tuple[int, float], ...]], ...] = ()
+    """Role of a matrix -> factors of so many of its rows each, put into it when a checkpoint is read (Falcon-H1)."""
     tied_head: bool = True
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -325,6 +333,11 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any of its layers has."""
+        return any(layer.channel == "experts" for layer in self.layers)
 
     @property
     def keeps_states(self) -> bool:

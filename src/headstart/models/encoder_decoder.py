@@ -60,5 +60,8 @@ class EncoderConfig:
     """The last token of an output that is cut at its length (``forced_eos_token_id``); None: the model's choice."""
     never: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that are never said (``bad_words_ids``, ``suppress_tokens``)."""
+    latest_start: int | None = None
+    """Of a model that says times: how many of them after 0 an output may begin with
+    (``max_initial_timestamp_index``); None: any."""
     never_first: tuple[int, ...] = ()
     """Tokens that no output begins with (``begin_suppress_tokens``)."""

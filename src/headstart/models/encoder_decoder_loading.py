@@ -13,20 +13,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from headstart.models.assembly import Shape, require_weights, stacked
 from headstart.models.checkpoint import Checkpoint
 from headstart.models.config import ModelConfig
-from headstart.models.encoder_decoder_weights import (
-    CrossWeights,
-    EncoderDecoderWeights,
-    StackLayerWeights,
-    StackWeights,
-)
+from headstart.models.encoder_decoder_weights import EncoderDecoderWeights, StackLayerWeights, StackWeights
 from headstart.models.families import encoder_decoder_layout
 from headstart.models.families.encoder_decoder import EncoderDecoderLayout, StackLayout
+from headstart.models.layout_tensors import Shape, require_weights, stacked
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weight_loading import check_names, config_of
-from headstart.models.weights import LinearWeights, NormWeights, TensorSource
+from headstart.models.weights import CrossWeights, LinearWeights, NormWeights, TensorSource
 
 
 def load_encoder_decoder(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[ModelConfig, EncoderDecoderWeights]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headstart.models.config import ModelConfig
 from headstart.models.files import WeightsIdentity
-from headstart.models.weights import LinearWeights, NormWeights, require_layers
+from headstart.models.weights import CrossWeights, LinearWeights, NormWeights, require_layers
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,6 @@ class StackLayerWeights:
     up: LinearWeights
     """Gated: 2 * mlp_size rows, gate first; else mlp_size rows."""
     down: LinearWeights
-
-
-@dataclass(frozen=True)
-class CrossWeights:
-    """How one layer of a decoder reads the encoder's states."""
-
-    norm: NormWeights
-    q: LinearWeights
-    kv: LinearWeights
-    """Rows: num_heads * head_dim of k, then as many of v."""
-    output: LinearWeights
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ NONE = ("none", "vllm")
 """vLLM has its own name for "the engine's neutral values"."""
 FILE_NAME = "generation_config.json"
 
-_JSON_NAMES = {name: name for name in (*SHAPING, "repetition_penalty")} | {"max_new_tokens": "max_tokens"}
+_SAME = ("repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+_JSON_NAMES = {name: name for name in (*SHAPING, *_SAME)} | {"max_new_tokens": "max_tokens"}
 _GGUF_NAMES = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from headstart.models.assembly import Assembly, Fetch, Shape, require_weights
+from headstart.models.assembly import Assembly
 from headstart.models.config import ModelConfig
 from headstart.models.families import tensor_layout
 from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.layout_tensors import Fetch, Shape, require_weights
 from headstart.models.weight_loading import check_names
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
 
@@ -89,7 +90,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         return checkpoint.read(name, index)
 
     def modules(fetch: Fetch, source: Checkpoint | None) -> tuple[MultiTokenModule, ...]:
-        assembly = Assembly(config, layout, "", "", dtype, fetch, source)
+        assembly = Assembly(config, layout, "", dtype, fetch, source, embedding="")
         return tuple(
             MultiTokenModule(
                 embedding_norm=assembly.stream_norm(names.embedding_norm.format(i=number)),

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.assembly import Assembly, Shape, require_weights
+from headstart.models.assembly import Assembly
 from headstart.models.config import ModelConfig
 from headstart.models.families import config_from_gguf, config_from_hf, encoder_decoder_layout, tensor_layout
 from headstart.models.families.base import CheckpointKind
+from headstart.models.layout_tensors import Shape, require_weights
 from headstart.models.stored import FileMatrix
 from headstart.models.weights import DecoderWeights, TensorSource
 
@@ -117,7 +118,7 @@ def _checked(
     embedding = f"{prefix}{layout.embedding}"
     if config.tied_head and f"{embedding}.weight" not in shapes and f"{layout.head}.weight" in shapes:
         embedding = layout.head  # what is tied may be stored under either name
-    Assembly(config, layout, prefix, embedding, dtype, note, None).decoder(has_factors)
+    Assembly(config, layout, prefix, dtype, note, None, embedding).decoder(has_factors)
     carries_nothing = re.compile("|".join(layout.ignored) or r"(?!)")
 
     def is_surplus(name: str) -> bool:
@@ -126,7 +127,7 @@ def _checked(
         return not (known or carries_nothing.fullmatch(bare) or (layout.beyond and _is_beyond(bare, config)))
 
     check_names(config, shapes, expected, [name for name in shapes if is_surplus(name)])
-    return Assembly(config, layout, prefix, embedding, dtype, read, source), has_factors
+    return Assembly(config, layout, prefix, dtype, read, source, embedding), has_factors
 
 
 def _is_beyond(name: str, config: ModelConfig) -> bool:

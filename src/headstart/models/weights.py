@@ -176,7 +176,7 @@ class Mamba2Weights:
     """[head] logarithm of how fast a state decays, for a step of 1."""
     skip: Tensor
     """[head] share of what is written that goes to the output at once."""
-    norm: NormWeights
+    norm: NormWeights | None
     """[inner]"""
     output: LinearWeights
 
@@ -207,7 +207,20 @@ class DeltaWeights:
         yield from (self.input, self.output)
 
 
-MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights
+@dataclass(frozen=True)
+class TwoMixersWeights:
+    """Attention and Mamba-2, whose outputs are added up."""
+
+    attention: AttentionWeights
+    mamba2: Mamba2Weights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from self.attention.linears
+        yield from self.mamba2.linears
+
+
+MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights | TwoMixersWeights
 
 
 @dataclass(frozen=True)
@@ -248,6 +261,17 @@ class ExpertsWeights:
 
 
 @dataclass(frozen=True)
+class CrossWeights:
+    """How one layer of a decoder reads an encoder's states."""
+
+    norm: NormWeights
+    q: LinearWeights
+    kv: LinearWeights
+    """Rows: num_heads * head_dim of k, then as many of v."""
+    output: LinearWeights
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """One decoder layer: a mixer and a channel part, or one of them; norms that the family does not have are None."""
 
@@ -257,6 +281,8 @@ class LayerWeights:
     mlp_norm: NormWeights | None = None
     attention_post_norm: NormWeights | None = None
     mlp_post_norm: NormWeights | None = None
+    cross: CrossWeights | None = None
+    """Between the two, in a decoder that reads an encoder's states."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from headstart.errors import RequestError, require_utf8
 from headstart.sampling.structured import StructuredOutputsParams
 
-_INTEGER_FIELDS = ("top_k", "min_tokens", "n")
+_INTEGER_FIELDS = ("top_k", "min_tokens", "n", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
 _OPTIONAL_INTEGER_FIELDS = ("beam_width", "max_tokens", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
 _REAL_FIELDS = (
     "length_penalty",
@@ -90,8 +90,9 @@ class SamplingParams:
     """How the next token is drawn from the target's logits, and when to stop.
 
     Every field acts on the target's law before verification, so speculation changes nothing. The order of the
-    transforms is vLLM's: structured outputs; allowed and banned tokens, banned sequences, min_tokens, logit bias;
-    then repetition, frequency and presence penalties; then (greedy stops here) temperature, min-p, top-k, top-p.
+    transforms is vLLM's: structured outputs; allowed and banned tokens, banned sequences, repeated n-grams, min_tokens,
+    logit bias; then repetition, frequency and presence penalties; then (greedy stops here) temperature, min-p, top-k,
+    top-p.
     """
 
     temperature: float = 1.0
@@ -119,6 +120,12 @@ class SamplingParams:
     banned_sequences: tuple[tuple[int, ...], ...] = ()
     """Token sequences that the output must not complete (the prompt does not count). ``bad_words`` are turned into
     these."""
+    no_repeat_ngram_size: int = 0
+    """No run of so many tokens comes a second time, in prompt and output together (transformers' field; of a model with
+    an encoder, what the decoder began with is the prompt); 0: any may."""
+    encoder_no_repeat_ngram_size: int = 0
+    """No run of so many tokens of what the encoder reads comes in the output; where there is no encoder, of the prompt.
+    0: any may."""
     min_tokens: int = 0
     """Output tokens before which no end-of-sequence or stop token may come."""
     max_tokens: int | None = 128
@@ -173,6 +180,8 @@ class SamplingParams:
             _check(abs(getattr(self, name)) <= 2, name, f"is {getattr(self, name)}; it must lie in [-2, 2].")
         _check(self.allowed_token_ids != (), "allowed_token_ids", "is empty; name at least one token or leave it out.")
         _check(all(self.banned_sequences), "banned_sequences", "holds an empty one; name the tokens that are banned.")
+        for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
+            _check(getattr(self, name) >= 0, name, f"is {getattr(self, name)}; it must be 0 (off) or more.")
         _check(self.min_tokens >= 0, "min_tokens", f"is {self.min_tokens}; it must be 0 or more.")
         if self.max_tokens is not None:
             _check(self.max_tokens >= 1, "max_tokens", f"is {self.max_tokens}; it must be 1 or more.")
@@ -235,7 +244,6 @@ class SamplingParams:
         for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             value = getattr(self, name)
             _check(value == off, name, f"is {value}, but beam search draws nothing; leave it out.")
-        _check(not self.stop, "stop", "is given, but beam search ends at tokens alone; give stop_token_ids.")
         _check(
             self.structured_outputs is None,
             "structured_outputs",

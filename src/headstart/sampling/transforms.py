@@ -65,6 +65,7 @@ class Transforms:
         self._bias: Row = np.asarray(list(params.logit_bias.values()), dtype=np.float32)
         self._edits = self._allowed is not None or bool(len(self._banned) + len(self._biased))
         self._counted = bool(params.frequency_penalty or params.presence_penalty)
+        self._bars_runs = params.no_repeat_ngram_size > 0 or params.encoder_no_repeat_ngram_size > 0
         self._penalises = self._counted or params.repetition_penalty != 1
 
     @property
@@ -84,7 +85,7 @@ class Transforms:
     @property
     def needs_history(self) -> bool:
         """Whether the law depends on earlier tokens, so that a history must be given."""
-        return self._penalises or self.params.min_tokens > 0 or bool(self._sequences)
+        return self._penalises or self._bars_runs or self.params.min_tokens > 0 or bool(self._sequences)
 
     def processed_logits(self, logits: Tensor, history: PathHistory | None = None) -> Tensor:
         """Logits [vocab] up to and including penalties, float32 on the host; greedy requests take their argmax.
@@ -166,9 +167,11 @@ class Transforms:
         if not self._edits and not self.needs_history:
             return row
         if history is None and self.needs_history:
-            raise ValueError("penalties, min_tokens and banned sequences need the history of the path")
+            raise ValueError("penalties, min_tokens, banned sequences and n-grams need the history of the path")
         too_early = history is not None and history.output_length < self.params.min_tokens
         ends = self._sequence_ends(history) if self._sequences and history is not None else []
+        if self._bars_runs and history is not None:
+            ends += self._repeats(history)
         if not self._edits and not self._penalises and not too_early and not ends:
             return row
         if self._allowed is None:
@@ -190,6 +193,11 @@ class Transforms:
         """Tokens that would complete a banned sequence."""
         tail = tuple(history.tail(self._longest_beginning))
         return [tokens[-1] for tokens in self._sequences if tail[len(tail) + 1 - len(tokens) :] == tokens[:-1]]
+
+    def _repeats(self, history: PathHistory) -> list[int]:
+        """Tokens that would complete a run which must not come again."""
+        said, read = self.params.no_repeat_ngram_size, self.params.encoder_no_repeat_ngram_size
+        return [*(history.repeats(said) if said else ()), *(history.repeats_read(read) if read else ())]
 
     def _penalise(self, row: Row, ids: IdArray, counts: Row) -> None:
         params = self.params
@@ -337,7 +345,7 @@ def _check_peak(peak: float) -> None:
     if peak == -math.inf:
         raise RequestError(
             "no token is left to sample: structured_outputs, logit_bias, allowed_token_ids, banned_token_ids, "
-            "bad_words and min_tokens together forbid all of them; allow at least one."
+            "bad_words, no_repeat_ngram_size and min_tokens together forbid all of them; allow at least one."
         )
     if not math.isfinite(peak):
         raise LogitsError(_NOT_A_NUMBER)

@@ -14,6 +14,7 @@ from headstart.server.settings import ServerSettings
 
 TENANT = "headstart.tenant"
 """The key in a request's scope that tells who asks."""
+_AUDIO = "/v1/audio/"
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
@@ -50,8 +51,8 @@ class AccessControl:
             await _refuse(
                 send, 401, "give a valid API key as 'Authorization: Bearer KEY'.", "authentication_error", "bad_key"
             )
-        elif _too_long(headers.get(b"content-length", b""), self._settings.max_body_bytes):
-            await self._refuse_body(send)
+        elif _too_long(headers.get(b"content-length", b""), self._limit(scope)):
+            await self._refuse_body(scope, send)
         else:
             scope[TENANT] = tenant
             if scope["method"] == "HEAD":
@@ -83,8 +84,8 @@ class AccessControl:
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             more = message.get("more_body", False)
-            if size > self._settings.max_body_bytes:
-                await self._refuse_body(send)
+            if size > self._limit(scope):
+                await self._refuse_body(scope, send)
                 return
         whole = iter([{"type": "http.request", "body": b"".join(chunks), "more_body": False}])
 
@@ -93,8 +94,13 @@ class AccessControl:
 
         await self._app(scope, again, send)
 
-    async def _refuse_body(self, send: Send) -> None:
-        limit = self._settings.max_body_bytes
+    def _limit(self, scope: Scope) -> int:
+        """Bytes of a body at most."""
+        heard = scope["path"].startswith(_AUDIO)
+        return self._settings.max_audio_bytes if heard else self._settings.max_body_bytes
+
+    async def _refuse_body(self, scope: Scope, send: Send) -> None:
+        limit = self._limit(scope)
         await _refuse(send, 413, f"the body is longer than {limit} bytes.", "invalid_request_error", "too_long")
 
 

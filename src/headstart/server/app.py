@@ -67,7 +67,7 @@ def create_app(
 
     # FastAPI's documentation pages load scripts from other servers; there is one of our own.
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.served = Served(llm, engine, Generator(engine, settings), settings, Transcriber(engine))
+    app.state.served = Served(llm, engine, Generator(engine, settings), settings, Transcriber(engine, settings))
     app.router.route_class = JsonRoute
     app.include_router(router)
     # Built on the first request, then kept.

@@ -8,7 +8,15 @@ from typing import Any
 from headstart.engine.outputs import Completion, FinishReason, TokenLogprobs
 from headstart.request import Sample, StreamPiece
 from headstart.server.protocol import Generation
-from headstart.server.replies import Spell, chat_logprobs, completion_logprobs, fewer, prompt_logprobs, stop_reason
+from headstart.server.replies import (
+    Spell,
+    chat_logprobs,
+    completion_logprobs,
+    fewer,
+    prompt_logprobs,
+    scores,
+    stop_reason,
+)
 from headstart.server.tools import ToolCall, ToolRules, ToolStream
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
@@ -45,6 +53,7 @@ class GenerationRequest:
             **({} if self.chat else self.about_prompt(sample)),
             "finish_reason": _finish_reason(done.finish_reason, self.tools, bool(called)),
             "stop_reason": stop_reason(done),
+            **scores(done, sample.sequence.params.length_penalty),
         }
 
     def about_prompt(self, sample: Sample) -> dict[str, Any]:
@@ -102,6 +111,8 @@ class GenerationRequest:
             reason = FinishReason.LENGTH if self.prompt_alone else piece.finish_reason
             chunk["finish_reason"] = _finish_reason(reason, self.tools, "tool_calls" in part.get("delta", {}))
             chunk["stop_reason"] = None if self.prompt_alone else stop_reason(piece.completion)
+            if piece.completion is not None:
+                chunk |= scores(piece.completion, self.samples[0].sequence.params.length_penalty)
         return chunk
 
     @property

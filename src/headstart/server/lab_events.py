@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headstart.analysis.machine_load import LoadWatch
 from headstart.engine.outputs import FinishReason
 from headstart.engine.trace import RoundTrace, TracedNode
-from headstart.request import Sample, StreamPiece
+from headstart.llm import LLM
+from headstart.request import EncodedPrompt, Message, Sample, StreamPiece
 from headstart.text.detokenizer import IncrementalDetokenizer
 from headstart.text.tokenizer import Tokenizer
 
 Event = dict[str, Any]
+
+
+def lab_prompt(llm: LLM, messages: Sequence[Message]) -> EncodedPrompt:
+    """What a conversation's answer goes on from. A model without a chat template reads the last message as it stands;
+    where it has an encoder, that does.
+
+    Raises:
+        RequestError: the model cannot read it.
+    """
+    if llm.model.chat_template.available or not messages:
+        return llm.encode_chat(messages)
+    return llm.encode(messages[-1].get("content", ""))
 
 
 class LabEvents:

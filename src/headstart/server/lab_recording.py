@@ -10,7 +10,7 @@ from typing import Any
 from headstart.analysis.provenance import finished, model_record, provenance
 from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
-from headstart.server.lab_events import Event, LabEvents
+from headstart.server.lab_events import Event, LabEvents, lab_prompt
 
 PAIRS = 5
 """How often a prompt is decoded both ways: the pair with the median speed-up is kept, and all speed-ups are named."""
@@ -58,11 +58,7 @@ def record(llm: LLM, title: str, prompt: str, max_tokens: int, advance: Callable
 
 
 def _answer(llm: LLM, prompt: str, max_tokens: int, speculate: bool) -> list[Event]:
-    encoded = (
-        llm.encode_chat([{"role": "user", "content": prompt}])
-        if llm.model.chat_template.available
-        else llm.encode(prompt)
-    )
+    encoded = lab_prompt(llm, [{"role": "user", "content": prompt}])
     params = SamplingParams(temperature=0, max_tokens=max_tokens)
     wishes = replace(llm.speculation, enabled=speculate)
     # A fresh salt: neither cached prefixes nor what drafters learnt from another answer flatters this one.

@@ -20,7 +20,7 @@ from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server.access import TENANT
 from headstart.server.engine_thread import EngineThread
-from headstart.server.lab_events import LabEvents
+from headstart.server.lab_events import LabEvents, lab_prompt
 from headstart.server.protocol import Generation, Speculation
 from headstart.server.replies import Reply, event
 from headstart.server.settings import ServerSettings
@@ -58,7 +58,7 @@ def add_lab(app: FastAPI, engine: EngineThread, settings: ServerSettings) -> Non
         if (body.n or 1) != 1:
             raise RequestError(f"n is {body.n}; the lab shows one sample.", "n")
         params = body.sampling(settings, llm.sampling_defaults, body.max_tokens, None)
-        prompt = await asyncio.to_thread(llm.encode_chat, body.messages)
+        prompt = await asyncio.to_thread(lab_prompt, llm, body.messages)
         wishes = (body.speculation or Speculation()).params(llm.speculation)
         # A fresh salt, so that neither cached prefixes nor what drafters learnt from another run flatters this one.
         salt = f"{request.scope.get(TENANT, '')}/lab/{secrets.token_hex(8)}"

@@ -20,6 +20,7 @@ from headstart.server.settings import ServerSettings
 _SAME = (
     *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     *("use_beam_search", "beam_width", "length_penalty", "early_stopping"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("min_tokens", "ignore_eos", "n", "logit_bias", "stop_token_ids", "allowed_token_ids", "bad_words"),
     *("include_stop_str_in_output", "skip_special_tokens", "truncate_prompt_tokens", "prompt_logprobs"),
 )
@@ -146,6 +147,10 @@ class Generation(Body):
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     """Words that must not appear, at the beginning of the text or after a space."""
+    no_repeat_ngram_size: int | None = None
+    """No run of so many tokens comes a second time, the prompt's included; null or left out: the model's default."""
+    encoder_no_repeat_ngram_size: int | None = None
+    """No run of so many tokens of what the encoder reads (of the prompt, where there is none) is said."""
     include_stop_str_in_output: bool | None = None
     """true: the text ends after its stop string instead of before it."""
     skip_special_tokens: bool | None = None

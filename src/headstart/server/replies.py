@@ -158,6 +158,15 @@ def stop_reason(completion: Completion | None) -> int | str | None:
     return None if completion is None else completion.stop_reason
 
 
+def scores(completion: Completion, length_penalty: float) -> dict[str, float]:
+    """Of a beam: its score (transformers' ``sequences_scores``), and its log-probability after the request's transforms
+    (vLLM's ``cumulative_logprob``)."""
+    if completion.score is None:
+        return {}
+    total = completion.score * float(len(completion.token_ids)) ** length_penalty
+    return {"score": _finite(completion.score), "cumulative_logprob": _finite(total)}
+
+
 def _top(spell: Spell, entry: TokenLogprobs) -> dict[str, float]:
     """Best first; of tokens with the same spelling, the best one. The token itself is always included."""
     top: dict[str, float] = {}

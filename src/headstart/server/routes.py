@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import PlainTextResponse
 
+from headstart.enumerations import SpeechTask
 from headstart.errors import RequestError
 from headstart.llm import LLM
 from headstart.server import schemas
@@ -21,7 +22,7 @@ from headstart.server.protocol import ChatBody, CompletionBody, DetokenizeBody, 
 from headstart.server.replies import Reply
 from headstart.server.responses_protocol import ResponsesBody
 from headstart.server.settings import ServerSettings
-from headstart.server.transcriptions import FORM, Transcriber
+from headstart.server.transcriptions import FORMS, Transcriber
 
 
 @dataclass(frozen=True)
@@ -126,12 +127,34 @@ async def responses(body: ResponsesBody, request: Request, here: Here) -> Respon
     "/v1/audio/transcriptions",
     response_model=None,
     tags=["generation"],
-    responses=_answers(schemas.TranscriptionReply, "What the recording says.", *_GENERATION),
-    openapi_extra=FORM,
+    responses=_answers(
+        schemas.TranscriptionReply,
+        "What the recording says; with `stream`, server-sent events: `transcript.text.delta`, `transcript.text.done`.",
+        *_GENERATION,
+        stream=True,
+    ),
+    openapi_extra=FORMS[SpeechTask.TRANSCRIBE],
 )
 async def transcriptions(request: Request, here: Here) -> Response:
     """Write down what a recording says, with a model whose encoder reads audio."""
-    return await here.transcriber.transcribe(request, here.generator.check_model)
+    return await here.transcriber.answer(SpeechTask.TRANSCRIBE, request, here.generator.check_model)
+
+
+@router.post(
+    "/v1/audio/translations",
+    response_model=None,
+    tags=["generation"],
+    responses=_answers(
+        schemas.TranscriptionReply,
+        "What the recording says, in English; with `stream` as for transcriptions.",
+        *_GENERATION,
+        stream=True,
+    ),
+    openapi_extra=FORMS[SpeechTask.TRANSLATE],
+)
+async def translations(request: Request, here: Here) -> Response:
+    """Write down in English what a recording says, with a model that hears several languages."""
+    return await here.transcriber.answer(SpeechTask.TRANSLATE, request, here.generator.check_model)
 
 
 @router.post(

@@ -94,6 +94,8 @@ class CompletionChoice(BaseModel):
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobs | None = None
+    score: float | None = Field(None, description="Of a beam: its log-probability over length ** length_penalty.")
+    cumulative_logprob: float | None = Field(None, description="Of a beam: its log-probability, after the transforms.")
 
 
 class CompletionReply(BaseModel):
@@ -146,6 +148,8 @@ class ChatChoice(BaseModel):
     finish_reason: Literal["stop", "length", "tool_calls", "abort"]
     stop_reason: int | str | None
     token_ids: list[int] | None = None
+    score: float | None = Field(None, description="Of a beam: its log-probability over length ** length_penalty.")
+    cumulative_logprob: float | None = Field(None, description="Of a beam: its log-probability, after the transforms.")
 
 
 class ChatReply(BaseModel):
@@ -281,10 +285,34 @@ class StatsReply(BaseModel):
     totals: dict[str, Any] = Field(description="Counters since the start, by Prometheus name and labels.")
 
 
+class AudioUsage(BaseModel):
+    """How much was heard."""
+
+    type: Literal["duration"]
+    seconds: int
+
+
+class SpokenSegment(BaseModel):
+    """A piece of speech; times in seconds."""
+
+    id: int
+    seek: int = Field(description="The first frame (10 ms) of the window that it was heard in.")
+    start: float
+    end: float
+    text: str
+    tokens: list[int] = Field(description="Times among them.")
+    temperature: float
+    avg_logprob: float | None = Field(description="Mean over the window's tokens, before any rule or transform.")
+    compression_ratio: float
+    no_speech_prob: float | None
+
+
 class TranscriptionReply(BaseModel):
-    """Of ``response_format`` json; ``verbose_json`` adds the others, ``text`` is the text alone."""
+    """Of ``response_format`` json; ``verbose_json`` adds the others; ``text``, ``srt`` and ``vtt`` are texts."""
 
     text: str
+    usage: AudioUsage
     task: str | None = None
     language: str | None = None
     duration: float | None = None
+    segments: list[SpokenSegment] | None = None

@@ -24,6 +24,10 @@ class ServerSettings:
     spec_decode_metrics: bool = False
     """Every reply with one sample says how its guesses fared, in vLLM's form."""
     max_body_bytes: int = 2 << 20
+    max_audio_bytes: int = 25 << 20
+    """The same of a form with a recording."""
+    max_audio_seconds: int = 3600
+    """Of a recording: a file of few bytes may unpack to days of silence."""
     max_prompts: int = 32
     """Most prompts of one completion request."""
     max_samples: int = 16

@@ -1,63 +1,88 @@
-"""``POST /v1/audio/transcriptions``: what a recording says, by a model whose encoder reads audio."""
+"""``POST /v1/audio/transcriptions`` and ``/v1/audio/translations``: what a recording says, by a model that hears it."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from headstart.audio import read_recording, source_of_audio
+from headstart.async_engine import Answer, BusyError
+from headstart.audio import read_recording
 from headstart.engine.outputs import FinishReason
-from headstart.errors import ConfigError, RequestError
-from headstart.models.encoder_decoder import EncoderConfig
-from headstart.passes import EncoderInput
-from headstart.request import EncodedPrompt, Sample
+from headstart.enumerations import SpeechTask, TranscriptFormat
+from headstart.errors import ConfigError, HeadstartError, RequestError
+from headstart.request import Sample
 from headstart.sampling.params import SamplingParams
 from headstart.server.access import error_body
 from headstart.server.engine_thread import EngineThread
 from headstart.server.generation import failure, tenant_salt
 from headstart.server.protocol import Generation
-from headstart.server.replies import Reply
-from headstart.text.tokenizer import Tokenizer
+from headstart.server.replies import Reply, event
+from headstart.server.settings import ServerSettings
+from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
+from headstart.transcription.params import TranscriptionParams
+from headstart.transcription.vocabulary import SpeechTokens
+from headstart.transcription.windows import Transcript, Transcription
 
-_FORMATS = ("json", "text", "verbose_json")
-_IDLE = ("stream", "timestamp_granularities[]", "include[]", "chunking_strategy")
-"""OpenAI's fields that ask for what is not there."""
-MULTILINGUAL = 51_865
-"""Whisper's vocabularies of so many tokens or more know languages and tasks (openai/whisper, ``model.py``)."""
-_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
-FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, Ogg or MP3."},
-                        "model": {"type": "string"},
-                        "language": {"type": "string", "description": "As de; left out: the model's choice."},
-                        "prompt": {"type": "string", "description": "A text that came before."},
-                        "response_format": {"type": "string", "enum": list(_FORMATS)},
-                        "temperature": {"type": "number"},
-                    },
-                }
-            }
-        },
-    }
+_FOREIGN = {
+    "include[]": "log-probabilities of transcripts are not shown; leave it out",
+    "chunking_strategy": "windows follow what is heard; leave it out",
+    "known_speaker_names[]": "speakers are not told apart; leave it out",
+    "known_speaker_references[]": "speakers are not told apart; leave it out",
 }
-"""The body, for the OpenAPI document."""
+"""Fields of OpenAI's that ask for what is not there -> what to do instead."""
+_SAMPLING: dict[str, Callable[[str], Any]] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "seed": int,
+    "repetition_penalty": float,
+    "beam_width": int,
+    "length_penalty": float,
+}
+"""Fields of ``SamplingParams`` that a form may have, as in vLLM."""
+
+
+def _form(task: SpeechTask) -> dict[str, Any]:
+    """The body, for the OpenAPI document."""
+    texts = {
+        "model": "",
+        "language": "What is spoken, as de; left out: the model's choice.",
+        "prompt": "A text that came before: names and spellings are taken over from it.",
+    }
+    kinds: dict[Any, str] = {float: "number", int: "integer"}
+    properties: dict[str, Any] = {
+        "file": {"type": "string", "format": "binary", "description": "WAV, FLAC, Ogg or MP3."},
+        **{name: {"type": "string", **({"description": said} if said else {})} for name, said in texts.items()},
+        "response_format": {"type": "string", "enum": list(TranscriptFormat)},
+        "stream": {"type": "boolean", "description": "json and text: server-sent events, as the text comes."},
+        **{name: {"type": kinds[kind]} for name, kind in _SAMPLING.items()},
+    }
+    if task is SpeechTask.TRANSCRIBE:
+        properties["timestamp_granularities[]"] = {
+            "type": "array",
+            "items": {"type": "string", "enum": ["segment"]},
+            "description": "With verbose_json; there are no times of words.",
+        }
+    schema = {"type": "object", "required": ["file"], "properties": properties}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+_WINDOW = 0
+"""The place of the window itself among what a transcription wants."""
+_AGAIN_SECONDS = 0.2
+FORMS = {task: _form(task) for task in SpeechTask}
 
 
 class _FailedError(Exception):
-    """A transcription failed while it was decoded."""
+    """A window failed while it was decoded."""
 
     def __init__(self, body: dict[str, Any], status: int) -> None:
         super().__init__(status)
@@ -70,24 +95,26 @@ class _Asked:
     """The fields of a request."""
 
     data: bytes
-    language: str | None
-    before: str
-    form: str
-    temperature: float
+    params: TranscriptionParams
+    sampling: SamplingParams
+    form: TranscriptFormat
+    stream: bool
 
 
 class Transcriber:
-    """Transcribes with one engine.
+    """Transcribes and translates with one engine.
 
     Args:
         engine: of the model.
+        settings: the server's limits.
     """
 
-    def __init__(self, engine: EngineThread) -> None:
+    def __init__(self, engine: EngineThread, settings: ServerSettings) -> None:
         self._engine = engine
         self._llm = engine.llm
+        self._settings = settings
 
-    async def transcribe(self, request: Request, check_model: Callable[[str | None], None]) -> Response:
+    async def answer(self, task: SpeechTask, request: Request, check_model: Callable[[str | None], None]) -> Response:
         """The reply to a form; ``check_model`` refuses the name of a model that is not served.
 
         Raises:
@@ -98,105 +125,171 @@ class Transcriber:
             form = await _read_form(request)
             try:
                 check_model(_text(form, "model") or None)
-                return await self._transcribed(form, request, tenant_salt(request))
+                SpeechTokens.of(self._llm.model.config, self._llm.model.tokenizer)
+                asked = await self._asked(form, task)
             finally:
                 await form.close()
+            work = await asyncio.to_thread(self._begun, asked)
+            if asked.stream:
+                return await self._streamed(work, request)
+            async for _ in self._texts(work, request, growing=False):
+                pass
+            return _reply(work.transcript(), asked.form, task)
         except ConfigError as error:
             return Reply(error_body(str(error), "server_error"), 501)
         except _FailedError as error:
             return Reply(error.body, error.status)
 
-    async def _transcribed(self, form: FormData, request: Request, salt: str) -> Response:
-        model = self._llm.model
-        encoder, tokenizer = model.config.encoder, model.tokenizer
-        if encoder is None or encoder.mel_bins is None:
-            raise RequestError("this server's model reads no audio; serve a Whisper.", "model")
-        asked = await _asked(form)
-        samples, rate = await asyncio.to_thread(read_recording, asked.data)
-        source = await asyncio.to_thread(source_of_audio, (samples, rate), encoder)
-        language, knows = asked.language, model.config.vocab_size >= MULTILINGUAL
-        languages = _languages(tokenizer, _start(encoder)) if knows else {}
-        if language is not None and knows and language not in languages:
-            raise RequestError(
-                f"language is {language!r}, which the model does not know; give one as 'de'.", "language"
-            )
-        if language is None and languages:
-            heard = SamplingParams(temperature=0, max_tokens=1, allowed_token_ids=tuple(languages.values()))
-            begun = EncodedPrompt("", [_start(encoder)], source, "")
-            found = await self._run(begun, heard, request, salt)
-            language = next(name for name, token in languages.items() if token == found.sequence.output[0])
-        prompt = transcription_prompt(source, tokenizer, encoder, languages.get(language or ""), asked.before)
-        params = replace(self._llm.get_default_sampling_params(), temperature=asked.temperature, n=1)
-        said = (await self._run(prompt, params, request, salt)).completion()
-        text = said.text.strip()
-        if asked.form == "text":
-            return PlainTextResponse(text + "\n")
-        reply: dict[str, Any] = {"text": text}
-        if asked.form == "verbose_json":
-            seconds = len(samples) / rate
-            reply |= {"task": "transcribe", "language": language or "en", "duration": round(seconds, 3)}
-        return Reply(reply)
+    def _begun(self, asked: _Asked) -> Transcription:
+        recording = read_recording(asked.data, self._settings.max_audio_seconds)
+        return Transcription(self._llm.model, recording, asked.params, asked.sampling)
 
-    async def _run(self, prompt: EncodedPrompt, params: SamplingParams, request: Request, salt: str) -> Sample:
-        (sample,) = await asyncio.to_thread(lambda: self._llm.samples(prompt, params, cache_salt=salt))
-        answer = await self._engine.submit([sample])
-        async with self._engine.watched(answer, request):
-            async for _ in answer:
-                pass
+    async def _texts(self, work: Transcription, request: Request, growing: bool) -> AsyncIterator[str]:
+        """The whole text in the end; if ``growing``, also the text so far, whenever more of it may be final.
+
+        Raises:
+            RequestError: a window cannot be served.
+            BusyError, ClosedError: as ``AsyncEngine.submit``.
+            _FailedError: a window failed.
+        """
+        salt, begun, most = tenant_salt(request), time.perf_counter(), self._engine.max_seconds
+        while not work.done:
+            if most is not None and time.perf_counter() - begun > most:
+                message = f"the request took longer than the {most:g} seconds allowed."
+                raise _FailedError(error_body(message, "server_error", code="timeout"), 504)
+            samples = await asyncio.to_thread(self._wanted, work, salt)
+            answer, tokens = await self._submitted(samples, bool(work.progress)), list[int]()
+            async with self._engine.watched(answer, request):
+                async for piece in answer:
+                    _check(samples, answer)
+                    if growing and piece.prompt_index == _WINDOW:
+                        tokens += piece.token_ids
+                        yield work.text_so_far(tokens)
+            await asyncio.to_thread(work.take, samples)
+        yield work.transcript().text
+
+    async def _submitted(self, samples: list[Sample], begun: bool) -> Answer:
+        """A recording that has begun waits for its turn rather than be lost."""
+        while True:
+            try:
+                return await self._engine.submit(samples)
+            except BusyError:
+                if not begun:
+                    raise
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    def _wanted(self, work: Transcription, salt: str) -> list[Sample]:
+        return [
+            sample
+            for place, wanted in enumerate(work.wanted())
+            for sample in self._llm.samples(
+                wanted.prompt, wanted.params, prompt_index=place, cache_salt=salt, constraint=wanted.constraint
+            )
+        ]
+
+    async def _streamed(self, work: Transcription, request: Request) -> Response:
+        texts = self._texts(work, request, growing=True)
+        # Whatever can be refused is, before the reply begins.
+        first = await anext(texts, "")
+
+        async def events() -> AsyncIterator[str]:
+            shown = ""
+            try:
+                text = first
+                while True:
+                    if len(text) > len(shown):
+                        yield event({"type": "transcript.text.delta", "delta": text[len(shown) :]})
+                        shown = text
+                    if (more := await anext(texts, None)) is None:
+                        break
+                    text = more
+                done = as_json(work.transcript())
+                yield event({"type": "transcript.text.done", **done})
+            except _FailedError as error:
+                yield event(error.body)
+            except HeadstartError as error:
+                yield event(error_body(str(error), "server_error"))
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def _asked(self, form: FormData, task: SpeechTask) -> _Asked:
+        file = form.get("file")
+        if not isinstance(file, UploadFile):
+            raise RequestError("there is no file; give the recording as a form's file.", "file")
+        for name, instead in _FOREIGN.items():
+            if form.get(name):
+                raise RequestError(f"{name} is given; {instead}.", name)
+        kind = _text(form, "response_format") or TranscriptFormat.JSON
+        if kind not in list(TranscriptFormat):
+            raise RequestError(
+                f"response_format is {kind!r:.40}; give {', '.join(TranscriptFormat)}.", "response_format"
+            )
+        form_asked = TranscriptFormat(kind)
+        stream = _switch(form, "stream")
+        if stream and form_asked.timed:
+            raise RequestError(f"{kind} cannot be streamed; leave stream out, or ask for json.", "stream")
+        _check_granularities(form, form_asked)
+        timed = form_asked.timed
+        params = TranscriptionParams(
+            language=_text(form, "language") or None,
+            task=task,
+            prompt=_text(form, "prompt"),
+            timestamps=timed,
+            speech_probability=form_asked is TranscriptFormat.VERBOSE_JSON,
+        )
+        numbers = {name: _number(form, name, kind) for name, kind in _SAMPLING.items() if _text(form, name)}
+        # OpenAI's default, whatever the model's own.
+        given = numbers if "beam_width" in numbers else {"temperature": 0.0, **numbers}
+        sampling = self._llm.sampling_defaults.params(given, {"max_tokens": None})
+        return _Asked(await file.read(), params, sampling, form_asked, stream)
+
+
+def _check(samples: list[Sample], answer: Answer) -> None:
+    for sample in samples:
         if sample.sequence.finish_reason is FinishReason.ERROR:
             raise _FailedError(*failure(Generation(), sample, answer))
-        return sample
+        if sample.sequence.finish_reason is FinishReason.ABORT:
+            raise _FailedError(error_body("the request was ended.", "server_error"), 500)
 
 
-def transcription_prompt(
-    source: EncoderInput, tokenizer: Tokenizer, encoder: EncoderConfig, language: int | None, before: str = ""
-) -> EncodedPrompt:
-    """What a transcription begins with: the text before it, the start token, language and task of a model that knows
-    them, and that no times are wanted (Radford et al. 2022, figure 1)."""
-    names = tokenizer.vocabulary
-    ids = [_start(encoder)]
-    if language is not None:
-        ids += [language, names["<|transcribe|>"]]
-    if "<|notimestamps|>" in names:
-        ids.append(names["<|notimestamps|>"])
-    if before and "<|startofprev|>" in names:
-        read = tokenizer.encode(" " + before.strip(), add_special_tokens=False, parse_special=False, field="prompt")
-        ids = [names["<|startofprev|>"], *read[-_MOST_BEFORE:], *ids]
-    return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids, source, "")
+def _reply(transcript: Transcript, form: TranscriptFormat, task: SpeechTask) -> Response:
+    match form:
+        case TranscriptFormat.TEXT:
+            return PlainTextResponse(transcript.text + "\n")
+        case TranscriptFormat.SRT:
+            return PlainTextResponse(as_srt(transcript.segments))
+        case TranscriptFormat.VTT:
+            return PlainTextResponse(as_vtt(transcript.segments), media_type="text/vtt")
+        case TranscriptFormat.VERBOSE_JSON:
+            return Reply(as_verbose_json(transcript, task))
+    return Reply(as_json(transcript))
 
 
-_MOST_BEFORE = 223
-"""Tokens of the text before a transcription: half of the decoder's context, less one."""
+def _check_granularities(form: FormData, asked: TranscriptFormat) -> None:
+    name = "timestamp_granularities[]"
+    wanted = [*form.getlist(name), *form.getlist("timestamp_granularities")]
+    for each in wanted:
+        if each != "segment":
+            what = "words have no times here" if each == "word" else f"{name} holds {each!r:.40}"
+            raise RequestError(f"{what}; give segment.", name)
+    if wanted and asked is not TranscriptFormat.VERBOSE_JSON:
+        raise RequestError(f"{name} is given, but {asked} shows no times; ask for verbose_json.", name)
 
 
-def _start(encoder: EncoderConfig) -> int:
-    if encoder.start_token_id is None:
-        raise RequestError("the model's files do not say what outputs begin with (decoder_start_token_id).", "model")
-    return encoder.start_token_id
-
-
-def _languages(tokenizer: Tokenizer, start: int) -> dict[str, int]:
-    """Language -> its token; they stand behind the start token."""
-    added = [(token, text) for token, (text, _) in tokenizer.added_tokens.items() if token > start]
-    return {found[1]: token for token, text in added if (found := _LANGUAGE.fullmatch(text))}
-
-
-async def _asked(form: FormData) -> _Asked:
-    file = form.get("file")
-    if not isinstance(file, UploadFile):
-        raise RequestError("there is no file; give the recording as a form's file.", "file")
-    for name in _IDLE:
-        if form.get(name) not in (None, "", "false", "False", "segment"):
-            raise RequestError(f"{name} is given, which is not supported; leave it out.", name)
-    kind = _text(form, "response_format") or "json"
-    if kind not in _FORMATS:
-        raise RequestError(f"response_format is {kind!r}; give {', '.join(_FORMATS)}.", "response_format")
-    warmth = _text(form, "temperature") or "0"
+def _number(form: FormData, name: str, kind: Callable[[str], Any]) -> Any:
+    text = _text(form, name)
     try:
-        temperature = float(warmth)
+        return kind(text)
     except ValueError:
-        raise RequestError(f"temperature is {warmth!r:.40}; give a number.", "temperature") from None
-    return _Asked(await file.read(), _text(form, "language") or None, _text(form, "prompt"), kind, temperature)
+        raise RequestError(f"{name} is {text!r:.40}; give a number.", name) from None
+
+
+def _switch(form: FormData, name: str) -> bool:
+    text = _text(form, name).lower()
+    if text not in ("", "true", "false", "1", "0"):
+        raise RequestError(f"{name} is {text!r:.40}; give true or false.", name)
+    return text in ("true", "1")
 
 
 def _text(form: FormData, name: str) -> str:
@@ -216,7 +309,7 @@ async def _read_form(request: Request) -> FormData:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise RequestError("the body is no form; send multipart/form-data with the recording as file.", "file")
     try:
-        return await request.form(max_files=1, max_fields=20)
+        return await request.form(max_files=1, max_fields=40)
     except AssertionError as error:
         raise ConfigError(
             "forms need the package python-multipart; install it: pip install headstart[audio]."

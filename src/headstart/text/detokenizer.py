@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headstart.sampling.params import SamplingParams
@@ -108,6 +109,29 @@ class IncrementalDetokenizer:
         """Whether there are stop strings, so that text must be made as its tokens come."""
         return self._stops.any
 
+    def watch(self) -> StopWatch | None:
+        """What finds stop strings in texts that go on from here; None: there are none to find."""
+        return (
+            StopWatch(self, self._utf8.getstate(), self._stops.state, len(self.offsets), self._at_start)
+            if self.watched
+            else None
+        )
+
+    def went_on(self, watch: StopWatch, token_id: int) -> StopWatch:
+        """Where a text stands that stood where ``watch`` does, and took a token that does not end it."""
+        piece, state, at_start, ended = "", watch.utf8, watch.at_start, False
+        if token_id not in self._skipped:
+            read = self._tokenizer.token_bytes(token_id)
+            if at_start and read:
+                read, at_start = self._tokenizer.without_leading_space(read), False
+            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            decoder.setstate(state)
+            piece, state = decoder.decode(read), decoder.getstate()
+        matching, length = watch.matching, watch.length + 1
+        if length > self._min_tokens:
+            matching, ended = self._stops.after(matching, piece)
+        return StopWatch(self, state, matching, length, at_start, ended)
+
     def _release(self, piece: str) -> str:
         if piece:
             self._pieces.append(piece)
@@ -131,6 +155,25 @@ class IncrementalDetokenizer:
         if tail:
             self._at_start = False
             self._utf8.decode(tail)
+
+
+@dataclass(frozen=True)
+class StopWatch:
+    """Where one of many texts stands that begin alike: whether it has completed a stop string."""
+
+    detokenizer: IncrementalDetokenizer = field(repr=False, compare=False)
+    utf8: tuple[bytes, int]
+    """Of an unfinished character."""
+    matching: int
+    """Of the stop strings."""
+    length: int
+    """Tokens."""
+    at_start: bool
+    ended: bool = False
+
+    def after(self, token: int) -> StopWatch:
+        """The same text with one token more, which does not end it by itself."""
+        return self.detokenizer.went_on(self, token)
 
 
 class CommittedText:
@@ -163,6 +206,10 @@ class CommittedText:
             self._detokenizer.append(token_id, ends)
         else:
             self._waiting.append((token_id, ends))
+
+    def watch(self) -> StopWatch | None:
+        """As ``IncrementalDetokenizer.watch``."""
+        return self._caught_up().watch()
 
     def finish(self) -> None:
         """The sequence has ended: what was held back becomes final."""

@@ -53,6 +53,20 @@ class StopMatcher:
         self._held = text[safe:]
         return text[:safe]
 
+    @property
+    def state(self) -> int:
+        """Where the text stands; what ``after`` goes on from."""
+        return self._state
+
+    def after(self, state: int, piece: str) -> tuple[int, bool]:
+        """Where a text stands that stood at ``state`` and went on with ``piece``, and whether it has completed a stop
+        string by that. Nothing is remembered."""
+        for character in piece:
+            state = self._next(state, character)
+            if self._match[state] is not None:
+                return state, True
+        return state, False
+
     def flush(self) -> str:
         """What was held back, when no more text will come."""
         held, self._held, self._state = self._held, "", 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,19 @@ class BeamRules:
     behind the worst of them. "never": at the length that favours it most, so that no better path is missed."""
 
 
+class Watch(Protocol):
+    """Sees what ends a path besides its last token: a stop string in its text."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the path has ended."""
+        ...
+
+    def after(self, token: int) -> Watch:
+        """The watch of the path that goes on with a token. This one stays as it is."""
+        ...
+
+
 @dataclass(eq=False, slots=True)
 class Path:
     """A path of the search: its last token after the path before it."""
@@ -51,6 +64,7 @@ class Path:
     """Which of the beams it continues, as they stood before the step."""
     score: np.float32
     """The sum of its tokens' log-probabilities; of an ended path, divided by the power of its length."""
+    watch: Watch | None = field(default=None)
     note: Any = field(default=None)
     """Whatever the searcher wants to remember of the step."""
 
@@ -72,12 +86,16 @@ class BeamSearch:
     """The search after one prompt.
 
     ``live`` holds the beams, the best first; ``ended`` the ended paths, the best first.
+
+    Args:
+        rules: what it goes by.
+        watch: of the empty path; None: nothing but tokens ends paths.
     """
 
-    def __init__(self, rules: BeamRules) -> None:
+    def __init__(self, rules: BeamRules, watch: Watch | None = None) -> None:
         self.rules = rules
         self.steps = 0
-        self.live = [Path(None, -1, 0, np.float32(0))]
+        self.live = [Path(None, -1, 0, np.float32(0), watch)]
         self.ended: list[Path] = []
 
     @property
@@ -100,10 +118,16 @@ class BeamSearch:
         missing = [path.score for path, row in zip(self.live, rows, strict=True) if row is None]
         if missing and may_rise:
             return None
-        candidates = self._candidates(rows)
         last = length >= rules.max_tokens
-        ends = [last or path.token in rules.end_tokens for path in candidates]
-        going_on = [place for place, end in enumerate(ends) if not end][: rules.width]
+        count = (1 + max(1, len(rules.end_tokens))) * rules.width
+        while True:
+            candidates = self._candidates(rows, count)
+            ends = [last or self._ends(path) for path in candidates]
+            going_on = [place for place, end in enumerate(ends) if not end][: rules.width]
+            # Many tokens may complete a stop string.
+            if last or len(going_on) == rules.width or len(candidates) < count:
+                break
+            count *= 2
         if missing:
             looked_at = rules.width if last or not going_on else max(rules.width, going_on[-1] + 1)
             too_few = len(candidates) < looked_at or (not last and len(going_on) < rules.width)
@@ -129,9 +153,11 @@ class BeamSearch:
         self.ended = sorted(self.ended, key=lambda path: -path.score)[: self.rules.width]
         self.live = []
 
-    def _candidates(self, rows: Sequence[Row | None]) -> list[Path]:
-        """The best continuations of all beams, the best first: enough for ``width`` of them to go on."""
-        count = (1 + max(1, len(self.rules.end_tokens))) * self.rules.width
+    def _ends(self, path: Path) -> bool:
+        return path.token in self.rules.end_tokens or (path.watch is not None and path.watch.ended)
+
+    def _candidates(self, rows: Sequence[Row | None], count: int) -> list[Path]:
+        """The ``count`` best continuations of all beams, fewer if there are no more, the best first."""
         found: list[tuple[float, int, int]] = []
         floor = -np.inf
         for beam, (path, row) in enumerate(zip(self.live, rows, strict=True)):
@@ -144,7 +170,12 @@ class BeamSearch:
             del found[count:]
             if len(found) == count:
                 floor = -found[-1][0]
-        return [Path(self.live[beam], token, beam, np.float32(-score)) for score, beam, token in found]
+        return [self._child(beam, token, np.float32(-score)) for score, beam, token in found]
+
+    def _child(self, beam: int, token: int, score: np.float32) -> Path:
+        parent = self.live[beam]
+        watch = None if parent.watch is None else parent.watch.after(token)
+        return Path(parent, token, beam, score, watch)
 
     def _by_length(self, score: np.float32, length: int) -> np.float32:
         return np.float32(score / np.float32(float(length) ** self.rules.length_penalty))

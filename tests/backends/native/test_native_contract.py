@@ -10,12 +10,13 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import heads, library, packing, storage
+from headstart.backends.native import formats, heads, library, packing, storage
+from headstart.backends.native.formats import CROSS_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, merged
-from headstart.models.config import NormKind
+from headstart.models.config import ExpertScore, GroupScore, NormKind
 from headstart.stretch import MOST_GUESSERS
 
 _NUMBERS = {
@@ -154,17 +155,26 @@ def snake(name: str) -> str:
 
 
 def test_enumerations_are_in_the_same_order() -> None:
-    # "blocks" and "nearest" are int4 to the library, and "fine" is a form of single matrices.
+    # "blocks" and "nearest" are int4 to the library; "fine" and "stored" are forms of single matrices.
     named = [each.replace("-", "_") for each in PRECISIONS if each not in ("blocks", "nearest")]
-    assert enumerators("kernels/linear.h", "Precision") == [*named, "fine"]
+    assert enumerators("kernels/linear.h", "Precision") == [*named, "fine", "stored"]
     assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("kernels/vector_math.h", "Activation") == list(packing.ACTIVATIONS)
-    assert [snake(each) for each in enumerators("pass/decoder.h", "LinearIndex")] == [*packing.LINEARS, "linears"]
+    assert [snake(each) for each in enumerators("pass/decoder.h", "LinearIndex")] == [
+        *LINEARS,
+        *CROSS_LINEARS,
+        "linears",
+    ]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
+    experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
+    assert experts == [*formats.EXPERT_LINEARS, "linears"]
+    assert enumerators("pass/experts.h", "ExpertScore") == list(get_args(ExpertScore))
+    assert enumerators("pass/experts.h", "GroupScore") == list(get_args(GroupScore))
     own = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "OwnNormIndex"))}
     assert own == {
         "kFinalNorm": packing.FINAL_NORM,
         "kFeatureNorm": packing.FEATURE_NORM,
+        "kEmbeddingNorm": packing.EMBEDDING_NORM,
         "kPartNorms": packing.PART_NORMS,
     }
     entries = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "Entry"))}

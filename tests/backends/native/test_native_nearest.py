@@ -198,6 +198,12 @@ def test_matrices_are_in_what_holds_them(tmp_path: Path) -> None:
     _, weights = load(tmp_path, {"": "Q2_K"})
     assert forms_of(weights) == [FINE] * 9
     assert forms_of(weights, multiplies_bytes=False) == [BF16] * 9
+    # Where blocks of the older kinds are as small, they are kept, but for those of 8 bits where bytes are dear.
+    _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
+    assert forms_of(weights) == forms_of(weights, multiplies_bytes=False) == [FOUR] * 8 + [EIGHT]
+    _, weights = load(tmp_path, {"": "Q8_0"})
+    assert forms_of(weights) == [EIGHT] * 9
+    assert forms_of(weights, multiplies_bytes=False) == [OWN + KINDS["Q8_0"]] * 8 + [EIGHT]
 
 
 def test_what_no_quantiser_writes_is_in_bf16_if_its_blocks_do_not_hold_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +18,8 @@ from devices import DEVICES, on
 from headstart.backends.torch.encoder_decoder import EncoderDecoderBackend
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.encoder_decoder_loading import load_encoder_decoder
-from headstart.passes import EncoderInput, KVStorage
-from passes import BLOCK_SIZE, Rows, make_pass, path_to
+from memory_bench import Bench, random_tokens
+from passes import Rows, path_to
 from tiny_encoder_decoders import FAMILIES, features, make_model, reference_logits, save_model
 
 TOLERANCE = 1e-4
@@ -56,44 +55,9 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(3, 256), k=count)
-
-
-def as_input(source: Sequence[int] | np.ndarray) -> EncoderInput:
-    return EncoderInput.of_features(source) if isinstance(source, np.ndarray) else EncoderInput(tuple(source))
-
-
 def assert_close(actual: Tensor, expected: Tensor) -> None:
     assert actual.shape == expected.shape
     assert (actual.cpu() - expected.cpu()).abs().max().item() <= TOLERANCE
-
-
-class Bench:
-    """A storage in which memories and texts lie in no order."""
-
-    def __init__(self, backend: EncoderDecoderBackend, blocks: int = 160) -> None:
-        self.backend = backend
-        self.storage: KVStorage = backend.allocate_cache(blocks, BLOCK_SIZE)
-        self.free = list(range(blocks))
-        random.Random(1).shuffle(self.free)
-
-    def take(self, positions: int) -> list[int]:
-        return [self.free.pop() for _ in range(-(-positions // BLOCK_SIZE))]
-
-    def encode(self, source: Sequence[int] | np.ndarray) -> tuple[list[int], int]:
-        given = as_input(source)
-        blocks = self.take(given.positions)
-        self.backend.encode(given, self.storage, blocks)
-        return blocks, given.positions
-
-    def run(self, parts: Sequence[Rows], memories: Sequence[tuple[list[int], int]]) -> Tensor:
-        tables = np.zeros((len(memories), max(len(blocks) for blocks, _ in memories)), dtype=np.int32)
-        for row, (blocks, _) in zip(tables, memories, strict=True):
-            row[: len(blocks)] = blocks
-        lengths = np.array([length for _, length in memories], dtype=np.int32)
-        batch = make_pass(parts, memory_lengths=lengths, memory_tables=tables)
-        return self.backend.forward(batch, self.storage).logits
 
 
 def test_chunks_and_single_steps_equal_the_whole(case: Case) -> None:

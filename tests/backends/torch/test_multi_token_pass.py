@@ -27,6 +27,7 @@ CASES = [
     ("mimo", 1),
     ("mimo", 2),
     ("mellum", 1),
+    ("qwen3_next", 1),
 ]
 
 

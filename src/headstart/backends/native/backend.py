@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from headstart.backend import BackendKit
+from headstart.backends.native.formats import DecoderParts
 from headstart.backends.native.kit import NativeKit
 from headstart.backends.native.library import Pass
 from headstart.backends.native.loader import load_library
@@ -22,14 +23,11 @@ from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
 from headstart.models.config import HeadNorms, ModelConfig
-from headstart.models.weights import DecoderWeights
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
 
 def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
-    if config.encoder is not None:
-        return "which has no encoder"
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
     if config.head_dim % 32 or config.head_dim > 256:
@@ -47,20 +45,17 @@ def _lacking(config: ModelConfig) -> str | None:
     norms = config.qk_norm
     needs = {
         "layers that keep states": config.keeps_states,
-        "mixtures of experts": any(layer.channel == "experts" for layer in config.layers),
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "experts beside attention": config.has_experts and config.parallel_residual,
         "latent attention": any(layer.mixer != "attention" for layer in config.layers),
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "ALiBi": config.alibi is not None,
-        "attention sinks": config.sinks,
         "a gate of attention": config.attention_gate,
         "queries that grow with their position": config.query_growth is not None,
-        "a limit of queries, keys and values": config.qkv_clip is not None,
-        "norms of heads of this kind": norms is not None and norms != HeadNorms(),
-        "layers without norms of their input": not config.pre_norms,
+        "a limit of heads that are normed one by one": config.qkv_clip is not None and norms == HeadNorms(),
+        "norms of heads of this kind": norms not in (None, HeadNorms(), HeadNorms(reach="all")),
         "a norm that attention and MLP share": config.shared_norm,
-        "a norm of the embedding": config.embedding_norm,
     }
     return next((need for need, is_so in needs.items() if is_so), None)
 
@@ -89,7 +84,7 @@ class NativeBackend:
     def __init__(
         self,
         config: ModelConfig,
-        weights: DecoderWeights,
+        weights: DecoderParts,
         precision: Precision = "bf16",
         threads: int | None = None,
         isa: str | None = None,
@@ -136,11 +131,11 @@ class NativeBackend:
             TypeError: the storage is another backend's.
             ValueError: the batch's tables contradict each other or the cache.
         """
-        if not isinstance(storage, NativeStorage) or storage.model != self.handle:
-            raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
+        own = self._own(storage)
         rows, wanted = len(batch.tokens), len(batch.logit_rows)
         depth = self.config.num_layers if batch.num_layers is None else batch.num_layers
         _check_lengths(batch)
+        memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
         tables = (
             batch.tokens,
             batch.parents,
@@ -149,10 +144,12 @@ class NativeBackend:
             batch.block_tables,
             batch.logit_rows,
             batch.best_rows,
+            _tap_table(batch.taps),
+            *memories,
         )
         # One block of memory for all of them: their weights have swept the caches, so that each call here costs.
-        flat = as_int32(np.concatenate((*tables, _tap_table(batch.taps)), axis=None))
-        tokens, *others = accumulate([table.size * flat.itemsize for table in tables], initial=address(flat))
+        flat = as_int32(np.concatenate(tables, axis=None))
+        places = list(accumulate([table.size * flat.itemsize for table in tables], initial=address(flat)))
         # No row lies further on than all rows in a chain.
         self._ropes.reach(max(batch.cached_lengths.tolist(), default=0) + rows)
         logits = torch.empty(wanted, self.config.vocab_size) if wanted else self._no_logits
@@ -162,19 +159,20 @@ class NativeBackend:
             hidden = TapStates(batch.taps, np.empty((len(batch.taps), rows, self.config.hidden_size), np.float32))
             first, size = address(hidden.states), hidden.states.strides[0]
             taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
+        experts = ctypes.c_double()
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
         arguments = Pass(
             rows,
             batch.num_sequences,
             batch.block_tables.shape[1],
-            storage.pages_per_block,
+            own.pages_per_block,
             wanted,
             len(best),
             depth,
             len(batch.taps),
-            tokens,
+            places[0],
             None,
-            *others,
+            *places[1:8],
             None if inputs is None else inputs.data_ptr(),
             0,
             0,
@@ -182,11 +180,20 @@ class NativeBackend:
             logits.data_ptr() if wanted else None,
             address(best),
             taps,
+            experts=ctypes.addressof(experts),
         )
-        error = self._library.forward(self.handle, storage.handle, ctypes.byref(arguments))
+        if memories:
+            arguments.memory_blocks = memories[1].shape[1]
+            arguments.memory_lengths, arguments.memory_tables = places[8:10]
+        error = self._library.forward(self.handle, own.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
-        return PassOutput(logits, hidden, best)
+        return PassOutput(logits, hidden, best, experts.value or None)
+
+    def _own(self, storage: KVStorage) -> NativeStorage:
+        if not isinstance(storage, NativeStorage) or storage.model != self.handle:
+            raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
+        return storage
 
     def _first_inputs(self, batch: PassBatch, given: RowInputs) -> Tensor:
         """float32 [row, hidden] what the first layer reads: the library takes all rows' inputs, or none."""
@@ -221,3 +228,6 @@ def _check_lengths(batch: PassBatch) -> None:
         raise ValueError(f"parents do not have one entry for each of {rows} rows")
     if len(batch.row_starts) != sequences + 1 or len(batch.block_tables) != sequences:
         raise ValueError(f"row_starts and block_tables do not fit {sequences} sequences")
+    memories = [each for each in (batch.memory_lengths, batch.memory_tables) if each is not None]
+    if memories and [len(each) for each in memories] != [sequences] * 2:
+        raise ValueError(f"memory_lengths and memory_tables do not fit {sequences} sequences")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,12 +17,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.backends.native.formats import BF16, KINDS, LINEARS, OWN, blocks_forms, computed_in, nearest_forms
-from headstart.backends.native.library import Library, Shape
+from headstart.backends.native.formats import (
+    BF16,
+    KINDS,
+    OWN,
+    DecoderParts,
+    all_in_bf16,
+    blocks_forms,
+    computed_in,
+    experts_of,
+    head_row,
+    linears_of,
+    nearest_forms,
+)
+from headstart.backends.native.library import Experts, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     ACTIVATIONS,
     COPIED,
+    EMBEDDING_NORM,
     FINAL_NORM,
     OUTPUT_HEAD,
     THE_HEAD,
@@ -33,10 +46,10 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
-from headstart.models.config import ModelConfig, NormKind
+from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import DecoderWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LinearWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -69,7 +82,7 @@ class PackedModel:
         owner: object,
         library: Library,
         config: ModelConfig,
-        weights: DecoderWeights,
+        weights: DecoderParts,
         precision: Precision,
         threads: int,
     ) -> None:
@@ -80,9 +93,9 @@ class PackedModel:
         asked = precision
         if precision == "nearest":
             self._forms = nearest_forms(weights, library.multiplies_bytes)
-            precision = "bf16" if (self._forms == BF16).all() else precision
+            precision = "bf16" if all_in_bf16(self._forms) else precision
         else:
-            self._forms = blocks_forms(weights, precision == "blocks", library.multiplies_bytes)
+            self._forms = blocks_forms(weights, precision == "blocks")
         self._shape = _shape(config, precision, threads)
         self.name = self._name(weights, precision)
         self._require_room(weights)
@@ -98,16 +111,16 @@ class PackedModel:
         self.kept = computed_in(weights, self._forms) if asked in ("nearest", "blocks") else ""
         """What the file's types are computed in, a sentence."""
 
-    def _name(self, weights: DecoderWeights, precision: Precision) -> str:
+    def _name(self, weights: DecoderParts, precision: Precision) -> str:
         """What ``nearest`` comes to."""
         if precision != "nearest":
             return precision
         for name, as_stored in (("int4", False), ("blocks", True)):
-            if np.array_equal(self._forms, blocks_forms(weights, as_stored, self._library.multiplies_bytes)):
+            if np.array_equal(self._forms, blocks_forms(weights, as_stored)):
                 return name
         return "mixed"
 
-    def _require_room(self, weights: DecoderWeights) -> None:
+    def _require_room(self, weights: DecoderParts) -> None:
         config = self._config
         planned = np.zeros(3, np.int64)
         self._library.packed_bytes(ctypes.byref(self._shape), address(self._forms), address(planned))
@@ -125,11 +138,12 @@ class PackedModel:
             "choose a smaller model, or fewer bits (precision int4, or a smaller file)",
         )
 
-    def _shares_head(self, weights: DecoderWeights) -> bool:
+    def _shares_head(self, weights: DecoderParts) -> bool:
         """Whether the embedding's rows are those of the head, which is kept as the file has it."""
-        return weights.table is weights.head.matrix and self._forms[-1, 0] >= OWN
+        head = self._forms[head_row(weights.layers)]
+        return weights.table is weights.head.matrix and head[0] >= OWN
 
-    def _filled(self, weights: DecoderWeights) -> int:
+    def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
         library, identity = self._library, weights.identity
         kept = None if identity is None else packed_cache()
@@ -162,23 +176,27 @@ class PackedModel:
         return handle if filled else 0
 
     @torch.inference_mode()
-    def _pack(self, handle: int, weights: DecoderWeights) -> bool:
+    def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
         for index, layer in enumerate(config.layers):
             library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
+        packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         shares = self._shares_head(weights)
         packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
-        places = [(index, which) for index in range(config.num_layers) for which in range(len(LINEARS))]
-        places.append((-1, OUTPUT_HEAD))
-        linears = list(weights.linears)
+        after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, parts)
-        for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
+            packer.norms(index, parts, after_sums)
+            if isinstance(parts.channel, ExpertsWeights):
+                packer.router(index, parts.channel)
+            if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
+                packer.sinks(index, parts.mixer.sinks)
+        matrices = list(_placed(packer, weights))
+        for (linear, pack), following in zip(matrices, [*matrices[1:], None], strict=True):
             if following is not None:
-                expect(following.matrix)
-            packer.linear(place, which, linear)
+                expect(following[0].matrix)
+            pack(linear)
         return True
 
     def _losses(self) -> NDArray[np.float64]:
@@ -201,6 +219,18 @@ class PackedModel:
             key.update(part.encode() + b"\0")
         key.update(bytes(self._shape) + self._forms.tobytes())
         return key.hexdigest()
+
+
+def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
+    """Matrices but the routers', as files mostly have them in order, and what packs each."""
+    for index, layer in enumerate(weights.layers):
+        for which, linear in enumerate(linears_of(layer)):
+            if linear is not None:
+                yield linear, partial(packer.linear, index, which)
+        for number, expert in enumerate(experts_of(layer)):
+            for which, linear in enumerate((expert.up, expert.down)):
+                yield linear, partial(packer.expert, index, number, which)
+    yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:
@@ -268,11 +298,35 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         activation=ACTIVATIONS.index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
+        joint_head_norms=config.qk_norm is not None and config.qk_norm.reach == "all",
         tokens=config.vocab_size,
+        cross=config.encoder is not None,
         norm_eps=config.norm_eps,
         attention_scale=config.scale,
         attention_softcap=config.attention_softcap or 0.0,
         logit_softcap=config.logit_softcap or 0.0,
         embedding_scale=config.embedding_scale,
         tap_scale=config.tap_scale,
+        qkv_clip=config.qkv_clip or 0.0,
+        experts=_experts(config.experts if config.has_experts else None),
+    )
+
+
+def _experts(config: ExpertsConfig | None) -> Experts:
+    if config is None:
+        return Experts()
+    return Experts(
+        count=config.count,
+        used=config.used,
+        size=config.size,
+        shared_size=config.shared_size,
+        shared_gate=config.shared_gate,
+        score=get_args(ExpertScore).index(config.score),
+        groups=config.groups,
+        groups_used=config.groups_used,
+        group_score=get_args(GroupScore).index(config.group_score),
+        normalised=config.normalised,
+        scales_input=config.scales_input,
+        scale=config.scale,
+        clamp=config.clamp or 0.0,
     )

@@ -19,17 +19,20 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, NormWeights
 from headstart.passes import IntArray
 
-NORMS = ("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
+NORMS = (
+    *("attention_norm", "mlp_norm", "q_norm", "k_norm", "attention_post_norm", "mlp_post_norm"),
+    *("cross_norm", "attention_sum_norm", "cross_sum_norm", "mlp_sum_norm"),
+)
 """Of a layer, by their numbers in the interface."""
-ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 """Those of the library, by their numbers in the interface."""
 BORROWED, COPIED, THE_HEAD = range(3)
 """How the embedding is kept, likewise."""
 OUTPUT_HEAD, FUSE = range(2)
-FINAL_NORM, FEATURE_NORM, PART_NORMS = range(3)
+FINAL_NORM, FEATURE_NORM, EMBEDDING_NORM, PART_NORMS = range(4)
 """Of no layer, likewise."""
 
 
@@ -134,9 +137,21 @@ def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
     return [part.stored for part in matrix.parts if part.stored is not None]
 
 
-def norms_of(layer: LayerWeights) -> list[NormWeights | None]:
-    """A layer's norms, as ``NORMS`` numbers them."""
-    return [getattr(layer.mixer if name in ("q_norm", "k_norm") else layer, name) for name in NORMS]
+def norms_of(layer: LayerWeights, after_sums: bool = False) -> list[NormWeights | None]:
+    """A layer's norms, as ``NORMS`` numbers them. ``after_sums``: those of its parts are not of what these read, but of
+    the stream that they were added to."""
+    of_parts = (layer.attention_norm, layer.mlp_norm, None if layer.cross is None else layer.cross.norm)
+    names = (
+        ("attention_sum_norm", "mlp_sum_norm", "cross_sum_norm")
+        if after_sums
+        else ("attention_norm", "mlp_norm", "cross_norm")
+    )
+    norms = dict(zip(names, of_parts, strict=True))
+    for name in ("attention_post_norm", "mlp_post_norm"):
+        norms[name] = getattr(layer, name)
+    for name in ("q_norm", "k_norm"):
+        norms[name] = getattr(layer.mixer, name)
+    return [norms.get(name) for name in NORMS]
 
 
 class Packer:
@@ -147,9 +162,9 @@ class Packer:
         self._model = model
         self._norm_offset = norm_offset
 
-    def norms(self, index: int, parts: LayerWeights) -> None:
-        """All norms of a decoder layer."""
-        for which, norm in enumerate(norms_of(parts)):
+    def norms(self, index: int, parts: LayerWeights, after_sums: bool = False) -> None:
+        """All norms of a decoder layer, see ``norms_of``."""
+        for which, norm in enumerate(norms_of(parts, after_sums)):
             self.norm(index, which, norm)
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
@@ -160,6 +175,42 @@ class Packer:
             self._model, layer, which, table.rows, table.count, None if bias is None else bias.data_ptr()
         )
         release(linear.matrix)
+
+    def expert(self, layer: int, expert: int, which: int, linear: LinearWeights) -> None:
+        """Numbers as in ``headstart_set_expert``."""
+        table = RowTable(linear.matrix)
+        bias = None if linear.bias is None else as_float32(linear.bias)
+        bias_at = None if bias is None else bias.data_ptr()
+        self._library.set_expert(self._model, layer, expert, which, table.rows, table.count, bias_at)
+        release(linear.matrix)
+
+    def router(self, layer: int, experts: ExpertsWeights) -> None:
+        """With the gate of the shared expert, if there is one."""
+        linears = [experts.router, *(() if experts.shared_gate is None else (experts.shared_gate,))]
+        weight = torch.cat([as_float32(linear.weight) for linear in linears])
+        bias = None
+        if any(linear.bias is not None for linear in linears):
+            bias = torch.cat(
+                [
+                    torch.zeros(len(linear.weight)) if linear.bias is None else as_float32(linear.bias)
+                    for linear in linears
+                ]
+            )
+        table = RowTable(weight)
+        correction = None if experts.correction is None else as_float32(experts.correction)
+        self._library.set_router(
+            self._model,
+            layer,
+            table.rows,
+            table.count,
+            None if bias is None else bias.data_ptr(),
+            None if correction is None else correction.data_ptr(),
+        )
+
+    def sinks(self, layer: int, scores: Tensor) -> None:
+        """[head] of attention."""
+        scores = as_float32(scores)
+        self._library.set_sinks(self._model, layer, scores.data_ptr())
 
     def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: int) -> None:
         """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headstart.backends.native import library as c
 from headstart.backends.native.growth import NativeHeadGrower
-from headstart.backends.native.packing import RopeTables, address
+from headstart.backends.native.packing import RopeTables, address, as_int32
 from headstart.backends.native.storage import NativeStorage
 from headstart.backends.native.suffix_text import NativeSuffixText
 from headstart.passes import IntArray, KVStorage
@@ -58,12 +58,14 @@ class NativeStretches:
         roots: Sequence[int],
         limits: Sequence[StretchLimits],
         drafting: StretchDrafting,
+        memories: tuple[IntArray, IntArray] | None = None,
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
         if not isinstance(storage, NativeStorage) or storage.model != self._model:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         self._ropes.reach(max(map(_end, cached, limits)))
-        block_tables = np.ascontiguousarray(block_tables, np.int32)
+        block_tables = as_int32(block_tables)
+        lengths, memory_tables = (None, None) if memories is None else map(as_int32, memories)
         taps = np.array(_taps(drafting.guessers), np.int32)
         sequences, nodes = len(roots), max(1, *[each.budget.nodes for each in limits])
         most_rounds = min([each.rounds for each in limits])
@@ -88,6 +90,9 @@ class NativeStretches:
             blocks=block_tables.shape[1],
             pages_per_block=storage.pages_per_block,
             block_tables=address(block_tables),
+            memory_blocks=0 if memory_tables is None else memory_tables.shape[1],
+            memory_lengths=None if lengths is None else address(lengths),
+            memory_tables=None if memory_tables is None else address(memory_tables),
             most_rounds=most_rounds,
             most_seconds=min([each.seconds for each in limits]),
             taps=len(taps),
@@ -181,6 +186,7 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
         done.expected_tokens,
         done.expected_seconds,
         done.row_seconds,
+        done.experts or None,
     )
 
 

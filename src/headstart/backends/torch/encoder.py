@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,13 +11,17 @@ from torch import Tensor
 
 from headstart.backends.torch.linear import Linear
 from headstart.backends.torch.norms import Norm
+from headstart.backends.torch.parallel_pass import LinearLayer
 from headstart.layers.cross_attention import StackLayer
 from headstart.layers.positions import distance_buckets, sinusoids
 from headstart.models.config import ModelConfig
 from headstart.models.encoder_decoder import EncoderConfig
 from headstart.models.encoder_decoder_weights import StackLayerWeights, StackWeights
 from headstart.models.weights import LinearWeights, NormWeights
+from headstart.passes import EncoderInput
 
+MakeLinear = Callable[[LinearWeights], LinearLayer]
+"""Packs a matrix for its products."""
 _ROWS = 512
 """Rows of attention that are computed at once: biases take memory for each of them."""
 
@@ -25,9 +30,8 @@ class StackMatrices:
     """The matrices and norms of one layer."""
 
     def __init__(
-        self, config: ModelConfig, weights: StackLayerWeights, dtype: torch.dtype, device: torch.device
+        self, config: ModelConfig, weights: StackLayerWeights, linear: MakeLinear, device: torch.device
     ) -> None:
-        linear = partial(Linear, dtype=dtype, device=device)
         self.attention_norm = Norm.of(config, weights.attention_norm, device)
         self.mlp_norm = Norm.of(config, weights.mlp_norm, device)
         self.qkv, self.output = linear(weights.qkv), linear(weights.output)
@@ -47,16 +51,14 @@ class Embedder:
         weights: StackWeights,
         embedding: Tensor,
         max_positions: int,
+        dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        assert config.encoder is not None
         self._config = config
+        self._dtype = dtype
         self._embedding = embedding
-        self._positions = None if weights.positions is None else weights.positions.to(device, embedding.dtype)
-        if config.encoder.positions in ("sinusoid", "tensor2tensor"):
-            first = config.encoder.first_position
-            table = sinusoids(config.encoder.positions, first + max_positions, config.hidden_size)[first:]
-            self._positions = table.to(device, embedding.dtype)
+        positions = position_table(config, weights, max_positions)
+        self._positions = None if positions is None else positions.to(device, dtype)
         self._norm = optional_norm(config, weights.embedding_norm, device)
 
     @property
@@ -66,7 +68,7 @@ class Embedder:
 
     def tokens(self, tokens: Tensor, positions: Tensor, inputs: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """[row] ids and positions -> [row, hidden]; ``inputs``: as in ``Decoder.embed``."""
-        hidden = F.embedding(tokens, self._embedding)
+        hidden = F.embedding(tokens, self._embedding).to(self._dtype)
         if self._config.embedding_scale != 1.0:
             hidden = hidden * self._config.embedding_scale
         if inputs is not None:
@@ -78,6 +80,15 @@ class Embedder:
         if self._positions is not None:
             hidden = hidden + F.embedding(positions, self._positions)
         return hidden if self._norm is None else self._norm(hidden)
+
+
+def position_table(config: ModelConfig, weights: StackWeights, count: int) -> Tensor | None:
+    """[count, hidden] what is added to rows by their positions; None: nothing is."""
+    encoder = config.encoder
+    assert encoder is not None
+    if encoder.positions not in ("sinusoid", "tensor2tensor"):
+        return weights.positions
+    return sinusoids(encoder.positions, encoder.first_position + count, config.hidden_size)[encoder.first_position :]
 
 
 class _Convolution:
@@ -99,13 +110,21 @@ class Encoder:
     ``torch.inference_mode``."""
 
     def __init__(
-        self, config: ModelConfig, weights: StackWeights, embedding: Tensor, dtype: torch.dtype, device: torch.device
+        self,
+        config: ModelConfig,
+        weights: StackWeights,
+        embedding: Tensor,
+        dtype: torch.dtype,
+        device: torch.device,
+        linear: MakeLinear | None = None,
     ) -> None:
+        """``dtype``: of the rows. ``linear``: None for PyTorch's products in it."""
         assert config.encoder is not None
         self.config: EncoderConfig = config.encoder
         self.device = device
-        self.embedder = Embedder(config, weights, embedding, config.encoder.max_positions, device)
-        self.layers = [StackMatrices(config, layer, dtype, device) for layer in weights.layers]
+        self.embedder = Embedder(config, weights, embedding, config.encoder.max_positions, dtype, device)
+        make = linear or partial(Linear, dtype=dtype, device=device)
+        self.layers = [StackMatrices(config, layer, make, device) for layer in weights.layers]
         self.final_norm = optional_norm(config, weights.final_norm, device)
         self._layer = StackLayer(
             config.encoder.head_dim, config.activation, config.gated_mlp, config.encoder.normed_before
@@ -119,6 +138,12 @@ class Encoder:
     def nbytes(self) -> int:
         """Size of the matrices in bytes."""
         return sum(layer.nbytes for layer in self.layers) + sum(each.nbytes for each in self._convolutions)
+
+    def read(self, source: EncoderInput) -> Tensor:
+        """States [position, hidden]."""
+        if source.features is None:
+            return self.read_tokens(torch.tensor(source.tokens, device=self.device))
+        return self.read_features(torch.from_numpy(source.features))
 
     def read_tokens(self, tokens: Tensor) -> Tensor:
         """[position] ids -> states [position, hidden]."""

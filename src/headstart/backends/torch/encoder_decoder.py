@@ -23,7 +23,8 @@ from headstart.backends.torch.norms import Norm
 from headstart.layers.cross_attention import StackLayer
 from headstart.layers.positions import distance_buckets
 from headstart.models.config import EVERYTHING, ModelConfig
-from headstart.models.encoder_decoder_weights import CrossWeights, EncoderDecoderWeights
+from headstart.models.encoder_decoder_weights import EncoderDecoderWeights
+from headstart.models.weights import CrossWeights
 from headstart.passes import FINAL_TAP, EncoderInput, IntArray, KVStorage, PassBatch, PassOutput, TapStates
 
 Masks = Callable[[int], Sequence[Tensor] | None]
@@ -73,8 +74,9 @@ class EncoderDecoderBackend:
             read = self._embedding if own is None else own.to(self.device, dtype)
             self.encoder = Encoder(config, weights.encoder, read, dtype, self.device)
             decoder = weights.decoder
-            self._embedder = Embedder(config, decoder, self._embedding, self._reach(config), self.device)
-            self._layers = [StackMatrices(config, layer, dtype, self.device) for layer in decoder.layers]
+            self._embedder = Embedder(config, decoder, self._embedding, config.max_positions, dtype, self.device)
+            linear = partial(Linear, dtype=dtype, device=self.device)
+            self._layers = [StackMatrices(config, layer, linear, self.device) for layer in decoder.layers]
             self._cross = [CrossMatrices(config, cross, dtype, self.device) for cross in decoder.cross]
             self._final_norm = optional_norm(config, decoder.final_norm, self.device)
             self._head = Linear(weights.head, dtype, self.device)
@@ -93,10 +95,7 @@ class EncoderDecoderBackend:
     def encode(self, source: EncoderInput, storage: KVStorage, blocks: Sequence[int]) -> None:
         """See ``EncoderBackend``."""
         own = self._own(storage)
-        if source.features is None:
-            states = self.encoder.read_tokens(torch.tensor(source.tokens, device=self.device))
-        else:
-            states = self.encoder.read_features(torch.from_numpy(source.features))
+        states = self.encoder.read(source)
         within = np.arange(own.block_size)
         slots = (np.asarray(blocks, dtype=np.int64)[:, None] * own.block_size + within).ravel()[: len(states)]
         places = torch.from_numpy(slots).to(self.device)
@@ -192,9 +191,3 @@ class EncoderDecoderBackend:
 
     def _tensor(self, values: IntArray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
-
-    @staticmethod
-    def _reach(config: ModelConfig) -> int:
-        """Positions of a computed table; relative ones have none."""
-        assert config.encoder is not None
-        return 0 if config.encoder.relative is not None else config.max_positions

@@ -28,6 +28,7 @@ from headstart.models.weights import (
     LatentWeights,
     Mamba2Weights,
     MixerWeights,
+    TwoMixersWeights,
 )
 
 
@@ -67,6 +68,8 @@ def mixer_of(
         return ShortConvolution(weights, dtype, device)
     if isinstance(weights, Mamba2Weights):
         return Mamba2(config, weights, dtype, device)
+    if isinstance(weights, TwoMixersWeights):
+        return TwoMixers(config, layer, weights, dtype, device)
     if isinstance(weights, DeltaWeights):
         return GatedDelta(config, weights, dtype, device)
     if isinstance(weights, LatentWeights):
@@ -81,7 +84,7 @@ def state_shapes(
     if layer.mixer == "convolution":
         assert config.convolution is not None
         return [((config.convolution.length - 1, config.hidden_size), dtype)]
-    if layer.mixer == "mamba2":
+    if layer.mixer in ("mamba2", "attention+mamba2"):
         assert config.mamba2 is not None
         mamba = config.mamba2
         matrices = (mamba.heads, mamba.head_dim, mamba.state_size)
@@ -223,9 +226,10 @@ class Mamba2:
         self.input, self.output = Linear(weights.input, dtype, device), Linear(weights.output, dtype, device)
         self.kernel = weights.kernel.T.contiguous().to(device)
         self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
-        self.step_bias, self.log_decay, self.skip, self.norm = (
-            each.to(device) for each in (weights.step_bias, weights.log_decay, weights.skip, weights.norm.weight)
+        self.step_bias, self.log_decay, self.skip = (
+            each.to(device) for each in (weights.step_bias, weights.log_decay, weights.skip)
         )
+        self.norm = None if weights.norm is None else weights.norm.weight.to(device)
 
     @property
     def nbytes(self) -> int:
@@ -236,6 +240,28 @@ class Mamba2:
         rows, states = store.states
         look_back = partial(shared.states.look_back, store=rows)
         return run_mamba2(self.config, self, x, look_back, partial(shared.states.recur, store=states))
+
+
+class TwoMixers:
+    """Attention and a selective state space side by side, added up."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: LayerConfig,
+        weights: TwoMixersWeights,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.attention = SelfAttention(config, layer, weights.attention, dtype, device)
+        self.mamba2 = Mamba2(config, weights.mamba2, dtype, device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.attention.nbytes + self.mamba2.nbytes
+
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        return self.attention(x, store, shared) + self.mamba2(x, store, shared)
 
 
 class GatedDelta:

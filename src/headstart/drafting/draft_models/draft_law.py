@@ -75,7 +75,8 @@ class DraftLaw:
         self._history: TokenHistory | None = None
         if self.transforms.needs_history:
             prompt = sequence.prompt_length
-            self._history = TokenHistory(sequence.tokens[:prompt], sequence.tokens[prompt:])
+            source = None if sequence.source is None else sequence.source.tokens
+            self._history = TokenHistory(sequence.tokens[:prompt], sequence.tokens[prompt:], source)
         self.seen = len(sequence.tokens)
         """Tokens of the sequence that the history counts."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from headstart.cache.paged import Room
+from headstart.cache.blocks import Room
 from headstart.drafting.base import SequenceView
 from headstart.drafting.common_prefix import common_prefix
 from headstart.drafting.draft_models.draft_law import fit_vocabulary

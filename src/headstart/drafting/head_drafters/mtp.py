@@ -40,7 +40,6 @@ class MtpDrafter(SteppingDrafter):
     _options: MtpOptions
 
     def __init__(self, context: DraftContext, options: MtpOptions) -> None:
-        tables = context.require_tables()()
         modules = context.require_modules()(options.model)
         require(
             modules is not None,
@@ -48,6 +47,7 @@ class MtpDrafter(SteppingDrafter):
             "them as the draft model, or use another drafter.",
         )
         assert modules is not None
+        tables = context.require_tables()()
         self._pass = context.require_runner().backend.kit.multi_token_pass(modules, tables, options.precision)
         super().__init__(context, options, None, (FINAL_TAP,), self._pass, tables)
         self._num_modules = len(modules.modules)

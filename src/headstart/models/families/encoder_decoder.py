@@ -77,6 +77,7 @@ def generation_entries(fields: Fields) -> dict[str, Any]:
         "forced_last_token_id": last[0] if last else None,
         "never": (*_sequences(fields, "bad_words_ids"), *((token,) for token in fields.token_ids("suppress_tokens"))),
         "never_first": fields.token_ids("begin_suppress_tokens"),
+        "latest_start": fields.optional_integer("max_initial_timestamp_index", minimum=0),
     }
 
 

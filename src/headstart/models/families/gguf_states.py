@@ -1,8 +1,8 @@
-"""Models with states as GGUF files have them: LFM2, Granite 4 H, Nemotron-H, Qwen3-Next, Qwen3.5.
+"""Models with states as GGUF files have them: LFM2, Granite 4 H, Nemotron-H, Falcon-H1, Qwen3-Next, Qwen3.5.
 
-Sources: llama.cpp's converter (conversion/lfm2.py, mamba.py, granite.py, nemotron.py, qwen.py) for names, metadata, and
-what is done to values. Layers that keep states are told from others by their number of key-value heads, which is 0, or
-by a period. Decays are stored as they are, below 0, not as logarithms; one-channel kernels as matrices.
+Sources: llama.cpp's converter (conversion/lfm2.py, mamba.py, granite.py, nemotron.py, falcon_h1.py, qwen.py) for names,
+metadata, and what is done to values. Layers that keep states are told from others by their number of key-value heads,
+which is 0, or by a period. Decays are stored as they are, below 0, not as logarithms; one-channel kernels as matrices.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ def _by_layer(fields: Fields, key: str) -> tuple[Fields, list[bool]]:
     count = fields.integer("block_count", maximum=4096)
     if not isinstance(values, list):
         return fields, [True] * count
-    some = {value for value in values if value}
-    if len(values) < count or len(some) > 1 or not all(isinstance(value, int) for value in values):
+    numbers = [value for value in values if isinstance(value, int)]
+    some = {value for value in numbers if value}
+    if len(numbers) < len(values) or len(values) < count or len(some) > 1:
         raise fields.bad(key, values, f"{count} whole numbers, all the same but for zeros")
     changed: dict[str, Any] = {key: max(some, default=1)}
-    return fields.with_entries(**changed), [value > 0 for value in values[:count]]
+    return fields.with_entries(**changed), [value > 0 for value in numbers[:count]]
 
 
 def _without_guessing_layers(fields: Fields) -> Fields:
@@ -152,6 +153,14 @@ def _nemotron_experts(fields: Fields) -> ExpertsConfig:
     )
 
 
+def falcon_h1(fields: Fields) -> ModelConfig:
+    """Its factors have been put into the tensors. A norm of what states give is not read: files do not say where it
+    stands."""
+    mamba = replace(_mamba2(fields), norm="none")
+    config = base_from_gguf(fields, "falcon_h1", mamba2=mamba)
+    return replace(config, layers=(LayerConfig(mixer="attention+mamba2"),) * config.num_layers)
+
+
 def _delta(fields: Fields, tiled: bool) -> DeltaConfig:
     heads, values = fields.integer("ssm.time_step_rank"), fields.integer("ssm.inner_size")
     keys = fields.integer("ssm.group_count")
@@ -257,6 +266,7 @@ _MAMBA2_LAYOUT: TensorLayout = replace(
     convert={"log_decay": logarithm},
     beyond=True,
 )
+FALCON_H1 = _MAMBA2_LAYOUT
 GRANITE_HYBRID: TensorLayout = replace(
     _MAMBA2_LAYOUT,
     convert={**_MAMBA2_LAYOUT.convert, **GGUF_INTERLEAVED.convert, "final_norm": divided},

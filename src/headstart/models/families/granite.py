@@ -100,7 +100,7 @@ def granite4(fields: Fields) -> ModelConfig:
     kinds = ["mamba"] * config.num_layers if kinds is None else kinds
     if not isinstance(kinds, list) or len(kinds) != config.num_layers:
         raise fields.bad("layer_types", kinds, f"{config.num_layers} entries")
-    if any(kind not in _MIXERS for kind in kinds):
+    if not all(isinstance(kind, str) and kind in _MIXERS for kind in kinds):
         raise fields.bad("layer_types", kinds, f"entries each of {', '.join(_MIXERS)}")
     rope = 0 if fields.text("position_embedding_type", "nope") == "rope" else None
     mixers = [_MIXERS[kind] for kind in kinds]

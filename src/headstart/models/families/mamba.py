@@ -1,6 +1,7 @@
-"""Mamba-2 beside attention: Bamba and Nemotron-H, and Granite 4 H as GGUF files have it (else see ``granite``).
+"""Mamba-2 by itself, between attention and beside it: Mamba-2, Bamba, Nemotron-H, Falcon-H1; and Granite 4 H as GGUF
+files have it (else see ``granite``).
 
-Sources: the configuration and modelling files of transformers (models/bamba, nemotron_h).
+Sources: the configuration and modelling files of transformers (models/mamba2, bamba, nemotron_h, falcon_h1).
 """
 
 from __future__ import annotations
@@ -8,14 +9,21 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from headstart.models.config import ExpertsConfig, LayerConfig, Mamba2Config, ModelConfig
+from headstart.models.config import ExpertsConfig, LayerConfig, Mamba2Config, ModelConfig, StateNorm
 from headstart.models.families import gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of
 from headstart.models.families.fields import Fields
-from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, granite4
+from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, divided, granite4
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, activation, base_from_hf
-from headstart.models.families.mamba2 import MAMBA2_LAYER, MAMBA2_WHOLE, checked_groups, mamba2_from_hf, mamba2_layer
+from headstart.models.families.mamba2 import (
+    MAMBA2_LAYER,
+    MAMBA2_WHOLE,
+    checked_groups,
+    mamba2_from_hf,
+    mamba2_layer,
+    step_limits,
+)
 from headstart.models.families.rope import rope_from_hf
 
 
@@ -41,6 +49,103 @@ def _bamba(fields: Fields) -> ModelConfig:
     return replace(config, layers=tuple(layers))
 
 
+def _falcon_h1(fields: Fields) -> ModelConfig:
+    """Its factors all go into matrices, the embedding and the final norm."""
+    for key in ("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"):
+        fields.require(key, False, default=False)
+    inner, heads = fields.integer("mamba_d_ssm", 1024), fields.integer("mamba_n_heads", 128)
+    norm: StateNorm = "none"
+    if fields.flag("mamba_rms_norm", False):
+        norm = "before_gate" if fields.flag("mamba_norm_before_gate", True) else "after_gate"
+    if inner % heads:
+        raise fields.bad("mamba_n_heads", heads, f"a divisor of {inner}")
+    least, most = step_limits(fields)
+    mamba = Mamba2Config(
+        heads,
+        inner // heads,
+        fields.integer("mamba_d_state", 256),
+        fields.integer("mamba_n_groups", 1),
+        fields.integer("mamba_d_conv", 4, minimum=2),
+        fields.flag("mamba_conv_bias", True),
+        least_step=least,
+        most_step=most,
+        norm_eps=fields.number("rms_norm_eps", 1e-5),
+        norm=norm,
+    )
+    config = base_from_hf(
+        fields,
+        "falcon_h1",
+        tied=False,
+        default_eps=1e-5,
+        mamba2=checked_groups(fields, "mamba_n_groups", mamba),
+        embedding_scale=fields.number("embedding_multiplier", 1.0),
+        logit_divisor=1 / fields.number("lm_head_multiplier", 1.0),
+    )
+    layers = (LayerConfig(mixer="attention+mamba2"),) * config.num_layers
+    return replace(config, layers=layers, row_scales=_falcon_scales(fields, config, mamba))
+
+
+def _falcon_scales(
+    fields: Fields, config: ModelConfig, mamba: Mamba2Config
+) -> tuple[tuple[str, tuple[tuple[int, float], ...]], ...]:
+    read = fields.number("attention_in_multiplier", 1.0)
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    gate, down = _numbers(fields, "mlp_multipliers", 2)
+    sizes = (mamba.inner, mamba.inner, *[mamba.groups * mamba.state_size] * 2, mamba.heads)
+    before = fields.number("ssm_in_multiplier", 1.0)
+    parts = [before * each for each in _numbers(fields, "ssm_multipliers", 5)]
+    return (
+        ("q", ((q, read),)),
+        ("k", ((kv, read * fields.number("key_multiplier", 1.0)),)),
+        ("v", ((kv, read),)),
+        ("output", ((config.hidden_size, fields.number("attention_out_multiplier", 1.0)),)),
+        ("gate", ((config.mlp_size, gate),)),
+        ("down", ((config.hidden_size, down),)),
+        ("mamba_input", tuple(zip(sizes, parts, strict=True))),
+        ("mamba_output", ((config.hidden_size, fields.number("ssm_out_multiplier", 1.0)),)),
+    )
+
+
+def _numbers(fields: Fields, key: str, count: int) -> tuple[float, ...]:
+    return (1.0,) * count if fields.get(key) is None else fields.numbers(key, count)
+
+
+def _mamba2(fields: Fields) -> ModelConfig:
+    """Layers of Mamba-2 alone."""
+    heads, least_most = fields.integer("num_heads", 128), step_limits(fields)
+    fields.require("hidden_act", "silu", default="silu")
+    mamba = Mamba2Config(
+        heads,
+        fields.integer("head_dim", 64),
+        fields.integer("state_size", 128),
+        fields.integer("n_groups", 8),
+        fields.integer("conv_kernel", 4, minimum=2),
+        fields.flag("use_conv_bias", True),
+        fields.flag("use_bias", False),
+        *least_most,
+        fields.number("layer_norm_epsilon", 1e-5),
+    )
+    layer = LayerConfig(rope=None, mixer="mamba2", channel="none")
+    return ModelConfig(
+        family="mamba2",
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=fields.integer("hidden_size"),
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=fields.integer("hidden_size"),
+        mlp_size=1,
+        max_positions=_NO_POSITIONS,
+        layers=(layer,) * fields.integer("num_hidden_layers", maximum=4096),
+        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
+        mamba2=checked_groups(fields, "n_groups", mamba),
+        tied_head=fields.flag("tie_word_embeddings", False),
+        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+    )
+
+
+_NO_POSITIONS = 1 << 20
+"""Tokens that a model without positions is taken to reach."""
 _PARTS = {
     "linear_attention": LayerConfig(rope=None, mixer="mamba2", channel="none"),
     "full_attention": LayerConfig(rope=None, channel="none"),
@@ -57,7 +162,7 @@ def _nemotron_h(fields: Fields) -> ModelConfig:
     kinds = fields.get("layers_block_type") or fields.get("layer_types") or fields.get("hybrid_override_pattern")
     if not isinstance(kinds, list | str) or not kinds:
         raise fields.missing("layers_block_type")
-    named = [_OLDER.get(each, each) for each in kinds]
+    named = [_OLDER.get(str(each), str(each)) for each in kinds]
     if any(each not in _PARTS for each in named):
         raise fields.bad("layers_block_type", kinds, f"entries each of {', '.join(_PARTS)}")
     bias = fields.flag("use_bias", False)
@@ -145,7 +250,32 @@ _NEMOTRON = TensorLayout(
 
 _NEMOTRON_LAYOUT = replace(_NEMOTRON, other=replace(_NEMOTRON, prefix="model."))
 
+_MAMBA2 = TensorLayout(
+    prefix="backbone.",
+    embedding="embeddings",
+    final_norm="norm_f",
+    head="lm_head",
+    layer={"attention_norm": "layers.{i}.norm", **mamba2_layer("mixer")},
+    whole=MAMBA2_WHOLE,
+)
+
 FAMILIES = (
+    Family("mamba2", "mamba2", "", _mamba2, None, replace(_MAMBA2, other=replace(_MAMBA2, prefix="model.")), None),
+    Family(
+        "falcon_h1",
+        "falcon_h1",
+        "falcon-h1",
+        _falcon_h1,
+        gguf_states.falcon_h1,
+        replace(
+            HF_LAYOUT,
+            final_norm="final_layernorm",
+            layer=_BAMBA_LAYER,
+            whole=MAMBA2_WHOLE,
+            convert={"final_norm": divided},
+        ),
+        gguf_states.FALCON_H1,
+    ),
     Family(
         "bamba",
         "bamba",

@@ -21,7 +21,7 @@ def mamba2_from_hf(fields: Fields) -> Mamba2Config:
     head_dim = inner // heads if named in (None, "auto") else fields.integer("mamba_d_head")
     if heads * head_dim != inner:
         raise fields.bad("mamba_n_heads", heads, f"a number of heads of size {head_dim} that make up {inner}")
-    least, most = _limits(fields)
+    least, most = step_limits(fields)
     return checked_groups(
         fields,
         "mamba_n_groups",
@@ -40,7 +40,8 @@ def mamba2_from_hf(fields: Fields) -> Mamba2Config:
     )
 
 
-def _limits(fields: Fields) -> tuple[float, float]:
+def step_limits(fields: Fields) -> tuple[float, float]:
+    """Of a state's decay, the lower one first."""
     limits = fields.get("time_step_limit")
     if limits is None:
         return 0.0, math.inf

@@ -8,7 +8,7 @@ constants ("NEXTN").
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headstart.models.config import LayerConfig, ModelConfig
@@ -32,7 +32,7 @@ class MultiTokenLayout:
     """The projection reads the state before it, then the token; else the token, then the state."""
     windowed: bool = False
     """Its layers are like the decoder's first one with a window, where there is one, else like the first; else like the
-    last."""
+    last that attends."""
 
     def number(self, module: int, config: ModelConfig) -> int:
         """Of a module's layer."""
@@ -41,7 +41,7 @@ class MultiTokenLayout:
     def like(self, config: ModelConfig) -> LayerConfig:
         """What a module's layer is like."""
         if not self.windowed:
-            return config.layers[-1]
+            return next(layer for layer in config.layers[::-1] if layer.mixer in ("attention", "latent"))
         return next((layer for layer in config.layers if layer.window is not None), config.layers[0])
 
 
@@ -56,10 +56,9 @@ _GGUF = _in_layer("blk.{i}", ("nextn.enorm", "nextn.hnorm", "nextn.eh_proj", "ne
 _MIMO = _in_layer(
     "model.mtp_layers.{i}", ("token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm"), hidden_first=True
 )
-_BESIDE = MultiTokenLayout(
-    "mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm", windowed=True
-)
-"""Qwen3-Next's names, which others took over."""
+_QWEN = MultiTokenLayout("mtp.layers.{i}", "mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm")
+_LIKE_QWEN = replace(_QWEN, windowed=True)
+"""Others took the names over."""
 
 _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
     "hf": {
@@ -67,8 +66,9 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
         "deepseek_v3_halves": _DEEPSEEK,
         "glm4_moe": _DEEPSEEK,
         "mimo": _MIMO,
-        "exaone_moe": _BESIDE,
-        "mellum": _BESIDE,
+        **dict.fromkeys(("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), _QWEN),
+        "exaone_moe": _LIKE_QWEN,
+        "mellum": _LIKE_QWEN,
     },
     "gguf": {"glm4_moe": _GGUF},
 }

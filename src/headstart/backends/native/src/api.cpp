@@ -62,18 +62,44 @@ HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const
   const PackedLinear &linear = layer >= 0 ? decoder.layers[layer].linears[which] : which ? decoder.fuse : decoder.head;
   decoder.set_linear(layer, which, StoredMatrix(parts, count, linear.inputs), bias);
 }
+HEADSTART_API void headstart_set_expert(void *model, int layer, int expert, int which, const HeadstartRows *parts,
+                                        int count, const float *bias) {
+  Decoder &decoder = model_of(model)->decoder;
+  PackedLinear &linear = decoder.layers[layer].experts->linears[which][expert];
+  decoder.pack(linear, which == kExpertUp, StoredMatrix(parts, count, linear.inputs), bias);
+}
+HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count,
+                                        const float *bias, const float *correction) {
+  Decoder &decoder = model_of(model)->decoder;
+  ExpertsLayer &experts = *decoder.layers[layer].experts;
+  decoder.pack(experts.router, false, StoredMatrix(parts, count, experts.router.inputs), bias);
+  if (correction) experts.correction.assign(correction, correction + decoder.shape.experts.count);
+}
+HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sinks) {
+  Decoder &decoder = model_of(model)->decoder;
+  decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
+}
 HEADSTART_API void headstart_losses(const void *model, double *losses) {
   const Decoder &decoder = decoder_of(model);
   const auto write = [&](const PackedLinear &linear) {
     for (const double sum : {linear.loss.lost, linear.loss.by_bf16, linear.loss.squares}) *losses++ = sum;
   };
   for (const DecoderLayer &layer : decoder.layers)
-    for (const PackedLinear &linear : layer.linears) write(linear);
+    for (int which = 0; which < decoder.layer_linears; ++which) write(layer.linears[which]);
   write(decoder.head);
+  const PackedLinear none;
+  for (const DecoderLayer &layer : decoder.layers)
+    for (int expert = 0; expert < decoder.shape.experts.count; ++expert)
+      for (int which = 0; which < kExpertLinears; ++which)
+        write(layer.experts ? layer.experts->linears[which][expert] : none);
 }
 HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int rope) {
   DecoderLayer &it = model_of(model)->decoder.layers[layer];
   it.window = window, it.rope = rope;
+}
+HEADSTART_API void headstart_set_distance_bias(void *model, int layer, const float *table, int distances) {
+  Decoder &decoder = model_of(model)->decoder;
+  decoder.layers[layer].distance_bias = DistanceBias(table, decoder.shape.heads, distances);
 }
 HEADSTART_API void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
                                       int dimensions) {
@@ -142,6 +168,28 @@ HEADSTART_API void headstart_cache_move(const void *cache, const int32_t *source
 }
 HEADSTART_API void headstart_cache_copy(const void *cache, const int32_t *source, const int32_t *target, int count) {
   for (int i = 0; i < count; ++i) cache_of(cache)->copy_page(source[i], target[i]);
+}
+HEADSTART_API void headstart_write_memory(const void *model, const void *cache, int layer, const int32_t *blocks,
+                                          int pages_per_block, int positions, const float *keys_values) {
+  const Decoder &decoder = decoder_of(model);
+  const int kv_heads = decoder.shape.kv_heads, head_dim = decoder.shape.head_dim;
+  const auto write = [&](auto cell, int head) {
+    using Cell = decltype(cell);
+    for (int i = 0; i < positions; ++i) {
+      const int logical = i / kPageKeys;
+      const int page = blocks[logical / pages_per_block] * pages_per_block + logical % pages_per_block;
+      const float *key = keys_values + (2 * static_cast<size_t>(i) * kv_heads + head) * head_dim;
+      write_key(cache_of(cache)->keys<Cell>(layer, page, head), i % kPageKeys, key, head_dim);
+      write_value(cache_of(cache)->values<Cell>(layer, page, head), i % kPageKeys,
+                  key + static_cast<size_t>(kv_heads) * head_dim, head_dim);
+    }
+  };
+#pragma omp parallel for num_threads(decoder.shape.threads) schedule(static)
+  for (int head = 0; head < kv_heads; ++head)
+    if (decoder.precision == Precision::fp32)
+      write(float{}, head);
+    else
+      write(Bf16{}, head);
 }
 
 HEADSTART_API const char *headstart_forward(void *model, const void *cache, const HeadstartPass *pass) {

@@ -78,15 +78,13 @@ static inline Lanes floats_of(Shorts bytes, int which) {
   for (int i = 0; i < kShortParts; ++i) one[i] = (SumPart)((WordPart)bytes.part[i] >> (8 * which) & 0xff);
   return floats_of(one);
 }
-// The lower and the upper bytes of numbers, which have a sign.
-static inline Shorts lower_signed(Shorts x) {
+// Numbers that have a sign, shifted to the right; their lower and their upper bytes, likewise.
+static inline Shorts shifted_signed(Shorts x, int bits) {
   typedef int16_t Signed __attribute__((vector_size(sizeof(ShortPart))));
-  return by_parts([&](int i) { return (Signed)(x.part[i] << 8) >> 8; });
+  return by_parts([&](int i) { return (Signed)x.part[i] >> bits; });
 }
-static inline Shorts upper_signed(Shorts x) {
-  typedef int16_t Signed __attribute__((vector_size(sizeof(ShortPart))));
-  return by_parts([&](int i) { return (Signed)x.part[i] >> 8; });
-}
+static inline Shorts lower_signed(Shorts x) { return shifted_signed(x << 8, 8); }
+static inline Shorts upper_signed(Shorts x) { return shifted_signed(x, 8); }
 // What a table of sixteen has for each byte, 0 to 15.
 static inline Shorts looked_up(Shorts bytes, const int8_t *table) {
   return by_parts([&](int i) { return looked_up_part(bytes.part[i], table); });

@@ -39,7 +39,7 @@ static inline Lanes erf(Lanes x) {
   return positive * min(max(x * splat(1e38f), splat(-1.f)), splat(1.f));  // the sign of x
 }
 
-enum class Activation { silu, gelu, gelu_tanh };
+enum class Activation { silu, gelu, gelu_tanh, relu, relu2 };
 
 static inline Lanes activate(Activation kind, Lanes x) {
   switch (kind) {
@@ -51,6 +51,10 @@ static inline Lanes activate(Activation kind, Lanes x) {
       const Lanes u = splat(0.79788456f) * fma(splat(0.044715f) * x * x, x, x);
       return x * sigmoid(u + u);
     }
+    case Activation::relu:
+      return max(splat(0.f), x);
+    case Activation::relu2:
+      return max(splat(0.f), x) * max(splat(0.f), x);
   }
   return x;
 }

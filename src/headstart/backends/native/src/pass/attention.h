@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "../kernels/kernel.h"
+#include "distance_bias.h"
 #include "kv_cache.h"
 #include "layout.h"
 #include "rotation.h"
@@ -78,14 +79,17 @@ struct AttentionLayer {
   const int32_t *positions;  // [pass row]
   int layer, window, head_dim;
   float scale, softcap;
+  const DistanceBias &bias;
   HeadRotation rotation;  // of queries
-  const float *queries;   // as the product left them; row r of the pass at (r - first_row) * query_stride
+  const float *queries;   // as the product left them
   size_t query_stride;
+  const int32_t *query_places;  // [row r of the pass - first_row] its row of `queries`
   int first_row;
   Activations out;        // column head * head_dim
   const int32_t *places;  // [row r of the pass - first_row] its row of `out`
   ElementKind out_kind;
   ReadAhead &ahead;
+  const float *sinks = nullptr;  // [head], or null
 };
 
 template <class Cell>
@@ -151,6 +155,7 @@ class AttentionTile {
   static constexpr int kStride = AttentionScratch<Cell>::kScoreStride;
 
   int row_of(int entry) const { return item_.first_row + entry / item_.heads; }
+  int head_of(int entry) const { return item_.first_head + entry % item_.heads; }
   int first_visible(int row) const {
     return layer_.window ? std::max(0, layer_.positions[row] - layer_.window + 1) : 0;
   }
@@ -167,8 +172,8 @@ class AttentionTile {
     alignas(64) float head[HeadRotation::kMostDimensions];
     for (int entry = 0; entry < entries_; ++entry) {
       const int row = row_of(entry);
-      const float *q = layer_.queries + (row - layer_.first_row) * layer_.query_stride +
-                       (item_.first_head + entry % item_.heads) * d;
+      const float *q =
+          layer_.queries + layer_.query_places[row - layer_.first_row] * layer_.query_stride + head_of(entry) * d;
       layer_.rotation.apply(q, layer_.positions[row], head);
       for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(head + k) * splat(layer_.scale));
     }
@@ -238,6 +243,10 @@ class AttentionTile {
     };
     const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
     Lanes largest = splat(-INFINITY);
+    if (layer_.bias.present()) {
+      const int distance = layer_.positions[row] - chunk * kChunkKeys, head = head_of(entry);
+      each([&](int k, bool) { store(score + k, load(score + k) + layer_.bias.at(head, distance - k)); });
+    }
     if (layer_.softcap != 0.f)
       each([&](int k, bool) {
         store(score + k, splat(layer_.softcap) * tanh(load(score + k) / splat(layer_.softcap)));
@@ -325,6 +334,9 @@ class AttentionTile {
 
   void begin_merge() {
     std::fill_n(s_.maximum, entries_, -INFINITY), std::fill_n(s_.total, entries_, 0.f);
+    // A head's sink weighs as a key would whose value is 0.
+    for (int entry = 0; entry < entries_ && layer_.sinks; ++entry)
+      s_.maximum[entry] = layer_.sinks[item_.first_head + entry % item_.heads], s_.total[entry] = 1.f;
     std::fill_n(s_.sum, entries_ * layer_.head_dim, 0.f);
   }
 
@@ -351,7 +363,7 @@ class AttentionTile {
     for (int entry = 0; entry < entries_; ++entry) {
       const Lanes share = splat(1.f / s_.total[entry]);
       const int row = layer_.places[row_of(entry) - layer_.first_row];
-      const int column = (item_.first_head + entry % item_.heads) * d;
+      const int column = head_of(entry) * d;
       for (int k = 0; k < d; k += 16)
         store_activation(layer_.out_kind, layer_.out, row, column + k, load(s_.sum + entry * d + k) * share);
     }

@@ -52,11 +52,8 @@ class PassLayout {
         return "a sequence has no rows or a negative cached length";
       if (pass.paths)
         if (const char *error = take_paths(pass, layout)) return error;
-      const int blocks = ceil_div(layout.slot(layout.end_row), kPageKeys * pages_per_block_);
-      if (blocks > pass.blocks_per_sequence) return "a block table is shorter than its sequence";
-      for (int b = 0; b < blocks; ++b)
-        if (layout.blocks[b] < 0 || (layout.blocks[b] + 1) * pages_per_block_ > pages)
-          return "a block table names a block outside the cache";
+      if (const char *error = check_blocks(layout.blocks, layout.slot(layout.end_row), pass.blocks_per_sequence, pages))
+        return error;
       for (int row = layout.first_row; row < layout.end_row && !pass.paths; ++row) {
         const int parent = pass.parents[row];
         if (parent >= row || (parent != -1 && parent < layout.first_row))
@@ -74,6 +71,29 @@ class PassLayout {
     if (pass.row_starts[pass.sequences] != pass.rows) return "row_starts does not end at the number of rows";
     for (const int32_t position : positions_)
       if (position < 0 || position >= positions) return "a position is beyond the rope table";
+    return nullptr;
+  }
+
+  // The same of the encoder memories that the rows of a pass, which was found right, read: each sees all of its
+  // sequence's, as if it stood on the last position.
+  const char *build_memories(const HeadstartPass &pass, int pages) {
+    if (!pass.memory_lengths) return "the pass names no encoder memories";
+    pages_per_block_ = pass.pages_per_block;
+    positions_.resize(pass.rows);
+    sequences_.clear();
+    for (int s = 0; s < pass.sequences; ++s) {
+      const int length = pass.memory_lengths[s];
+      const SequenceLayout layout{pass.row_starts[s],
+                                  pass.row_starts[s + 1],
+                                  length,
+                                  0,
+                                  pass.memory_tables + static_cast<int64_t>(s) * pass.memory_blocks,
+                                  true};
+      if (length < 1) return "an encoder memory is empty";
+      if (const char *error = check_blocks(layout.blocks, length, pass.memory_blocks, pages)) return error;
+      std::fill(positions_.begin() + layout.first_row, positions_.begin() + layout.end_row, length - 1);
+      sequences_.push_back(layout);
+    }
     return nullptr;
   }
 
@@ -205,6 +225,15 @@ class PassLayout {
         before += work;
       }
     }
+  }
+
+  const char *check_blocks(const int32_t *blocks, int slots, int most, int pages) const {
+    const int count = ceil_div(slots, kPageKeys * pages_per_block_);
+    if (count > most) return "a block table is shorter than its sequence";
+    for (int b = 0; b < count; ++b)
+      if (blocks[b] < 0 || (blocks[b] + 1) * pages_per_block_ > pages)
+        return "a block table names a block outside the cache";
+    return nullptr;
   }
 
   static bool are_ascending(const int32_t *rows, int count, int end) {

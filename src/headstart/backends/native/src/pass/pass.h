@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "decoder.h"
+#include "experts_channel.h"
 #include "finished_rows.h"
 #include "output_head.h"
 
@@ -28,6 +29,7 @@ class PassRunner {
       row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
+    if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
 
@@ -59,18 +61,36 @@ class PassRunner {
     bool are_chunks() const { return parts.front().chunk >= 0; }
   };
 
+  // What the rows of a pass see in attention of one kind, and what that is in the panel at hand.
+  struct Sight {
+    PassLayout layout;
+    AttentionWork work, last_work;  // of all rows; of those that the last layer finishes, where these are others
+  };
+
   // The work of the panel's rows [from, to) for each of the runs of rows that `each` calls its argument with.
   template <class Each>
-  void share_out(AttentionWork &work, Each &&each) {
+  void share_out(const PassLayout &layout, AttentionWork &work, Each &&each) {
     work.items.clear();
     each([&](int from, int to) {
-      layout_.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
+      layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
     });
-    PassLayout::deal(work.items, layout_.positions(), m_.shape.threads, work.parts);
+    PassLayout::deal(work.items, layout.positions(), m_.shape.threads, work.parts);
     if (work.are_chunks() && work.parts.size() > part_capacity_) {
       part_capacity_ = work.parts.size();
       part_memory_ = AlignedBuffer(part_capacity_ * part_size() * sizeof(float));
     }
+  }
+
+  void share_out(Sight &sight) {
+    if (pass_->layers > 1 || finished_.are_all())
+      share_out(sight.layout, sight.work, [&](auto &&add) { add(0, rows_); });
+    if (!finished_.are_all() && finished_.count())
+      share_out(sight.layout, sight.last_work, [&](auto &&add) {
+        for (int i = 0, next; i < finished_.count(); i = next) {
+          for (next = i + 1; next < finished_.count() && finished_.row(next) == finished_.row(next - 1) + 1;) ++next;
+          add(finished_.row(i), finished_.row(next - 1) + 1);
+        }
+      });
   }
 
   size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
@@ -84,11 +104,10 @@ class PassRunner {
   }
 
   Decoder &m_;
-  PassLayout layout_;
   const KvCache *cache_ = nullptr;
   const HeadstartPass *pass_ = nullptr;
-  int first_ = 0, rows_ = 0;        // of the panel
-  AttentionWork work_, last_work_;  // of all rows; of those that the last layer finishes, where these are others
+  int first_ = 0, rows_ = 0;  // of the panel
+  Sight text_, encoded_;      // the sequences' own tokens, and their encoder memories
   FinishedRows finished_;
   std::array<int32_t, kPanelRows> all_rows_;  // 0, 1, ...
   AlignedBuffer part_memory_;                 // [part][part_size] floats
@@ -103,6 +122,7 @@ class PassRunner {
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
   std::unique_ptr<OutputHead> head_;
+  std::unique_ptr<ExpertsChannel> experts_;  // null where the model has none
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };
@@ -111,27 +131,25 @@ class PassRunner {
 
 inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pass) {
   const int tokens = pass.inputs && !m_.is_head() ? 0 : m_.shape.tokens;
-  if (const char *error = layout_.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions())) return error;
+  if (const char *error = text_.layout.build(pass, tokens, cache.pages(), m_.shape.layers, m_.positions()))
+    return error;
+  if (m_.shape.cross)
+    if (const char *error = encoded_.layout.build_memories(pass, cache.pages())) return error;
   cache_ = &cache, pass_ = &pass;
   const int threads = m_.shape.threads;
   for (int t = 0; t < threads; ++t) {
     if (m_.precision == Precision::fp32)
-      scratch_fp32_[t].reserve(m_.shape.head_dim, layout_.tree_span());
+      scratch_fp32_[t].reserve(m_.shape.head_dim, text_.layout.tree_span());
     else
-      scratch_bf16_[t].reserve(m_.shape.head_dim, layout_.tree_span());
+      scratch_bf16_[t].reserve(m_.shape.head_dim, text_.layout.tree_span());
   }
   head_->begin_pass(pass), finished_.begin_pass(pass);
+  if (experts_) experts_->begin_pass();
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
     rows_ = std::min(kPanelRows, pass.rows - first_);
     finished_.begin_panel(first_, rows_);
-    if (pass.layers > 1 || finished_.are_all()) share_out(work_, [&](auto &&add) { add(0, rows_); });
-    if (!finished_.are_all() && finished_.count())
-      share_out(last_work_, [&](auto &&add) {
-        for (int i = 0, next; i < finished_.count(); i = next) {
-          for (next = i + 1; next < finished_.count() && finished_.row(next) == finished_.row(next - 1) + 1;) ++next;
-          add(finished_.row(i), finished_.row(next - 1) + 1);
-        }
-      });
+    share_out(text_);
+    if (m_.shape.cross) share_out(encoded_);
     head_->begin_panel(first_, rows_);
     barrier_.reset(threads);
     deal_.reset(threads);
@@ -148,5 +166,6 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     if (!complete) return "OpenMP gave fewer threads than the backend was built for";
     head_->end_panel();
   }
+  if (pass.experts) *pass.experts = experts_ ? experts_->called(pass.layers) : 0.0;
   return nullptr;
 }

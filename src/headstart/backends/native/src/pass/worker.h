@@ -4,6 +4,8 @@
 // Cache lines asked of memory between two looks at a barrier, and for each key or value that is stored: about what it
 // delivers meanwhile.
 constexpr int kLinesWhileWaiting = 8, kLinesAUnit = 4;
+static const Norm kNoNorm{};
+static const DistanceBias kNoBias{};
 
 class PassRunner::Worker {
  public:
@@ -17,10 +19,7 @@ class PassRunner::Worker {
         panel_rows_(runner.all_rows_.data()) {}
 
   void run() {
-    const HugeBuffer &stream = m_.streams[thread_];
-    const bool all = pass_.layers == m_.shape.layers;
-    ahead_.begin(stream.data(),
-                 all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
+    read_on_from(0);
     if (m_.is_head())
       enter();
     else
@@ -43,6 +42,19 @@ class PassRunner::Worker {
     p_.barrier_.wait(phase_, [this] { ahead_.ask(kLinesWhileWaiting); });
   }
 
+  // From a layer on comes what every pass reads, as far as it stands in one piece: which experts follow is not known
+  // yet.
+  void read_on_from(int layer) {
+    const auto beginning = [&](int of) {
+      return of < m_.shape.layers ? m_.layers[of].linears[kQkv].weights[thread_] : m_.head.weights[thread_];
+    };
+    int until = layer;
+    while (until < pass_.layers && !m_.layers[until].experts) ++until;
+    ahead_.begin(
+        layer ? beginning(layer) : m_.streams[thread_].data(),
+        until < pass_.layers ? m_.layers[until].experts->linears[kExpertUp][0].weights[thread_] : beginning(until));
+  }
+
   // This thread's rows of `count`: every threads-th.
   template <class Work>
   void my_rows(int count, Work &&work) const {
@@ -56,14 +68,16 @@ class PassRunner::Worker {
       float *to = x(row);
       if (pass_.inputs) {
         std::memcpy(to, pass_.inputs + static_cast<size_t>(p_.first_ + row) * size, size * sizeof(float));
-        return;
+      } else {
+        load_embedding(row, to);
+        for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
+        if (!m_.learned.empty()) {
+          const int position = p_.text_.layout.positions()[p_.first_ + row];
+          const float *place = m_.learned.data() + static_cast<size_t>(position) * size;
+          for (int k = 0; k < size; ++k) to[k] += place[k];
+        }
       }
-      load_embedding(row, to);
-      for (int k = 0; k < m_.hidden; k += 16) store(to + k, load(to + k) * factor);
-      if (!m_.learned.empty()) {
-        const float *position = m_.learned.data() + static_cast<size_t>(p_.layout_.positions()[p_.first_ + row]) * size;
-        for (int k = 0; k < size; ++k) to[k] += position[k];
-      }
+      if (m_.embedding_norm.present()) norm_row(m_.embedding_norm, to, to);
     });
     barrier();
   }
@@ -197,25 +211,72 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
            narrows ? queries_of_finished() : WantedFrom{});
     barrier();
+    prepare_heads(layer);
     if (m_.precision == Precision::fp32)
       store_keys_and_values<float>(layer, index);
     else
       store_keys_and_values<Bf16>(layer, index);
     barrier();
     if (narrows && !narrow()) return;
-    if (m_.precision == Precision::fp32)
-      attend<float>(layer, index, narrows);
-    else
-      attend<Bf16>(layer, index, narrows);
+    attend(p_.text_, attention(layer, index, narrows), narrows);
     barrier();
     if (narrows) pack_beside();
     const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
-    add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm]);
+    add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
+               layer.norms[kAttentionSumNorm]);
+    if (m_.shape.cross) run_cross_attention(layer, index, narrows);
+    if (layer.experts) {
+      run_experts(layer, index);
+      return;
+    }
     if (!m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
     run_up(layer.linears[kUp], mlp_input);
     barrier();
-    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm]);
+    add_branch(down, pack_quantised(down, p_.middle_), layer.norms[kMlpPostNorm], layer.norms[kMlpSumNorm]);
+  }
+
+  // The rows at work look at their sequences' encoder memories.
+  void run_cross_attention(const DecoderLayer &layer, int index, bool narrowed) {
+    const PackedLinear &query = layer.linears[kCrossQuery], &output = layer.linears[kCrossOutput];
+    linear(query, pack_norm(query, layer.norms[kCrossNorm], p_.input_, p_.private_input_[thread_]), rows_,
+           copy_columns(p_.qkv_, p_.qkv_stride_));
+    barrier();
+    attend(p_.encoded_, cross_attention(index, narrowed), narrowed);
+    barrier();
+    add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
+  }
+
+  // x += what the experts give, normed first where the model has a post norm.
+  void run_experts(const DecoderLayer &layer, int index) {
+    const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
+    const Norm &norm = layer.norms[kMlpNorm], &post_norm = layer.norms[kMlpPostNorm];
+    const bool shares = up.pairs > 0;
+    if (shares) {
+      run_up(up, pack_norm(up, norm, p_.input_, p_.private_input_[thread_]));
+      barrier();
+      linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
+    }
+    ExpertsChannel &experts = *p_.experts_;
+    experts.run(
+        *layer.experts, index, rows_, thread_, ahead_, p_.deal_,
+        [&](int row, float *out) { norm_row(norm, x(row), out); }, [this] { barrier(); },
+        [&] { read_on_from(index + 1); });
+    const int64_t parts = m_.hidden / 16, all = rows_ * parts;
+    for (int64_t i = all * thread_ / threads_; i < all * (thread_ + 1) / threads_; ++i) {
+      const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
+      float *const branch = p_.branch_ + row * p_.branch_stride_ + k;
+      Lanes sum = experts.sum(row, k, thread_);
+      if (shares) sum = sum + load(branch) * experts.shared_weight(row);
+      if (post_norm.present())
+        store(branch, sum);
+      else
+        store(x(row) + k, load(x(row) + k) + sum);
+    }
+    barrier();
+    if (!post_norm.present()) return;
+    my_rows(rows_, [&](int row) { add_normed_branch(post_norm, row); });
+    barrier();
   }
 
   // Nobody reads the queries of other rows.
@@ -233,8 +294,8 @@ class PassRunner::Worker {
     return rows_ > 0;
   }
 
-  // x += linear(input), normed first where the model has a post norm.
-  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm) {
+  // x += linear(input), normed first where the model has a post norm, and then where it has a sum norm.
+  void add_branch(const PackedLinear &layer, const Activations &input, const Norm &post_norm, const Norm &sum_norm) {
     const bool direct = !post_norm.present();
     linear(layer, input, rows_, [&](int pair, int row, int rows, const float *out) {
       for (int r = 0; r < rows; ++r)
@@ -249,13 +310,18 @@ class PassRunner::Worker {
         }
     });
     barrier();
-    if (direct) return;
+    if (direct && !sum_norm.present()) return;
     my_rows(rows_, [&](int row) {
-      float *branch = p_.branch_ + row * p_.branch_stride_;
-      normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
-      for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
+      if (!direct) add_normed_branch(post_norm, row);
+      if (sum_norm.present()) norm_row(sum_norm, x(row), x(row));
     });
     barrier();
+  }
+
+  void add_normed_branch(const Norm &post_norm, int row) const {
+    float *branch = p_.branch_ + row * p_.branch_stride_;
+    normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
+    for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
   }
 
   void run_up(const PackedLinear &layer, const Activations &input) {
@@ -273,8 +339,32 @@ class PassRunner::Worker {
     });
   }
 
+  // What is done with all heads of a row together, before each is turned by itself.
+  void prepare_heads(const DecoderLayer &layer) {
+    const float clip = m_.shape.qkv_clip;
+    if (!m_.shape.joint_head_norms && clip == 0.f) return;
+    my_rows(rows_, [&](int row) {
+      float *const heads = p_.qkv_ + row * p_.qkv_stride_;
+      if (m_.shape.joint_head_norms) {
+        norm_heads(layer.norms[kQueryNorm], heads, m_.shape.heads);
+        norm_heads(layer.norms[kKeyNorm], heads + m_.shape.heads * m_.shape.head_dim, m_.shape.kv_heads);
+      }
+      for (int k = 0; k < m_.qkv && clip != 0.f; k += 16)
+        store(heads + k, max(splat(-clip), min(splat(clip), load(heads + k))));
+    });
+    barrier();
+  }
+
+  void norm_heads(const Norm &norm, float *heads, int count) const {
+    const int size = count * m_.shape.head_dim;
+    float *const scratch = p_.row_[thread_];
+    normalise(NormKind::rms, norm, m_.shape.norm_eps, heads, size, scratch);
+    std::memcpy(heads, scratch, size * sizeof(float));
+  }
+
   HeadRotation rotation(const DecoderLayer &layer, NormIndex norm) const {
-    return {layer.norms[norm], m_.shape.norm_eps, layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
+    return {m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], m_.shape.norm_eps,
+            layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
   }
 
   // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
@@ -294,36 +384,74 @@ class PassRunner::Worker {
   void store_head(const HeadRotation &of_keys, int index, int head, int panel_row) {
     const int kv_heads = m_.shape.kv_heads, d = m_.shape.head_dim, row = p_.first_ + panel_row;
     const float *from = p_.qkv_ + panel_row * p_.qkv_stride_ + (m_.shape.heads + head) * d;
-    const SequenceLayout &s = p_.layout_.sequence_of(row);
-    const int slot = s.slot(row), page = p_.layout_.page(s, slot / kPageKeys);
+    const SequenceLayout &s = p_.text_.layout.sequence_of(row);
+    const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
     if (head >= kv_heads) {
       write_value(p_.cache_->values<Cell>(index, page, head - kv_heads), slot % kPageKeys, from, d);
       return;
     }
     alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(from, p_.layout_.positions()[row], key);
+    of_keys.apply(from, p_.text_.layout.positions()[row], key);
     write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
 
+  const int32_t *places(bool narrowed) const { return narrowed ? p_.finished_.places() : p_.all_rows_.data(); }
+
+  // Of the text: queries are those of all rows of the panel.
+  AttentionLayer attention(const DecoderLayer &layer, int index, bool narrowed) {
+    return {*p_.cache_,
+            p_.text_.layout,
+            p_.text_.layout.positions(),
+            index,
+            layer.window,
+            m_.shape.head_dim,
+            m_.shape.attention_scale,
+            m_.shape.attention_softcap,
+            layer.distance_bias,
+            rotation(layer, kQueryNorm),
+            p_.qkv_,
+            p_.qkv_stride_,
+            p_.all_rows_.data(),
+            p_.first_,
+            p_.attended_,
+            places(narrowed),
+            m_.middle_kind(),
+            ahead_,
+            layer.sinks.empty() ? nullptr : layer.sinks.data()};
+  }
+
+  // Of encoder memories: queries are those of the rows at work, and no place is told.
+  AttentionLayer cross_attention(int index, bool narrowed) {
+    return {*p_.cache_,
+            p_.encoded_.layout,
+            p_.encoded_.layout.positions(),
+            index,
+            0,
+            m_.shape.head_dim,
+            m_.shape.attention_scale,
+            m_.shape.attention_softcap,
+            kNoBias,
+            {kNoNorm, 0.f, nullptr, m_.shape.head_dim},
+            p_.qkv_,
+            p_.qkv_stride_,
+            places(narrowed),
+            p_.first_,
+            p_.attended_,
+            places(narrowed),
+            m_.middle_kind(),
+            ahead_};
+  }
+
+  void attend(const Sight &sight, const AttentionLayer &attention, bool narrowed) {
+    const AttentionWork &work = narrowed ? sight.last_work : sight.work;
+    if (m_.precision == Precision::fp32)
+      attend<float>(attention, work);
+    else
+      attend<Bf16>(attention, work);
+  }
+
   template <class Cell>
-  void attend(const DecoderLayer &layer, int index, bool narrowed) {
-    const AttentionWork &work = narrowed ? p_.last_work_ : p_.work_;
-    const AttentionLayer attention{*p_.cache_,
-                                   p_.layout_,
-                                   p_.layout_.positions(),
-                                   index,
-                                   layer.window,
-                                   m_.shape.head_dim,
-                                   m_.shape.attention_scale,
-                                   m_.shape.attention_softcap,
-                                   rotation(layer, kQueryNorm),
-                                   p_.qkv_,
-                                   p_.qkv_stride_,
-                                   p_.first_,
-                                   p_.attended_,
-                                   narrowed ? p_.finished_.places() : p_.all_rows_.data(),
-                                   m_.middle_kind(),
-                                   ahead_};
+  void attend(const AttentionLayer &attention, const AttentionWork &work) {
     AttentionScratch<Cell> &scratch = p_.scratch<Cell>(thread_);
     const int parts = static_cast<int>(work.parts.size());
     const size_t size = p_.part_size();

@@ -238,9 +238,12 @@ class Stretch {
     pass.pages_per_block = s_->pages_per_block, pass.layers = m_.shape.layers, pass.taps = s_->taps;
     pass.tokens = tokens_.data(), pass.parents = parents_.data(), pass.row_starts = starts_.data();
     pass.cached_lengths = cached_.data(), pass.block_tables = s_->block_tables;
+    pass.memory_blocks = s_->memory_blocks;
+    pass.memory_lengths = s_->memory_lengths, pass.memory_tables = s_->memory_tables;
     pass.best = static_cast<int>(best_rows_.size()), pass.best_rows = best_rows_.data(), pass.best_ids = best_.data();
     pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
     pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
+    pass.experts = &s_->round[s_->rounds].experts;
     return runner_.run(cache, pass);
   }
 

@@ -5,8 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from headstart.cache.paged import Mark, PagedCache
+from headstart.cache.paged import PagedCache
 from headstart.cache.prefix import PrefixIndex
+from headstart.cache.states import Mark
 from headstart.errors import CacheError, OutOfBlocksError
 from toys import ToyStorage
 
@@ -302,4 +303,4 @@ class StateStorm(RuleBasedStateMachine):
 
 
 TestStateStorm = StateStorm.TestCase
-TestStateStorm.settings = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
+TestStateStorm.settings = settings(max_examples=60, stateful_step_count=40, deadline=None, derandomize=True)

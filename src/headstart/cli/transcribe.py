@@ -1,0 +1,199 @@
+"""``headstart transcribe``: what recordings say."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headstart import enumerations
+from headstart.cli import options
+from headstart.cli.asking import Asked, Guessing, Running, given, warn_of_losses
+from headstart.cli.option_groups import with_groups
+from headstart.cli.options import OUTPUT
+
+if TYPE_CHECKING:
+    from headstart.transcription.segments import Segment
+    from headstart.transcription.windows import Transcript
+
+SPEECH_PANEL = "Speech"
+
+
+@with_groups
+def transcribe(
+    *,
+    recordings: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Recordings of any length: WAV, FLAC, Ogg or MP3.")
+    ],
+    language: Annotated[
+        str | None,
+        typer.Option(
+            help="What is spoken, as de. Left out: what the model finds likeliest.",
+            metavar="CODE",
+            rich_help_panel=SPEECH_PANEL,
+        ),
+    ] = None,
+    task: Annotated[
+        enumerations.SpeechTask,
+        typer.Option(help="Write it down as it is said, or in English.", rich_help_panel=SPEECH_PANEL),
+    ] = enumerations.SpeechTask.TRANSCRIBE,
+    prompt: Annotated[
+        str,
+        typer.Option(
+            help="A text that came before: names and spellings are taken over from it.",
+            metavar="TEXT",
+            rich_help_panel=SPEECH_PANEL,
+        ),
+    ] = "",
+    condition_on_previous_text: Annotated[
+        bool,
+        typer.Option(
+            "--condition-on-previous-text",
+            help="Let each window read what the ones before it said.",
+            rich_help_panel=SPEECH_PANEL,
+        ),
+    ] = False,
+    running: Running,
+    batch_size: options.BatchSize = 16,
+    guessing: Guessing,
+    temperature: options.AskedTemperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    no_repeat_ngram: options.NoRepeatNgram = None,
+    generation_config: options.GenerationConfig = "auto",
+    seed: options.Seed = None,
+    beams: options.Beams = None,
+    length_penalty: options.LengthPenalty = 1.0,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Put its times before each segment.", rich_help_panel=OUTPUT)
+    ] = False,
+    form: Annotated[
+        enumerations.TranscriptFormat,
+        typer.Option(
+            "--format",
+            help="text, subtitles (srt, vtt), or an object a line: json has the text, verbose_json segments as well.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = enumerations.TranscriptFormat.TEXT,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write down what recordings say, with a model whose encoder reads audio (a Whisper).
+
+    The encoder reads 30 seconds. What is longer is read window after window, each from where the last one's speech was
+    known to end. Several recordings are written down together. Needs the packages of headstart[audio].
+
+    Examples:
+
+        headstart transcribe --model openai/whisper-tiny.en speech.wav
+
+        headstart transcribe -m openai/whisper-small interview.mp3 --language de --timestamps
+
+        headstart transcribe -m openai/whisper-small rede.flac --task translate --format srt > rede.srt
+
+        headstart transcribe -m openai/whisper-large-v3 talk.wav --draft-model openai/whisper-tiny
+    """
+    if len(recordings) > 1 and form in (enumerations.TranscriptFormat.SRT, enumerations.TranscriptFormat.VTT):
+        raise typer.BadParameter(f"{form} holds one recording; give one file.", param_hint="--format")
+    if timestamps and form is not enumerations.TranscriptFormat.TEXT:
+        raise typer.BadParameter("it is for texts; srt, vtt and verbose_json show times.", param_hint="--timestamps")
+    sampling = given(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        no_repeat_ngram_size=no_repeat_ngram,
+        seed=seed,
+        beam_width=beams,
+        length_penalty=length_penalty,
+    )
+    asked = Asked(running, guessing, sampling, generation_config, {"max_batch_size": batch_size})
+
+    from headstart.audio import read_recording
+    from headstart.cli.progress import Activity
+    from headstart.transcription.params import TranscriptionParams, check_sampling
+    from headstart.transcription.vocabulary import SpeechTokens
+    from headstart.transcription.windows import file_content
+
+    timed = timestamps or form.timed
+    verbose = form is enumerations.TranscriptFormat.VERBOSE_JSON
+    params = TranscriptionParams(language, task, prompt, timed, condition_on_previous_text, verbose)
+    with Activity(shown=not quiet) as activity:
+        activity.show(f"Looking at {running.model}")
+        heard = [read_recording(file_content(path)) for path in recordings]
+        _, speculation, outline = asked.checked()
+        SpeechTokens.of(outline.config, outline.tokenizer).check(language, task)
+        drawing = outline.sampling_defaults.params(sampling, {"max_tokens": None})
+        check_sampling(drawing)
+        activity.stop()
+        warn_of_losses(speculation, drawing)
+        llm = asked.load(activity, outline, speculation)
+        seconds = sum(len(samples) / rate for samples, rate in heard)
+        ends = [0.0] * len(heard)
+        live = timestamps and len(heard) == 1
+
+        def on_segment(place: int, segment: Segment) -> None:
+            ends[place] = segment.end
+            activity.advance_saying(0, f"{sum(ends):.0f} of {seconds:.0f} s")
+            if live:
+                with activity.aside():
+                    print(_timed_line(segment), flush=True)
+
+        activity.show("Transcribing")
+        begun = time.perf_counter()
+        found = llm.transcribe(heard, params, drawing, speculation=speculation, on_segment=on_segment)
+        taken = time.perf_counter() - begun
+    for path, transcript in zip(recordings, found, strict=True):
+        if len(recordings) > 1 and form is enumerations.TranscriptFormat.TEXT:
+            print(f"--- {path} ---")
+        if not live:
+            _show(transcript, path, form, task, timestamps)
+    if not quiet:
+        print(_summary(found, seconds, taken), file=sys.stderr)
+
+
+def _show(
+    transcript: Transcript,
+    path: Path,
+    form: enumerations.TranscriptFormat,
+    task: enumerations.SpeechTask,
+    timestamps: bool,
+) -> None:
+    from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
+
+    match form:
+        case enumerations.TranscriptFormat.TEXT:
+            print("\n".join(map(_timed_line, transcript.segments)) if timestamps else transcript.text)
+        case enumerations.TranscriptFormat.SRT:
+            print(as_srt(transcript.segments), end="")
+        case enumerations.TranscriptFormat.VTT:
+            print(as_vtt(transcript.segments), end="")
+        case enumerations.TranscriptFormat.JSON:
+            print(json.dumps({"file": str(path), **as_json(transcript)}, ensure_ascii=False))
+        case enumerations.TranscriptFormat.VERBOSE_JSON:
+            shown = {"file": str(path), **as_verbose_json(transcript, task)}
+            windows = [stats.as_dict() for stats in transcript.stats]
+            print(json.dumps({**shown, "windows": windows}, ensure_ascii=False))
+
+
+def _timed_line(segment: Segment) -> str:
+    from headstart.transcription.formats import as_timed_line
+
+    return as_timed_line(segment)
+
+
+def _summary(found: list[Transcript], seconds: float, taken: float) -> str:
+    """How much, how fast, how well guessed."""
+    each = [stats for transcript in found for stats in transcript.stats]
+    tokens, rounds = sum(stats.tokens for stats in each), sum(stats.rounds for stats in each)
+    drafted, accepted = sum(stats.drafted for stats in each), sum(stats.accepted for stats in each)
+    line = f"{seconds:.1f} s of audio in {taken:.2f} s, {len(each)} windows, {tokens} tokens"
+    if drafted:
+        line += f", acceptance rate {accepted / drafted:.1%}, mean accepted length {tokens / max(rounds, 1):.2f}"
+    return line

@@ -1,0 +1,95 @@
+"""``headstart transcribe`` as a user meets it, on a tiny random Whisper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_runs import headstart, refusal, rows
+
+from headstart import LLM, SamplingParams, TranscriptionParams
+from headstart.transcription import vocabulary
+from headstart.transcription.formats import as_srt, as_timed_line, as_vtt
+from tiny_speech import SPEECH_VOCAB, as_file, limit_tokens, make_speech_model, save_speech_model, sound
+
+
+@pytest.fixture(scope="module", autouse=True)
+def knows_languages() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vocabulary, "MULTILINGUAL", SPEECH_VOCAB)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = save_speech_model(make_speech_model(seed=5), tmp_path_factory.mktemp("speech"))
+    for name, seconds in (("long", 1.0), ("short", 0.3)):
+        (directory / f"{name}.wav").write_bytes(as_file(sound(seconds)))
+    return limit_tokens(directory, 30)
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return LLM(folder, "suffix", precision="fp32")
+
+
+def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
+    def call(*arguments: object) -> Any:
+        base = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "suffix", folder / "long.wav")
+        return headstart(*base, "--language", "de", *arguments)
+
+    (said,) = llm.transcribe(folder / "long.wav", TranscriptionParams(language="de"))
+    (timed,) = llm.transcribe(folder / "long.wav", TranscriptionParams(language="de", timestamps=True))
+    plain = call()
+    assert plain.stdout == said.text + "\n"
+    assert "1.0 s of audio in" in plain.stderr
+    assert call("--timestamps", "-q").stdout == "".join(f"{as_timed_line(each)}\n" for each in timed.segments)
+    assert call("--format", "srt").stdout == as_srt(timed.segments)
+    assert call("--format", "vtt").stdout == as_vtt(timed.segments)
+    (row,) = rows(call("--format", "verbose_json", "-q"))
+    assert (row["file"], row["language"], row["task"]) == (str(folder / "long.wav"), "de", "transcribe")
+    assert [each["text"] for each in row["segments"]] == [each.text for each in timed.segments]
+    assert sum(window["tokens"] for window in row["windows"]) == sum(stats.tokens for stats in timed.stats)
+    (drawn,) = llm.transcribe(
+        folder / "long.wav", TranscriptionParams(language="de"), SamplingParams(temperature=0.8, seed=2, max_tokens=30)
+    )
+    assert call("-t", 0.8, "--seed", 2).stdout == drawn.text + "\n"
+    (beams,) = llm.transcribe(
+        folder / "long.wav",
+        TranscriptionParams(language="de", task="translate"),
+        SamplingParams(beam_width=2, max_tokens=30),
+    )
+    assert call("--task", "translate", "--beams", 2).stdout == beams.text + "\n"
+
+
+def test_several_files(folder: Path, llm: LLM) -> None:
+    base = ("transcribe", "-m", folder, "--precision", "fp32", "-d", "none", folder / "long.wav", folder / "short.wav")
+    texts = [transcript.text for transcript in llm.transcribe([folder / "long.wav", folder / "short.wav"])]
+    heads = [f"--- {folder / name}.wav ---" for name in ("long", "short")]
+    assert headstart(*base).stdout == "".join(f"{head}\n{text}\n" for head, text in zip(heads, texts, strict=True))
+    assert [row["text"] for row in rows(headstart(*base, "--format", "json"))] == texts
+    assert "srt holds one recording; give one file" in refusal(headstart(*base, "--format", "srt"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere.wav",), "nowhere.wav cannot be read"),
+        (("config.json",), "holds no audio that can be read; give WAV, FLAC, Ogg or MP3"),
+        (("short.wav", "--language", "xx"), "language is 'xx', which the model does not know"),
+        (("short.wav", "--task", "sing"), "'sing' is not one of"),
+        (("short.wav", "--timestamps", "--format", "srt"), "it is for texts"),
+        (("short.wav", "--beams", 3, "-t", 0.5), "beam search draws nothing"),
+    ],
+)
+def test_what_is_wrong_gets_a_sentence(
+    arguments: tuple[object, ...], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    assert message in refusal(headstart("transcribe", "-m", folder, *arguments))
+
+
+def test_a_model_that_reads_texts_is_refused(folder: Path, tiny_model_dir: Path) -> None:
+    said = refusal(headstart("transcribe", "-m", tiny_model_dir, folder / "short.wav"))
+    assert "this model reads no audio; use a Whisper" in said
