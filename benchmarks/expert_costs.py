@@ -1,11 +1,15 @@
 """What passes of a mixture of experts cost: rows, distinct experts, time. Needs no model.
 
-    python benchmarks/expert_costs.py --layers 1 --rows 1,2,4,8,16 --repeats 5
+    python benchmarks/expert_costs.py --layers 2 --rows 1,2,4,8,16 --repeats 9
+    python benchmarks/expert_costs.py --layers 2 --precision int4 --turns 6
     python benchmarks/expert_costs.py --layers 8 --device cuda --rows 1,2,4,8,16,32,64
 
 Random weights have the shape of Qwen3-30B-A3B (hidden 2,048, 128 experts of 768, 8 used, 32 heads, 4 of keys) with
 fewer layers and a small vocabulary: enough for cost, which grows with the layers. A layer takes 1.2 GB in bf16. Equally
 many rows are timed with few and with many distinct tokens in them, which call few and many experts, in turn.
+
+``--turns``: then plain decoding and ``auto`` decode the same texts in turn, of prompts that say the same again and
+again, greedily, where a copy may pay, and drawn from all tokens, where no guess does.
 """
 
 from __future__ import annotations
@@ -13,12 +17,17 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from statistics import fmean, median
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headstart.analysis.workbench import Contender, Workbench
+from headstart.backend import Backend
+from headstart.backends.native.backend import NativeBackend
+from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.planning.expert_calls import at_random
 from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
@@ -33,15 +42,17 @@ from headstart.models.weights import (
     NormWeights,
 )
 from headstart.runner import ModelRunner, Span
+from headstart.sampling.params import SamplingParams
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 32, 4, 128, 4096
 EXPERTS = ExpertsConfig(128, 8, 768, normalised=True)
+Clock = Callable[[], float]
 DISTINCT = (1, 4, 64)
 """Different tokens among the rows of a pass, at most."""
 
 
 def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
-    """Of the shape of Qwen3-30B-A3B; matrices are drawn when they are read."""
+    """Of the shape of Qwen3-30B-A3B; matrices are made when they are read, of numbers that all of them share."""
     config = ModelConfig(
         *("qwen3_moe", VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS.size, 4096),
         layers=(LayerConfig(channel="experts"),) * layers,
@@ -49,15 +60,16 @@ def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
         qk_norm=HeadNorms(),
         experts=EXPERTS,
     )
-    seeds = iter(range(1 << 30))
+    drawn = torch.randn(1 << 26, generator=torch.Generator().manual_seed(0))
+    places = np.random.default_rng(0)
 
     def matrix(rows: int, inputs: int) -> LinearWeights:
-        seed = next(seeds)
+        first = int(places.integers(len(drawn) - rows * inputs))
 
-        def drawn() -> Tensor:
-            return torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed)) * inputs**-0.5
+        def read() -> Tensor:
+            return drawn[first : first + rows * inputs].view(rows, inputs) * inputs**-0.5
 
-        return LinearWeights(FileMatrix((MatrixPart("random", rows, drawn),), inputs, torch.bfloat16))
+        return LinearWeights(FileMatrix((MatrixPart("random", rows, read),), inputs, torch.bfloat16))
 
     def norm(size: int) -> NormWeights:
         return NormWeights(torch.ones(size))
@@ -82,15 +94,56 @@ def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
     )
 
 
-def timed(runner: ModelRunner, tokens: list[int]) -> tuple[float, float]:
+def timed(runner: ModelRunner, tokens: list[int], clock: Clock) -> tuple[float, float]:
     """Distinct experts and seconds of a pass of these rows after nothing."""
     with runner.cache.reserve({0: len(tokens)}):
-        start = time.perf_counter()
+        start = clock()
         (output,) = runner.forward([Span.chain(0, tokens)])
         float(output.logits[0, 0])  # waits for the device
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
     assert output.pass_experts is not None
     return output.pass_experts, seconds
+
+
+def backend_of(given: argparse.Namespace) -> Backend:
+    """The model as it is asked for."""
+    config, weights = random_model(given.layers)
+    if given.device == "cpu" and not given.torch:
+        return NativeBackend(config, weights, given.precision)
+    dtype = torch.bfloat16 if given.precision == "bf16" else torch.float32
+    return TorchBackend(config, weights, dtype, given.device)
+
+
+def take_turns(backend: Backend, turns: int, tokens: int, clock: Clock) -> None:
+    """Shows how long ``auto`` takes of what plain decoding takes."""
+    bench = Workbench(backend)
+    draws = np.random.default_rng(1)
+    for kind, params in (
+        ("greedy", SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)),
+        ("drawn", SamplingParams(temperature=1, seed=1, max_tokens=tokens, ignore_eos=True)),
+    ):
+        engines = {name: bench.open(Contender.parse(name)) for name in ("none", "auto:drafters=suffix")}
+        seconds: dict[str, list[float]] = defaultdict(list)
+        accepted = rounds = 0
+        for turn in range(turns + 1):  # the first tells nothing
+            prompt = draws.integers(VOCAB, size=24).tolist() * 4
+            said = []
+            for name in sorted(engines, reverse=turn % 2 == 1):
+                sequence = bench.sequence(prompt, params)
+                start = clock()
+                bench.decode(engines[name], sequence)
+                if turn:
+                    seconds[name].append(clock() - start)
+                    rounds, accepted = rounds + sequence.stats.rounds, accepted + len(sequence.output)
+                said.append(sequence.output)
+            assert said[0] == said[1]
+        auto, plain = (np.array(seconds[name]) for name in sorted(engines))
+        ratios = auto / plain
+        print(
+            f"{kind}: auto takes {median(ratios):.3f} of plain decoding's time (quarters "
+            f"{np.quantile(ratios, 0.25):.3f} to {np.quantile(ratios, 0.75):.3f}, all {auto.sum() / plain.sum():.3f}); "
+            f"{tokens / median(plain):.1f} tokens/s plain, {accepted / rounds:.2f} tokens a round of both"
+        )
 
 
 def main() -> None:
@@ -99,20 +152,25 @@ def main() -> None:
     parser.add_argument("--rows", default="1,2,4,8,16,32", help="of passes, with commas between them")
     parser.add_argument("--repeats", type=int, default=7, help="of each pass; medians are shown")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
+    parser.add_argument("--precision", choices=PRECISIONS, default="bf16", help="PyTorch: bf16, or else fp32")
+    parser.add_argument("--torch", action="store_true", help="by PyTorch on the processor, too")
+    parser.add_argument("--turns", type=int, default=0, help="of plain decoding and auto")
+    parser.add_argument("--tokens", type=int, default=96, help="of each text that they decode")
+    parser.add_argument("--cpu-time", action="store_true", help="the processor's, for one thread on a busy machine")
     given = parser.parse_args()
     sizes = [int(rows) for rows in given.rows.split(",")]
-    dtype = torch.bfloat16 if given.precision == "bf16" else torch.float32
-    runner = ModelRunner(TorchBackend(*random_model(given.layers), dtype, given.device), 512)
+    backend = backend_of(given)
+    runner = ModelRunner(backend, 512)
     runner.cache.add(0)
-    timed(runner, [0] * max(sizes))
+    clock = time.process_time if given.cpu_time else time.perf_counter
+    timed(runner, [0] * max(sizes), clock)
     draws = np.random.default_rng(0)
     found: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for _ in range(given.repeats):
         for rows in sizes:
             for distinct in sorted({min(each, rows) for each in DISTINCT}):
                 tokens = np.resize(draws.choice(VOCAB, distinct, replace=False), rows).tolist()
-                found[rows, distinct].append(timed(runner, tokens))
+                found[rows, distinct].append(timed(runner, tokens, clock))
     name, threads = runner.backend.name, torch.get_num_threads()
     print(f"{name} on {given.device}, {threads} threads, {given.layers} of 48 layers, {given.repeats} repeats")
     print(f"{'rows':>5}{'tokens':>8}{'at random':>11}{'experts':>9}{'ms':>9}")
@@ -125,6 +183,8 @@ def main() -> None:
     known = np.array([(1.0, rows, experts) for rows, experts, _ in points])
     (base, row, expert), *_ = np.linalg.lstsq(known, np.array([ms for *_, ms in points]), rcond=None)
     print(f"least squares: {base:.2f} ms + {row:.3f} ms a row + {expert:.3f} ms a distinct expert")
+    if given.turns:
+        take_turns(backend, given.turns, given.tokens, clock)
 
 
 if __name__ == "__main__":

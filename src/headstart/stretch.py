@@ -67,6 +67,8 @@ class RoundRecord:
     expected_seconds: float
     row_seconds: float
     """For each of the trees' nodes."""
+    experts: float | None = None
+    """As in ``PassOutput``."""
 
     @property
     def nodes(self) -> int:

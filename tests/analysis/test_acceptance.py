@@ -245,3 +245,13 @@ def test_cut_short_it_keeps_whole_turns(model):
     assert result.turns == 2
     assert len(result.positions) <= 2 * SHORT.max_tokens
     assert result.tokens > 0
+
+
+def test_each_prompt_has_draws_of_its_own(model):
+    twice = [BenchPrompt(name, "qa", ("Hello there?",)) for name in "ab"]
+    params = SamplingParams(temperature=1, seed=3, max_tokens=8, ignore_eos=True)
+    bench = Workbench.of_model(model)
+    found = measure_acceptance(model, bench, Contender.parse("draft-model:layers=1:sample=true"), twice, params)
+    chances = [each.guess.accepted for each in found.positions]
+    assert chances[0] == pytest.approx(chances[8])  # nothing has been drawn yet
+    assert chances[1:8] != pytest.approx(chances[9:16])

@@ -133,6 +133,17 @@ def test_sampled_drafts_need_not_agree_and_point_masses_must(model):
     assert all(not run.must_agree for run in drawn)
 
 
+def test_each_prompt_has_draws_of_its_own(model):
+    """The same prompt under two names: else all prompts would be accepted or rejected together."""
+    twice = [BenchPrompt(name, "qa", ("Hello there?",)) for name in "ab"]
+    params = SamplingParams(temperature=1, max_tokens=12, seed=3, ignore_eos=True)
+    results, _ = sit(model, contenders("ngram"), prompts=twice, repeats=2, params=params)
+    said = {(run.prompt, run.repeat): run.tokens for run in results.runs if run.contender == PLAIN}
+    assert said["a", 0] == said["a", 1]
+    assert said["b", 0] == said["b", 1]
+    assert said["a", 0] != said["b", 0]
+
+
 def test_what_nobody_asked_for_by_name_may_be_left_out(model):
     broken = Contender.parse("draft-model:layers=99", optional=True)
     results, _ = sit(model, [*contenders(PLAIN), broken])

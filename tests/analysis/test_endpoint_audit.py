@@ -256,6 +256,40 @@ def test_what_is_refused_is_not_offered(llm):
     assert all("max_tokens is -1" in finding.said for finding in findings)
 
 
+class Failing:
+    """Fails at every request for a form."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        parts = [await receive()] if scope["type"] == "http" else []
+        while parts and parts[-1].get("more_body"):
+            parts.append(await receive())
+        if any(b"response_format" in part.get("body", b"") for part in parts):
+            await send({"type": "http.response.start", "status": 500, "headers": []})
+            await send({"type": "http.response.body", "body": b"the engine is confused"})
+            return
+        left = iter(parts)
+
+        async def again() -> Any:
+            return next(left, None) or await receive()
+
+        await self._app(scope, again, send)
+
+
+def test_a_request_at_which_the_server_fails_is_a_fault_of_that_check_alone(llm):
+    with served(llm, wrap=Failing) as url:
+        run = EndpointRun(Endpoint(url), None, PROMPTS[:1], EndpointSettings(max_tokens=8, samples=40))
+        audit = asyncio.run(run.run())
+    (wrong,) = audit.of(Result.FAIL)
+    assert wrong.check == "response_format"
+    assert "failed with status 500: the engine is confused" in wrong.said
+    assert not audit.passed
+    # What comes after it is judged.
+    assert any(finding.check.startswith("draws") for finding in audit.findings)
+
+
 def test_two_servers_of_different_models_are_told_apart(llm, tmp_path):
     other = LLM(load_model(write_tiny_model(tmp_path, seed=1, head_dim=32), "fp32"), "none")
 

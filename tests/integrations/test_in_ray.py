@@ -167,7 +167,7 @@ def test_a_config_file_is_served(model: Path) -> None:
             stderr=log, stdout=log, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         )  # fmt: skip
         try:
-            end = time.monotonic() + 120
+            end = time.monotonic() + 300
             while (served := served_names(port)) is None:
                 alive = server.poll() is None and time.monotonic() < end
                 assert alive, (model / "config.log").read_text(encoding="utf-8")[-4000:]

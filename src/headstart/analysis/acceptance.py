@@ -170,7 +170,8 @@ def measure_acceptance(
     result = Acceptance(contender.name, params.temperature) if result is None else result
     watching = bench.open(contender, Onlooker)
     counting = bench.open(contender) if speculating else None
-    for prompt in prompts:
+    # Draws of its own for each prompt: at one seed and place all would be accepted or rejected together.
+    for sample, prompt in enumerate(prompts):
         answers: list[str] = []
         for turn in range(len(prompt.turns)):
             tokens = encode_turns(model, prompt.turns[: turn + 1], answers)
@@ -180,9 +181,9 @@ def measure_acceptance(
                         f"{len(tokens)} tokens are too many" if behind == turn else "the turn before it was left out"
                     )
                 break
-            text = bench.sequence(tokens, params, SpeculationParams(draft_tokens=1))
+            text = bench.sequence(tokens, params, SpeculationParams(draft_tokens=1), sample)
             guesses = _watch(bench, watching, text, result)
-            sequence = bench.sequence(tokens, params)
+            sequence = bench.sequence(tokens, params, sample=sample)
             if counting is not None:
                 bench.decode(counting, sequence)
             # All of a turn at once, that none is left half measured.

@@ -104,7 +104,8 @@ def watched_rounds(
         rows = done.nodes + len(done.spans)
         for i, (sequence, span) in enumerate(zip(sequences, done.spans, strict=True)):
             outcome = _outcome(sequence, positions[i], span, graded)
-            outcomes.append(replace(outcome, pass_rows=rows, pass_seconds=done.pass_seconds))
+            timed = replace(outcome, pass_rows=rows, pass_seconds=done.pass_seconds, pass_experts=done.experts)
+            outcomes.append(timed)
             positions[i] += len(outcome.committed)
         watched.append(WatchedRound(outcomes, sum(done.draft_seconds), at_once=True))
     return watched

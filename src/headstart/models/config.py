@@ -25,6 +25,8 @@ StateNorm = Literal["after_gate", "before_gate", "none"]
 """Where the norm of what a state gives stands."""
 Channel = Literal["mlp", "experts", "none"]
 """What a layer does with every row by itself; "none": nothing."""
+ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
+GroupScore = Literal["best", "two_best"]
 
 
 @dataclass(frozen=True)
@@ -227,14 +229,14 @@ class ExpertsConfig:
     """Of the MLP that all rows go through besides; 0: there is none."""
     shared_gate: bool = False
     """What that gives is times sigmoid(gate(row)) (Qwen2-MoE)."""
-    score: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
+    score: ExpertScore = "softmax"
     """What makes scores of the router's logits; sparsemixer: Phi-3.5-MoE, section 2.1."""
     correction: bool = False
     """A number for each expert is added to its score for the choice alone (DeepSeek-V3, section 2.1.2)."""
     groups: int = 1
     groups_used: int = 1
     """Only experts of the best groups are chosen."""
-    group_score: Literal["best", "two_best"] = "best"
+    group_score: GroupScore = "best"
     """A group is as good as its best expert (DeepSeek-V2), or as its two best together (V3)."""
     normalised: bool = False
     """The scores of the chosen ones are divided by their sum."""
@@ -331,6 +333,11 @@ class ModelConfig:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether any of its layers has."""
+        return any(layer.channel == "experts" for layer in self.layers)
 
     @property
     def keeps_states(self) -> bool:

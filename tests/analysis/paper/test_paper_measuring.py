@@ -53,10 +53,12 @@ def smaller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(make_model("umt5", seed=3, num_layers=1, num_decoder_layers=1), tmp_path_factory.mktemp("draft"))
 
 
-def sheet_of(model: Model, pairs: list[Pair], temperature: float, gammas: list[int], max_tokens: int = 12) -> Sheet:
+def sheet_of(
+    model: Model, pairs: list[Pair], temperature: float, gammas: list[int], max_tokens: int = 12, repeats: int = 1
+) -> Sheet:
     sheet = Sheet(temperature)
     params = SamplingParams(temperature=temperature, seed=5, max_tokens=max_tokens, ignore_eos=True)
-    measure(model, pairs, gammas, PROMPTS, params, 1, sheet)
+    measure(model, pairs, gammas, PROMPTS, params, repeats, sheet)
     return sheet
 
 
@@ -192,6 +194,16 @@ def test_rows_are_the_formulas_of_what_was_measured(model: Model) -> None:
         assert row.expected_tokens == pytest.approx(tokens)
         assert row.expected_speed == pytest.approx(tokens / (1 + c * sum(depths) / len(depths)))
         assert row.speed_error == pytest.approx(row.speed.middle / row.expected_speed - 1)
+
+
+def test_repeats_are_timed_and_are_no_further_sample(model: Model) -> None:
+    once, twice = (
+        list(sheet_of(model, [Pair("early-exit:layers=2")], 1.0, [3], repeats=repeats).rows()) for repeats in (1, 3)
+    )
+    assert [row.counted for row in once] == [row.counted for row in twice]
+    assert once[0].counted is not None
+    assert once[0].counted.count < 80
+    assert [row.tokens_per_round for row in once] == pytest.approx([row.tokens_per_round for row in twice])
 
 
 def test_models_with_an_encoder_are_measured_by_the_same_code(with_encoder: Model, smaller: Path) -> None:

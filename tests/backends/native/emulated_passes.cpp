@@ -67,13 +67,25 @@ HeadstartRows read_matrix(Reader &from, int kind) {
   HeadstartRows rows{};
   rows.rows = from.number(), rows.kind = kind;
   rows.data = from.array(&size);
-  rows.row_bytes = static_cast<int64_t>(size) / rows.rows;
+  rows.row_bytes = rows.rows ? static_cast<int64_t>(size) / rows.rows : 0;
   return rows;
 }
 void read_linear(Reader &from, void *model, int layer, int which) {
   const HeadstartRows weight = read_matrix(from, kFloats);
   const auto *bias = static_cast<const float *>(from.array());
-  headstart_set_linear(model, layer, which, &weight, 1, bias);
+  if (weight.rows) headstart_set_linear(model, layer, which, &weight, 1, bias);
+}
+void read_experts(Reader &from, void *model, int layer) {
+  const int experts = from.number();
+  if (!experts) return;
+  const HeadstartRows router = read_matrix(from, kFloats);
+  const auto *bias = static_cast<const float *>(from.array());
+  headstart_set_router(model, layer, &router, 1, bias, static_cast<const float *>(from.array()));
+  for (int expert = 0; expert < experts; ++expert)
+    for (int which = 0; which < kExpertLinears; ++which) {
+      const HeadstartRows weight = read_matrix(from, kFloats);
+      headstart_set_expert(model, layer, expert, which, &weight, 1, static_cast<const float *>(from.array()));
+    }
 }
 
 void *read_model(Reader &from, int &vocab) {
@@ -87,6 +99,7 @@ void *read_model(Reader &from, int &vocab) {
     headstart_set_layer(model, layer, window, rope);
     for (int i = 0; i < norms; ++i) read_norm(from, model, layer, i);
     for (int i = 0; i < linears; ++i) read_linear(from, model, layer, i);
+    read_experts(from, model, layer);
   }
   read_norm(from, model, -1, 0);
   read_linear(from, model, -1, 0);

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backends.native import packed_model, toolchain
-from headstart.backends.native.formats import LINEARS, blocks_forms, linears_of
+from headstart.backends.native.formats import LINEARS, blocks_forms, experts_of, linears_of
 from headstart.backends.native.isa import InstructionSet
 from headstart.backends.native.packing import NORMS, norms_of
 from headstart.backends.native.precision import Precision
 from headstart.models.config import ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
-from headstart.models.weights import DecoderWeights, LinearWeights, NormWeights
+from headstart.models.weights import DecoderWeights, ExpertsWeights, LinearWeights, NormWeights
 from headstart.sampling.kernels import NoiseKey
 
 TARGET = "aarch64"
@@ -98,6 +98,10 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
                 _norm(to, norm, config.norm_offset)
             for linear in linears_of(parts):
                 _linear(to, linear)
+            _experts(to, parts.channel if isinstance(parts.channel, ExpertsWeights) else None)
+            for expert in experts_of(parts):
+                _linear(to, expert.up)
+                _linear(to, expert.down)
         _norm(to, weights.final_norm, config.norm_offset)
         _linear(to, weights.head)
         assert weights.positions is None
@@ -157,6 +161,18 @@ def _norm(to: BinaryIO, norm: NormWeights | None, offset: float) -> None:
     _tensor(to, None if norm is None else norm.bias)
 
 
-def _linear(to: BinaryIO, linear: LinearWeights) -> None:
-    _matrix(to, linear.weight.float())
-    _tensor(to, linear.bias)
+def _linear(to: BinaryIO, linear: LinearWeights | None) -> None:
+    if linear is None:
+        _matrix(to, torch.empty(0, 0))
+        _tensor(to, None)
+    else:
+        _matrix(to, linear.weight.float())
+        _tensor(to, linear.bias)
+
+
+def _experts(to: BinaryIO, experts: ExpertsWeights | None) -> None:
+    """How many there are, and the router; the shared one has no gate."""
+    _numbers(to, 0 if experts is None else len(experts.experts))
+    if experts is not None:
+        _linear(to, experts.router)
+        _tensor(to, experts.correction)

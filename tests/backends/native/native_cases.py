@@ -22,6 +22,7 @@ from headstart.models.config import LayerConfig, ModelConfig, RopeConfig
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
+    ExpertsWeights,
     LayerWeights,
     LinearWeights,
     MlpWeights,
@@ -72,27 +73,45 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         bias = normal(size, scale=0.2) if config.norm == "layer" else None
         return NormWeights(1 - config.norm_offset + normal(size, scale=0.2), bias)
 
-    hidden, head_dim, mlp = config.hidden_size, config.head_dim, config.mlp_size
+    def mlp(size: int, bias: bool, gated: bool = True) -> MlpWeights:
+        return MlpWeights(linear(size * (2 if gated else 1), hidden, bias), linear(hidden, size, bias))
+
+    def channel(layer: LayerConfig) -> MlpWeights | ExpertsWeights:
+        experts = config.experts
+        if layer.channel == "mlp" or experts is None:
+            return mlp(config.mlp_size, config.mlp_bias, config.gated_mlp)
+        return ExpertsWeights(
+            router=linear(experts.count, hidden, experts.router_bias, scale=2.0),
+            experts=tuple(mlp(experts.size, experts.bias) for _ in range(experts.count)),
+            correction=normal(experts.count, scale=0.2) if experts.correction else None,
+            shared=mlp(experts.shared_size, config.mlp_bias) if experts.shared_size else None,
+            shared_gate=linear(1, hidden) if experts.shared_gate else None,
+        )
+
+    def head_norm(heads: int) -> NormWeights | None:
+        if config.qk_norm is None:
+            return None
+        return NormWeights(1 + normal(head_dim * (heads if config.qk_norm.reach == "all" else 1), scale=0.2))
+
+    hidden, head_dim = config.hidden_size, config.head_dim
     heads_width = config.num_heads * head_dim
     qkv_width = heads_width + 2 * config.num_kv_heads * head_dim
     layers = tuple(
         LayerWeights(
-            attention_norm=norm(hidden),
+            attention_norm=norm(hidden) if config.pre_norms else None,
             mixer=AttentionWeights(
                 qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
                 output=linear(hidden, heads_width, config.output_bias),
-                q_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
-                k_norm=NormWeights(1 + normal(head_dim, scale=0.2)) if config.qk_norm else None,
+                q_norm=head_norm(config.num_heads),
+                k_norm=head_norm(config.num_kv_heads),
+                sinks=normal(config.num_heads) if config.sinks else None,
             ),
-            mlp_norm=norm(hidden),
-            channel=MlpWeights(
-                up=linear(mlp * (2 if config.gated_mlp else 1), hidden, config.mlp_bias),
-                down=linear(hidden, mlp, config.mlp_bias),
-            ),
+            mlp_norm=norm(hidden) if config.pre_norms else None,
+            channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
         )
-        for _ in config.layers
+        for layer in config.layers
     )
     embedding = normal(config.vocab_size, hidden, scale=0.3).bfloat16()
     head = LinearWeights(embedding) if config.tied_head else linear(config.vocab_size, hidden, scale=2.0)

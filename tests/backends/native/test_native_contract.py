@@ -10,13 +10,13 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import heads, library, packing, storage
+from headstart.backends.native import formats, heads, library, packing, storage
 from headstart.backends.native.formats import CROSS_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.planning import guess_rates, merged
-from headstart.models.config import NormKind
+from headstart.models.config import ExpertScore, GroupScore, NormKind
 from headstart.stretch import MOST_GUESSERS
 
 _NUMBERS = {
@@ -166,6 +166,10 @@ def test_enumerations_are_in_the_same_order() -> None:
         "linears",
     ]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
+    experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
+    assert experts == [*formats.EXPERT_LINEARS, "linears"]
+    assert enumerators("pass/experts.h", "ExpertScore") == list(get_args(ExpertScore))
+    assert enumerators("pass/experts.h", "GroupScore") == list(get_args(GroupScore))
     own = {name: index for index, name in enumerate(enumerators("pass/decoder.h", "OwnNormIndex"))}
     assert own == {
         "kFinalNorm": packing.FINAL_NORM,

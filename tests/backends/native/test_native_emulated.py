@@ -29,6 +29,7 @@ from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.backends.native.sampling import NativeRows
 from headstart.loading import load_model
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.config import ExpertsConfig, LayerConfig, ModelConfig
 from headstart.models.weight_loading import load_decoder
 from headstart.sampling.kernels import NoiseKey
 
@@ -49,6 +50,10 @@ CHUNKS = (
     *(Rows([NODES[node]], BASE + depth, ()) for depth, node in enumerate(LEAF_PATH)),
 )
 """A prompt at once and a tree on it; the prompt in parts, token by token, and a path of the tree likewise."""
+MIXED = small_config(
+    layers=(LayerConfig(channel="experts"), LayerConfig()),
+    experts=ExpertsConfig(9, 3, 40, score="sigmoid", correction=True, normalised=True, shared_size=48),
+)
 NOISE = NoiseKey((0x9ABCDEF0, 0x12345678), (7, 0xFFFFFFFF, 3))
 
 each_isa = pytest.mark.parametrize("isa", PROCESSORS)
@@ -70,27 +75,35 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="module")
-def answers(program: Callable[[str], Path]) -> Callable[[str, Precision], Answer]:
+def answers(program: Callable[[str], Path]) -> Callable[..., Answer]:
     """What ``CHUNKS`` come to."""
-    known: dict[tuple[str, Precision], Answer] = {}
+    known: dict[tuple[str, Precision, ModelConfig], Answer] = {}
 
-    def answer(isa: str, precision: Precision) -> Answer:
-        if (isa, precision) not in known:
+    def answer(isa: str, precision: Precision, config: ModelConfig = CONFIG) -> Answer:
+        if (isa, precision, config) not in known:
             path = program(isa)
-            model = write_model(path.with_suffix(".model"), CONFIG, random_weights(CONFIG), precision)
+            model = write_model(path.with_suffix(".model"), config, random_weights(config), precision)
             script = Script(CHUNKS, noise=NOISE, noise_tokens=1003)
-            known[isa, precision] = run(path, PROCESSORS[isa], CONFIG, model, script)
-        return known[isa, precision]
+            known[isa, precision, config] = run(path, PROCESSORS[isa], config, model, script)
+        return known[isa, precision, config]
 
     return answer
 
 
 @each_isa
 @each_precision
-def test_a_row_has_the_same_bits_in_every_pass(
-    answers: Callable[[str, Precision], Answer], isa: str, precision: Precision
-) -> None:
-    whole, tree, *rest = answers(isa, precision).logits
+def test_a_row_has_the_same_bits_in_every_pass(answers: Callable[..., Answer], isa: str, precision: Precision) -> None:
+    check_bits(answers(isa, precision))
+
+
+@each_isa
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int4"])
+def test_so_it_has_in_a_mixture_of_experts(answers: Callable[..., Answer], isa: str, precision: Precision) -> None:
+    check_bits(answers(isa, precision, MIXED))
+
+
+def check_bits(answer: Answer) -> None:
+    whole, tree, *rest = answer.logits
     assert np.isfinite(whole).all()
     assert whole.std() > 0.1
     parts = rest[: -(-BASE // 7)]
@@ -117,7 +130,7 @@ def logits_here(isa: str, precision: Precision) -> list[torch.Tensor]:
 @each_precision
 @pytest.mark.skipif(not has_isa("generic"), reason="no compiler on this machine")
 def test_the_generic_set_has_the_same_bits_on_every_processor(
-    answers: Callable[[str, Precision], Answer], precision: Precision
+    answers: Callable[..., Answer], precision: Precision
 ) -> None:
     for there, here in zip(answers("generic", precision).logits, logits_here("generic", precision), strict=False):
         np.testing.assert_array_equal(there, here.numpy())
@@ -126,16 +139,14 @@ def test_the_generic_set_has_the_same_bits_on_every_processor(
 @pytest.mark.parametrize("isa", ["neon-dot", "neon"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8", "int8-fast"])
 @pytest.mark.skipif(not has_isa("avx2"), reason="no avx2 on this machine, to compare with")
-def test_neon_has_the_bits_of_avx2(answers: Callable[[str, Precision], Answer], isa: str, precision: Precision) -> None:
+def test_neon_has_the_bits_of_avx2(answers: Callable[..., Answer], isa: str, precision: Precision) -> None:
     for there, here in zip(answers(isa, precision).logits, logits_here("avx2", precision), strict=False):
         np.testing.assert_array_equal(there, here.numpy())
 
 
 @each_isa
 @each_precision
-def test_every_set_is_near_the_one_used_here(
-    answers: Callable[[str, Precision], Answer], isa: str, precision: Precision
-) -> None:
+def test_every_set_is_near_the_one_used_here(answers: Callable[..., Answer], isa: str, precision: Precision) -> None:
     """Levels of eight bits count from another zero, rows are rounded to bf16 or not; eight bits of a row are few."""
     limit = 1e-5 if precision == "fp32" else 0.06 if precision.endswith("fast") else 0.02
     for there, here in zip(answers(isa, precision).logits, logits_here("generic", precision), strict=False):
@@ -143,7 +154,7 @@ def test_every_set_is_near_the_one_used_here(
 
 
 @each_isa
-def test_noise_is_the_same(answers: Callable[[str, Precision], Answer], isa: str) -> None:
+def test_noise_is_the_same(answers: Callable[..., Answer], isa: str) -> None:
     library = load_library()
     assert library is not None
     here = NativeRows(library).noise_words(NOISE, 1003, None)

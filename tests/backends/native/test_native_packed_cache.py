@@ -26,6 +26,7 @@ from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 from headstart.models.weights import select_layers
 from tiny_checkpoint import write_tiny_model
+from tiny_models import make_model
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 MIX = {"attn_v.weight": "Q6_K", "ffn_up.weight": "F16", "output.weight": "F16", "": "Q4_K"}
@@ -252,3 +253,23 @@ def test_large_models_are_written_while_they_are_in_use(
     assert entry.suffix == ".packed"
     assert torch.equal(logits_of(load(path)), said)
     assert len(packed) == 9
+
+
+def test_mixtures_of_experts_are_kept_as_well(
+    tmp_path: Path, folder: Path, packed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With routers, what corrects them, gates of shared experts, and sinks."""
+    pack = Packer.expert
+    monkeypatch.setattr(Packer, "expert", lambda self, *args: (packed.append(1), pack(self, *args)))
+    for family, sizes in (
+        ("gpt_oss", {"head_dim": 32}),
+        ("qwen2_moe", {"hidden_size": 128}),
+        ("glm4_moe", {"head_dim": 64}),
+    ):
+        path = tmp_path / family
+        make_model(family, **sizes).save_pretrained(path)
+        first, before = load(path, "int8"), len(packed)
+        second = load(path, "int8")
+        assert len(packed) == before
+        assert torch.equal(logits_of(second), logits_of(first))
+    assert len(list(folder.iterdir())) == 3

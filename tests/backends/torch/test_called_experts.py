@@ -121,11 +121,6 @@ def test_rounds_hand_it_on() -> None:
         assert config.used <= experts <= min(config.count, config.used * outcomes[0].pass_rows)
 
 
-def test_its_rounds_are_run_one_by_one() -> None:
-    """Rounds at once are handed their costs beforehand, which knows of no experts."""
-    assert not runner_of("mixtral").runs_stretches
-
-
 def test_the_planner_tries_passes_of_many_tokens_and_knows_what_an_expert_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -194,6 +194,8 @@ def rounds(results: BenchRuns, summaries: Sequence[Summary]) -> Table:
     note = "draft's prompts: the drafter's reading of prompts, spread over the rounds." + (
         "" if floor is None else f" The floor is one read of all weights, {kind}: {1e3 * floor:.2f} ms in this sitting."
     )
+    if floor is not None and results.experts is not None:
+        note += " Of a mixture of experts, a pass reads but those that are called."
     parts = ("target pass", "draft", "draft's prompts", "everything else")
     columns = ("drafter", "ms", *parts, "pass / plain pass", "pass / floor")
     return Table("An average round", columns, tuple(rows), note)

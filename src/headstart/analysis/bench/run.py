@@ -143,6 +143,8 @@ class Sitting:
         self._params = params
         self._speculation = speculation
         self._plain: dict[tuple[str, int], Decoded] = {}
+        self._samples: dict[str, int] = {}
+        """Prompt -> its number, by which it draws."""
         self._ready: dict[str, Engine] = {}
         """Made ahead of the first repeat."""
         self._read_weights = _weight_reader(bench.backend, self.results)
@@ -281,7 +283,9 @@ class Sitting:
     def _run(
         self, name: str, engine: Engine, prompt: BenchPrompt, turn: int, repeat: int, tokens: Sequence[int]
     ) -> tuple[Run, Decoded]:
-        sequence = self._bench.sequence(tokens, self._params, self._speculation)
+        # Draws of its own for each prompt: at one seed and place all would be accepted or rejected together.
+        sample = self._samples.setdefault(prompt.id, len(self._samples))
+        sequence = self._bench.sequence(tokens, self._params, self._speculation, sample)
         self._bench.decode(engine, sequence)
         run = Run(
             contender=name,

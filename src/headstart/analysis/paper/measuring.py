@@ -90,7 +90,7 @@ class Row:
     guessed: float
     """Part of the text's tokens for which there was a guess."""
     counted: Rate | None
-    """Accepted guesses over those that were looked at, of the runs with speculation."""
+    """Accepted guesses over those that were looked at, of the runs with speculation, repeats left out."""
     tokens_per_round: float
     expected_tokens: float | None
     """Equation 1 with ``alpha``, averaged over the draft lengths that occurred."""
@@ -137,6 +137,8 @@ class Sheet:
                     continue
                 pair, gamma = self.contenders[summary.name]
                 own = [run for run in runs.runs if run.contender == summary.name]
+                # A repeat says the same again, of the same draws: it is timed, and no further sample.
+                told = [run for run in own if run.repeat == own[0].repeat]
                 positions = [each for each in self.acceptances[pair].positions if each.group == task]
                 chances = [each.guess.accepted for each in positions if each.guess.accepted is not None]
                 alpha, forecast = Rate.of_chances(chances), summary.forecast
@@ -152,8 +154,8 @@ class Sheet:
                     alpha=alpha,
                     guessed=len(chances) / len(positions) if positions else 0.0,
                     counted=Rate.of_counts(
-                        sum(sum(run.stats.accepted_per_position) for run in own),
-                        sum(sum(run.stats.drafted_per_position) for run in own),
+                        sum(sum(run.stats.accepted_per_position) for run in told),
+                        sum(sum(run.stats.drafted_per_position) for run in told),
                     ),
                     tokens_per_round=summary.mean_accepted_length,
                     expected_tokens=expected,

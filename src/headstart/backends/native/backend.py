@@ -45,18 +45,16 @@ def _lacking(config: ModelConfig) -> str | None:
     norms = config.qk_norm
     needs = {
         "layers that keep states": config.keeps_states,
-        "mixtures of experts": any(layer.channel == "experts" for layer in config.layers),
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
+        "experts beside attention": config.has_experts and config.parallel_residual,
         "latent attention": any(layer.mixer != "attention" for layer in config.layers),
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "ALiBi": config.alibi is not None,
-        "attention sinks": config.sinks,
         "a gate of attention": config.attention_gate,
         "queries that grow with their position": config.query_growth is not None,
-        "a limit of queries, keys and values": config.qkv_clip is not None,
-        "norms of heads of this kind": norms is not None and norms != HeadNorms(),
-        "layers without norms of their input": not config.pre_norms,
+        "a limit of heads that are normed one by one": config.qkv_clip is not None and norms == HeadNorms(),
+        "norms of heads of this kind": norms not in (None, HeadNorms(), HeadNorms(reach="all")),
         "a norm that attention and MLP share": config.shared_norm,
     }
     return next((need for need, is_so in needs.items() if is_so), None)
@@ -161,6 +159,7 @@ class NativeBackend:
             hidden = TapStates(batch.taps, np.empty((len(batch.taps), rows, self.config.hidden_size), np.float32))
             first, size = address(hidden.states), hidden.states.strides[0]
             taps = (ctypes.c_void_p * len(batch.taps))(*range(first, first + size * len(batch.taps), size))
+        experts = ctypes.c_double()
         inputs = None if batch.inputs is None else self._first_inputs(batch, batch.inputs)
         arguments = Pass(
             rows,
@@ -181,6 +180,7 @@ class NativeBackend:
             logits.data_ptr() if wanted else None,
             address(best),
             taps,
+            experts=ctypes.addressof(experts),
         )
         if memories:
             arguments.memory_blocks = memories[1].shape[1]
@@ -188,7 +188,7 @@ class NativeBackend:
         error = self._library.forward(self.handle, own.handle, ctypes.byref(arguments))
         if error is not None:
             raise ValueError(f"the pass cannot run: {error.decode()}")
-        return PassOutput(logits, hidden, best)
+        return PassOutput(logits, hidden, best, experts.value or None)
 
     def _own(self, storage: KVStorage) -> NativeStorage:
         if not isinstance(storage, NativeStorage) or storage.model != self.handle:

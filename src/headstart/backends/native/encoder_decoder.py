@@ -45,7 +45,7 @@ class _DecoderHalf:
     @property
     def linears(self) -> Iterator[LinearWeights]:
         for layer in self.layers:
-            yield from linears_of(layer)
+            yield from (linear for linear in linears_of(layer) if linear is not None)
         yield self.head
 
 

@@ -13,19 +13,22 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
 CROSS_LINEARS = ("cross_query", "cross_output")
 """Those of a layer that reads an encoder memory, too, with the numbers behind."""
+EXPERT_LINEARS = ("up", "down")
+"""Of an expert, by number."""
 
 PARTS = 3
 """Of a matrix, that may have forms of their own: queries, keys and values; gates and ups; others are one part."""
 
+ABSENT = 0
 FOUR, EIGHT, FINE, BF16, OWN = 4, 8, 10, 16, 64
-"""Blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16; ``OWN`` and the number of a
-type: a file's own blocks. As ``headstart_create`` takes them."""
+"""No such matrix; blocks with levels of four or eight bits, blocks of 16 inputs with levels of eight; bf16; ``OWN`` and
+the number of a type: a file's own blocks. As ``headstart_create`` takes them."""
 
 KINDS = {
     "F32": 0,
@@ -114,30 +117,60 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
     return ["F32" if part.stored is None else part.stored.type for part in matrix.parts]
 
 
-def linears_of(layer: LayerWeights) -> tuple[LinearWeights, ...]:
-    """A layer's matrices by number: attention's and a dense channel part's, then cross attention's."""
+def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
+    """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
+    no such expert), then cross attention's."""
     assert layer.mixer is not None
     assert layer.channel is not None
+    dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (*layer.mixer.linears, *layer.channel.linears, *cross)
+    return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)), *cross)
+
+
+def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
+    """A layer's experts, the shared one left out."""
+    return layer.channel.experts if isinstance(layer.channel, ExpertsWeights) else ()
+
+
+def matrices_of(weights: DecoderParts) -> list[LinearWeights | None]:
+    """In the order of forms: every layer's as ``linears_of`` has them, the output head, and the experts'
+    [layer, expert, matrix] as ``EXPERT_LINEARS`` numbers them. None: there is no such matrix. Routers are left out."""
+    layers = weights.layers
+    count = max(len(experts_of(layer)) for layer in layers)
+    experts: list[LinearWeights | None] = []
+    for layer in layers:
+        own = [linear for expert in experts_of(layer) for linear in (expert.up, expert.down)]
+        experts += own or [None] * (count * len(EXPERT_LINEARS))
+    return [*(linear for layer in layers for linear in linears_of(layer)), weights.head, *experts]
+
+
+def head_row(layers: Sequence[LayerWeights]) -> int:
+    """The output head's place among them."""
+    return sum(len(linears_of(layer)) for layer in layers)
 
 
 def nearest_forms(weights: DecoderParts, multiplies_bytes: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * matrices + 1, part] the smallest form of each matrix that is at least as near to the file as bf16.
+    """uint8 [matrix, part] the smallest form of each matrix that is at least as near to the file as bf16, in the order
+    of ``matrices_of``.
 
     ``multiplies_bytes``: without a dot product of bytes, rows are dear in blocks of eight bits that are not the file's
     own; then only the head, which few rows read, has them, and it alone is no reason for blocks.
     """
-    linears = list(weights.linears)
-    forms = _alike([_nearest(types_of(linear.matrix)) for linear in linears])
+    matrices, head = matrices_of(weights), head_row(weights.layers)
+    forms = _alike([ABSENT if each is None else _nearest(types_of(each.matrix)) for each in matrices])
     if not multiplies_bytes:
         dear = (forms == FINE) | (forms == EIGHT)
-        dear[-1] = forms[-1] == FINE
+        dear[head] = forms[head] == FINE
         forms[dear] = BF16
-    kept = _keep_own(linears, forms)
+    kept = _keep_own(matrices, forms)
     if not multiplies_bytes and not kept and FOUR not in forms:
-        forms[:] = BF16
+        forms[forms != ABSENT] = BF16
     return forms
+
+
+def all_in_bf16(forms: NDArray[np.uint8]) -> bool:
+    """Whether all matrices that there are have this form."""
+    return bool(((forms == BF16) | (forms == ABSENT)).all())
 
 
 def _nearest(types: Sequence[str]) -> int:
@@ -155,11 +188,13 @@ def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: b
 
 
 def blocks_forms(weights: DecoderParts, as_stored: bool) -> NDArray[np.uint8]:
-    """uint8 [layer * matrices + 1, part] the forms where everything is to be in blocks: the file's own, if that is
-    asked for and they have a kernel; else the head has levels of eight bits."""
-    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT])
+    """The same where everything is to be in blocks: the file's own, if that is asked for and they have a kernel; else
+    the head has levels of eight bits."""
+    matrices, in_four = matrices_of(weights), mostly_in_four_bits(weights.layers)
+    experts = [_levels(each, as_stored, in_four) for each in matrices[head_row(weights.layers) + 1 :]]
+    forms = _alike([*level_bits(weights.layers, as_stored).reshape(-1), EIGHT, *experts])
     if as_stored:
-        _keep_own(list(weights.linears), forms)
+        _keep_own(matrices, forms)
     return forms
 
 
@@ -171,11 +206,11 @@ _AS_SMALL = {FOUR: ("Q4_1",), EIGHT: ("Q8_0",)}
 """Types that blocks of such levels hold to the bit and in as few bytes: as fast, and rows have two bits more."""
 
 
-def _keep_own(linears: Sequence[LinearWeights], forms: NDArray[np.uint8]) -> bool:
+def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8]) -> bool:
     """Whether some matrices are in their file's own blocks, which is noted in ``forms``."""
     kept = False
     for linear, row in zip(linears, forms, strict=True):
-        types = own_types(linear.matrix)
+        types = () if linear is None else own_types(linear.matrix)
         if not types or set(types) <= set(_AS_SMALL.get(int(row[0]), ())):
             continue
         row[:] = [OWN + KINDS[each] for each in types]
@@ -205,8 +240,8 @@ _CALLED = {
 def computed_in(weights: DecoderParts, forms: NDArray[np.uint8]) -> str:
     """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
     types: dict[str, set[str]] = {}
-    for linear, row in zip(weights.linears, forms.tolist(), strict=True):
-        for kind in types_of(linear.matrix):
+    for linear, row in zip(matrices_of(weights), forms.tolist(), strict=True):
+        for kind in () if linear is None else types_of(linear.matrix):
             if kind not in ("F32", "F16", "BF16"):
                 types.setdefault("the file's own blocks" if row[0] >= OWN else _CALLED[row[0]], set()).add(kind)
     if set(types) <= {_CALLED[FOUR], _CALLED[EIGHT]}:
@@ -223,11 +258,16 @@ def level_bits(layers: Sequence[LayerWeights], as_stored: bool = False) -> NDArr
     ``as_stored``: 4 for what blocks of 4 bits hold and 8 for everything else. (In fewer bits, blocks are shorter: no
     grid of sixteen levels holds two of them.)
     """
-    linears = [linears_of(layer) for layer in layers]
+    in_four = mostly_in_four_bits(layers)
+    return np.array([[_levels(each, as_stored, in_four) for each in linears_of(layer)] for layer in layers], np.uint8)
+
+
+def _levels(linear: LinearWeights | None, as_stored: bool, mostly_in_four: bool) -> int:
+    if linear is None:
+        return ABSENT
     if as_stored:
-        return np.array([[FOUR if _fits_four(each) else EIGHT for each in row] for row in linears], np.uint8)
-    stored = np.array([[each.stored_bits for each in row] for row in linears])
-    return np.where((stored > _FOUR_BIT_BLOCKS) & mostly_in_four_bits(layers), EIGHT, FOUR).astype(np.uint8)
+        return FOUR if _fits_four(linear) else EIGHT
+    return EIGHT if linear.stored_bits > _FOUR_BIT_BLOCKS and mostly_in_four else FOUR
 
 
 def _fits_four(linear: LinearWeights) -> bool:
@@ -243,7 +283,7 @@ def mostly_in_four_bits(layers: Sequence[LayerWeights]) -> bool:
 
 def _mostly(layers: Sequence[LayerWeights], holds: Callable[[float], bool]) -> bool:
     """Whether something holds of what most weights take in the file."""
-    matrices = [linear for layer in layers for linear in linears_of(layer)]
+    matrices = [linear for layer in layers for part in (layer.mixer, layer.channel) if part for linear in part.linears]
     sizes = [each.matrix.shape[0] * each.matrix.shape[1] for each in matrices]
     of_those = [size for size, each in zip(sizes, matrices, strict=True) if holds(each.stored_bits)]
     return 2 * sum(of_those) > sum(sizes)

@@ -9,15 +9,27 @@ from typing import TYPE_CHECKING
 from headstart.backends.native.isa import InstructionSet
 
 
+class Experts(Structure):
+    """``HeadstartExperts``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("count", "used", "size", "shared_size", "shared_gate", "score")),
+        *((name, c_int32) for name in ("groups", "groups_used", "group_score", "normalised", "scales_input")),
+        *((name, c_float) for name in ("scale", "clamp")),
+    )
+
+
 class Shape(Structure):
     """``HeadstartShape``."""
 
     _fields_ = (
         *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
         *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
+        ("joint_head_norms", c_int32),
         *((name, c_int32) for name in ("entry", "features", "tokens", "cross")),
         *((name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")),
-        *((name, c_float) for name in ("embedding_scale", "tap_scale")),
+        *((name, c_float) for name in ("embedding_scale", "tap_scale", "qkv_clip")),
+        ("experts", Experts),
     )
 
 
@@ -34,6 +46,7 @@ class Pass(Structure):
         ("tap_rows", POINTER(c_void_p)),
         *((name, c_int32) for name in ("logit_stride", "lean", "memory_blocks")),
         *((name, c_void_p) for name in ("memory_lengths", "memory_tables")),
+        ("experts", c_void_p),
     )
 
 
@@ -159,7 +172,7 @@ class Round(Structure):
         ("draft_seconds", c_double * 2),
         *((name, c_double) for name in ("pass_seconds", "walk_seconds", "other_seconds")),
         *((name, c_double) for name in ("expected_tokens", "expected_seconds")),
-        ("row_seconds", c_double),
+        *((name, c_double) for name in ("row_seconds", "experts")),
     )
 
 
@@ -214,6 +227,9 @@ _SIGNATURES = {
     "destroy": (None, (c_void_p,)),
     "set_norm": (None, (c_void_p, c_int, c_int, c_void_p, c_void_p, c_int)),
     "set_linear": (None, (c_void_p, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
+    "set_expert": (None, (c_void_p, c_int, c_int, c_int, POINTER(Rows), c_int, c_void_p)),
+    "set_router": (None, (c_void_p, c_int, POINTER(Rows), c_int, c_void_p, c_void_p)),
+    "set_sinks": (None, (c_void_p, c_int, c_void_p)),
     "losses": (None, (c_void_p, c_void_p)),
     "set_layer": (None, (c_void_p, c_int, c_int, c_int)),
     "set_distance_bias": (None, (c_void_p, c_int, c_void_p, c_int)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -22,12 +22,15 @@ from headstart.backends.native.formats import (
     KINDS,
     OWN,
     DecoderParts,
+    all_in_bf16,
     blocks_forms,
     computed_in,
+    experts_of,
+    head_row,
     linears_of,
     nearest_forms,
 )
-from headstart.backends.native.library import Library, Shape
+from headstart.backends.native.library import Experts, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     ACTIVATIONS,
@@ -43,9 +46,10 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
-from headstart.models.config import ModelConfig, NormKind
+from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LinearWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -89,7 +93,7 @@ class PackedModel:
         asked = precision
         if precision == "nearest":
             self._forms = nearest_forms(weights, library.multiplies_bytes)
-            precision = "bf16" if (self._forms == BF16).all() else precision
+            precision = "bf16" if all_in_bf16(self._forms) else precision
         else:
             self._forms = blocks_forms(weights, precision == "blocks")
         self._shape = _shape(config, precision, threads)
@@ -136,7 +140,8 @@ class PackedModel:
 
     def _shares_head(self, weights: DecoderParts) -> bool:
         """Whether the embedding's rows are those of the head, which is kept as the file has it."""
-        return weights.table is weights.head.matrix and self._forms[-1, 0] >= OWN
+        head = self._forms[head_row(weights.layers)]
+        return weights.table is weights.head.matrix and head[0] >= OWN
 
     def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
@@ -180,18 +185,18 @@ class PackedModel:
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         shares = self._shares_head(weights)
         packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
-        places = [
-            (index, which) for index, parts in enumerate(weights.layers) for which in range(len(linears_of(parts)))
-        ]
-        places.append((-1, OUTPUT_HEAD))
-        linears = list(weights.linears)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, parts, after_sums)
-        for (place, which), linear, following in zip(places, linears, [*linears[1:], None], strict=True):
+            if isinstance(parts.channel, ExpertsWeights):
+                packer.router(index, parts.channel)
+            if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
+                packer.sinks(index, parts.mixer.sinks)
+        matrices = list(_placed(packer, weights))
+        for (linear, pack), following in zip(matrices, [*matrices[1:], None], strict=True):
             if following is not None:
-                expect(following.matrix)
-            packer.linear(place, which, linear)
+                expect(following[0].matrix)
+            pack(linear)
         return True
 
     def _losses(self) -> NDArray[np.float64]:
@@ -214,6 +219,18 @@ class PackedModel:
             key.update(part.encode() + b"\0")
         key.update(bytes(self._shape) + self._forms.tobytes())
         return key.hexdigest()
+
+
+def _placed(packer: Packer, weights: DecoderParts) -> Iterator[tuple[LinearWeights, Callable[[LinearWeights], None]]]:
+    """Matrices but the routers', as files mostly have them in order, and what packs each."""
+    for index, layer in enumerate(weights.layers):
+        for which, linear in enumerate(linears_of(layer)):
+            if linear is not None:
+                yield linear, partial(packer.linear, index, which)
+        for number, expert in enumerate(experts_of(layer)):
+            for which, linear in enumerate((expert.up, expert.down)):
+                yield linear, partial(packer.expert, index, number, which)
+    yield weights.head, partial(packer.linear, -1, OUTPUT_HEAD)
 
 
 def _destroy(library: Library, handle: int, saving: Thread | None) -> None:
@@ -281,6 +298,7 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         activation=ACTIVATIONS.index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
+        joint_head_norms=config.qk_norm is not None and config.qk_norm.reach == "all",
         tokens=config.vocab_size,
         cross=config.encoder is not None,
         norm_eps=config.norm_eps,
@@ -289,4 +307,26 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         logit_softcap=config.logit_softcap or 0.0,
         embedding_scale=config.embedding_scale,
         tap_scale=config.tap_scale,
+        qkv_clip=config.qkv_clip or 0.0,
+        experts=_experts(config.experts if config.has_experts else None),
+    )
+
+
+def _experts(config: ExpertsConfig | None) -> Experts:
+    if config is None:
+        return Experts()
+    return Experts(
+        count=config.count,
+        used=config.used,
+        size=config.size,
+        shared_size=config.shared_size,
+        shared_gate=config.shared_gate,
+        score=get_args(ExpertScore).index(config.score),
+        groups=config.groups,
+        groups_used=config.groups_used,
+        group_score=get_args(GroupScore).index(config.group_score),
+        normalised=config.normalised,
+        scales_input=config.scales_input,
+        scale=config.scale,
+        clamp=config.clamp or 0.0,
     )

@@ -19,7 +19,7 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, NormWeights
 from headstart.passes import IntArray
 
 NORMS = (
@@ -175,6 +175,42 @@ class Packer:
             self._model, layer, which, table.rows, table.count, None if bias is None else bias.data_ptr()
         )
         release(linear.matrix)
+
+    def expert(self, layer: int, expert: int, which: int, linear: LinearWeights) -> None:
+        """Numbers as in ``headstart_set_expert``."""
+        table = RowTable(linear.matrix)
+        bias = None if linear.bias is None else as_float32(linear.bias)
+        bias_at = None if bias is None else bias.data_ptr()
+        self._library.set_expert(self._model, layer, expert, which, table.rows, table.count, bias_at)
+        release(linear.matrix)
+
+    def router(self, layer: int, experts: ExpertsWeights) -> None:
+        """With the gate of the shared expert, if there is one."""
+        linears = [experts.router, *(() if experts.shared_gate is None else (experts.shared_gate,))]
+        weight = torch.cat([as_float32(linear.weight) for linear in linears])
+        bias = None
+        if any(linear.bias is not None for linear in linears):
+            bias = torch.cat(
+                [
+                    torch.zeros(len(linear.weight)) if linear.bias is None else as_float32(linear.bias)
+                    for linear in linears
+                ]
+            )
+        table = RowTable(weight)
+        correction = None if experts.correction is None else as_float32(experts.correction)
+        self._library.set_router(
+            self._model,
+            layer,
+            table.rows,
+            table.count,
+            None if bias is None else bias.data_ptr(),
+            None if correction is None else correction.data_ptr(),
+        )
+
+    def sinks(self, layer: int, scores: Tensor) -> None:
+        """[head] of attention."""
+        scores = as_float32(scores)
+        self._library.set_sinks(self._model, layer, scores.data_ptr())
 
     def embedding(self, table: Tensor | Matrix, positions: Tensor | None, keeps: int) -> None:
         """As ``headstart_set_embedding``; where it is not kept, the caller keeps ``table``, bfloat16 or float32."""

@@ -186,6 +186,7 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
         done.expected_tokens,
         done.expected_seconds,
         done.row_seconds,
+        done.experts or None,
     )
 
 

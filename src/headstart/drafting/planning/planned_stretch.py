@@ -146,7 +146,8 @@ class PlannedStretch:
                 rows += 1 + len(span.tokens)
                 row_keys += (1 + len(span.tokens)) * positions[i]
                 positions[i] += span.said
-            self.costs.add(rows, done.pass_seconds, row_keys, done.walk_seconds + done.other_seconds, size)
+            other = done.walk_seconds + done.other_seconds
+            self.costs.add(rows, done.pass_seconds, row_keys, other, size, done.experts)
 
     def _learn_rates(self, rounds: Sequence[RoundRecord]) -> None:
         """Which guesses held."""

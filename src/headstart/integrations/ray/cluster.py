@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 
 from headstart.errors import ConfigError
 from headstart.integrations.ray import application
@@ -75,11 +76,11 @@ def running(arguments: RayArguments, keys: tuple[str, ...], host: str, port: int
     Raises:
         ConfigError: the replicas did not start.
     """
-    serve.start(http_options={"host": host, "port": port})
     try:
         try:
+            serve.start(http_options={"host": host, "port": port})
             serve.run(application(arguments, keys), name=NAME, route_prefix="/")
-        except RuntimeError as error:
+        except (RuntimeError, RayError) as error:
             raise ConfigError(f"the replicas did not start: {first_line(error)}") from error
         yield
         # Serve's own end takes the proxies away at once, and with them every connection.

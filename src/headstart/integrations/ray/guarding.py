@@ -13,6 +13,8 @@ def guard_cluster() -> None:
     stays. Ray's option for the node's address is no help: it turns loopback into the machine's own (2.60).
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # On a machine that is busy Serve's processes need longer than its 5 seconds, and would be ended while they start.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -30,6 +30,10 @@ class Refused(Exception):
         self.status = status
 
 
+class FailedRequest(HeadstartError):
+    """The server failed at a request (status 500 or more): what it says of it."""
+
+
 @dataclass(frozen=True)
 class Listed:
     """A token and its log-probability, as a reply lists it."""
@@ -161,7 +165,8 @@ class Endpoint:
 
         Raises:
             Refused: the server does not do that.
-            HeadstartError: the server failed, or its answer has another form than OpenAI's.
+            FailedRequest: the server failed.
+            HeadstartError: its answer has another form than OpenAI's.
         """
         body: dict[str, Any] = {"model": self.model, **self._spoken(prompt), **self._named(fields)}
         if stream:
@@ -175,7 +180,7 @@ class Endpoint:
                 raise HeadstartError(f"{self.url} wants an API key; give it with --api-key-file.")
             raise Refused(reply.status_code, _message(reply.text))
         if not reply.is_success:
-            raise HeadstartError(f"{self.url} failed with status {reply.status_code}: {_message(reply.text)}")
+            raise FailedRequest(f"{self.url} failed with status {reply.status_code}: {_message(reply.text)}")
         try:
             return self._from_stream(reply.text) if stream else self._answer(reply.json())
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
-from headstart.analysis.audit.endpoint.client import Endpoint, Refused
+from headstart.analysis.audit.endpoint.client import Endpoint, FailedRequest, Refused
 from headstart.analysis.audit.endpoint.draws import TRANSFORMS, LawChecks
-from headstart.analysis.audit.endpoint.findings import EndpointAudit, Finding
+from headstart.analysis.audit.endpoint.findings import EndpointAudit, Finding, failed
 from headstart.analysis.audit.endpoint.forms import check_grammar, check_logprobs, check_tools
 from headstart.analysis.audit.endpoint.texts import (
     Greedy,
@@ -117,28 +117,44 @@ class EndpointRun:
         others = None if self.against is None else Greedy(self.against, self.prompts, self.settings.max_tokens)
         self.on_check("Greedy texts")
         await greedy.begin()
-        self._keep(*await check_greedy(greedy))
+        await self._judge("greedy texts", check_greedy(greedy))
         if others is not None:
             await others.begin()
-            self._keep(await check_against(greedy, others))
+            await self._judge("greedy texts of both servers", _one(check_against(greedy, others)))
         self.on_check("Log-probabilities")
-        self._keep(*await check_logprobs(greedy, others))
+        await self._judge("log-probabilities", check_logprobs(greedy, others))
         self.on_check("Ends and stops")
-        self._keep(await check_ends(greedy), *await check_stops(greedy))
+        await self._judge("texts that end by themselves", _one(check_ends(greedy)))
+        await self._judge("stop strings", check_stops(greedy))
         self.on_check("Samples and seeds")
-        self._keep(*await check_samples(greedy), *await check_seeds(greedy, others))
-        self._keep(*await check_counts(greedy))
+        await self._judge("n", check_samples(greedy))
+        await self._judge("seeds", check_seeds(greedy, others))
+        await self._judge("usage", check_counts(greedy))
         self.on_check("Forms")
-        self._keep(*await check_grammar(greedy), *await check_tools(greedy))
+        await self._judge("response_format", check_grammar(greedy))
+        await self._judge("tool calls", check_tools(greedy))
         self.on_check("Laws")
+        await self._judge("laws", self._laws())
+
+    async def _laws(self) -> Sequence[Finding]:
+        """Kept one by one, since they take long."""
         declared = self.required | await declared_fields(self.endpoint)
         size = self.settings.samples, self.settings.witnesses(), self.settings.seed
         laws = LawChecks(self.endpoint, self.against, self.prompts, *size, declared)
         async for finding in laws.run(self.on_check):
-            self._keep(finding)
+            self.audit.findings.append(finding)
+        return ()
 
-    def _keep(self, *findings: Finding) -> None:
-        self.audit.findings += findings
+    async def _judge(self, check: str, judged: Awaitable[Iterable[Finding]]) -> None:
+        """Keep what a check finds; if the server fails at one of its requests, that is what it finds."""
+        try:
+            self.audit.findings += await judged
+        except FailedRequest as error:
+            self.audit.findings.append(failed(check, 1, "requests", f"{error}"))
+
+
+async def _one(judged: Awaitable[Finding]) -> list[Finding]:
+    return [await judged]
 
 
 async def declared_fields(endpoint: Endpoint) -> frozenset[str]:

@@ -62,6 +62,23 @@ HEADSTART_API void headstart_set_linear(void *model, int layer, int which, const
   const PackedLinear &linear = layer >= 0 ? decoder.layers[layer].linears[which] : which ? decoder.fuse : decoder.head;
   decoder.set_linear(layer, which, StoredMatrix(parts, count, linear.inputs), bias);
 }
+HEADSTART_API void headstart_set_expert(void *model, int layer, int expert, int which, const HeadstartRows *parts,
+                                        int count, const float *bias) {
+  Decoder &decoder = model_of(model)->decoder;
+  PackedLinear &linear = decoder.layers[layer].experts->linears[which][expert];
+  decoder.pack(linear, which == kExpertUp, StoredMatrix(parts, count, linear.inputs), bias);
+}
+HEADSTART_API void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count,
+                                        const float *bias, const float *correction) {
+  Decoder &decoder = model_of(model)->decoder;
+  ExpertsLayer &experts = *decoder.layers[layer].experts;
+  decoder.pack(experts.router, false, StoredMatrix(parts, count, experts.router.inputs), bias);
+  if (correction) experts.correction.assign(correction, correction + decoder.shape.experts.count);
+}
+HEADSTART_API void headstart_set_sinks(void *model, int layer, const float *sinks) {
+  Decoder &decoder = model_of(model)->decoder;
+  decoder.layers[layer].sinks.assign(sinks, sinks + decoder.shape.heads);
+}
 HEADSTART_API void headstart_losses(const void *model, double *losses) {
   const Decoder &decoder = decoder_of(model);
   const auto write = [&](const PackedLinear &linear) {
@@ -70,6 +87,11 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
   for (const DecoderLayer &layer : decoder.layers)
     for (int which = 0; which < decoder.layer_linears; ++which) write(layer.linears[which]);
   write(decoder.head);
+  const PackedLinear none;
+  for (const DecoderLayer &layer : decoder.layers)
+    for (int expert = 0; expert < decoder.shape.experts.count; ++expert)
+      for (int which = 0; which < kExpertLinears; ++which)
+        write(layer.experts ? layer.experts->linears[which][expert] : none);
 }
 HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int rope) {
   DecoderLayer &it = model_of(model)->decoder.layers[layer];

@@ -4,15 +4,25 @@
 
 extern "C" {
 
+// A mixture of experts, see headstart.models.config.ExpertsConfig; `count` 0: there is none.
+struct HeadstartExperts {
+  int32_t count, used, size, shared_size, shared_gate;
+  int32_t score, groups, groups_used, group_score, normalised, scales_input;
+  float scale, clamp;  // the latter: 0 for none
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
+  int32_t joint_head_norms;         // norms of queries and keys are over all heads together
   int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
   int32_t cross;                    // layers read an encoder memory, too
   float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
   float embedding_scale, tap_scale;  // the latter: of layers, not of what comes after the final norm
+  float qkv_clip;                    // queries, keys and values are cut off at it; 0 for none
+  HeadstartExperts experts;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -40,6 +50,7 @@ struct HeadstartPass {
   // Where layers read an encoder memory: [sequences] its positions, and [sequences][memory_blocks] its blocks.
   int32_t memory_blocks;
   const int32_t *memory_lengths, *memory_tables;
+  double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
 };
 
 // Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, of those that
@@ -164,6 +175,7 @@ struct HeadstartRound {
   double draft_seconds[2];                           // of each guesser; 0 where nobody was asked
   double pass_seconds, walk_seconds, other_seconds;  // walk: what the target says after its rows; not in other_seconds
   double expected_tokens, expected_seconds, row_seconds;
+  double experts;  // as in HeadstartPass; 0: the model has none
 };
 
 // What happened to one sequence in a round; of each guesser what its verified guesses were to gain, how many they were,
@@ -211,11 +223,11 @@ struct HeadstartStretch {
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `forms` [layers * matrices + 1][3], 4 matrices a layer, with cross attention 6, in the order of headstart_set_linear,
-// the output head's last: where weights are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels
-// of 8, 16 for a matrix in bf16; or 64 and the number of a type in GGUF for a file's own blocks (src/kernels/stored/),
-// which the parts of a matrix (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null
-// when memory is short.
+// `forms` [matrices][3]: of each layer 4, with cross attention 6, in the order of headstart_set_linear; the output
+// head's; and of experts [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix; where
+// weights are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16;
+// or 64 and the number of a type in GGUF for a file's own blocks (src/kernels/stored/), which the parts of a matrix
+// (queries, keys, values; gates, ups) may have of several types, gates and ups of one. Null when memory is short.
 void *headstart_create(const HeadstartShape *shape, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes);
@@ -227,6 +239,14 @@ void headstart_set_norm(void *model, int layer, int which, const float *weight, 
 // Linears: 0 qkv, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output; layer -1: 0 output head, 1 what fuses
 // features. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
+// One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
+// expert, whose matrices are the layer's own, has a gate; `correction` [experts] or null.
+void headstart_set_expert(void *model, int layer, int expert, int which, const HeadstartRows *parts, int count,
+                          const float *bias);
+void headstart_set_router(void *model, int layer, const HeadstartRows *parts, int count, const float *bias,
+                          const float *correction);
+// Scores [heads] that no key has, copied.
+void headstart_set_sinks(void *model, int layer, const float *sinks);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
 void headstart_losses(const void *model, double *losses);

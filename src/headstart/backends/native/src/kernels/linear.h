@@ -25,6 +25,8 @@ struct Activations {
   float *scales = nullptr;  // [row], int8
 
   char *row(int r) const { return data + r * row_bytes; }
+  // The rows from `first` on.
+  Activations from(int first) const { return {row(first), row_bytes, tile_bytes, scales ? scales + first : nullptr}; }
 };
 constexpr int kPlaneBytes = 64;      // of one row in one tile
 constexpr int kBlockUnitBytes = 16;  // of one row's two blocks in one tile
@@ -341,6 +343,27 @@ struct WantedFrom {
   int pairs = 0, row = 0;
 };
 
+// The products of one pair with the rows [first, rows): `finish(pair, row, rows, out)` gets each block of them. `out`
+// has room for `kRowBlock` rows.
+template <class Finish>
+static inline void run_pair(const LinearKernel &kernel, const PackedLinear &linear, int pair, const char *weights,
+                            const Activations &a, int first, int rows, ReadAhead &reading, float *out,
+                            Finish &&finish) {
+  // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
+  const bool unpacks = kernel.unpack && rows > kRowBlock;
+  const auto multiply = unpacks ? kernel.multiply_unpacked : kernel.multiply;
+  if (unpacks) {
+    char *const unpacked = unpacked_pair(kColumns * linear.padded_inputs * sizeof(Bf16));
+    kernel.unpack(linear, pair, weights, reading, unpacked), weights = unpacked;
+  }
+  for (int row = first; row < rows; row += kRowBlock) {
+    const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
+    multiply(linear, pair, weights, a, row, n, row == first && !unpacks ? &reading : nullptr, out);
+    if (row == first) reading.ask(n);  // memory works while the products are finished
+    finish(pair, row, n, out);
+  }
+}
+
 // The products of a layer that thread t computes, without bias: `finish(pair, row, rows, out)` gets each block of 32
 // columns.
 template <class Finish>
@@ -348,22 +371,11 @@ static inline void run_products(const LinearKernel &kernel, const PackedLinear &
                                 int thread, ReadAhead &ahead, PairDeal &deal, WantedFrom wanted, Finish &&finish) {
   constexpr int kOut = kRowBlock * kColumns;
   alignas(64) float out[2 * kOut];
-  // Where a pair is packed, several blocks of rows read it from a place where it was unpacked once.
-  const bool unpacks = kernel.unpack && rows > kRowBlock;
-  char *const unpacked = unpacks ? unpacked_pair(kColumns * linear.padded_inputs * sizeof(Bf16)) : nullptr;
-  const auto multiply = unpacks ? kernel.multiply_unpacked : kernel.multiply;
   const auto run = [&](int owner, int index, ReadAhead &reading) {
     const int pair = linear.first_pair[owner] + index;
     const char *weights = linear.pair_weights(owner, pair);
     const int first = pair < wanted.pairs ? wanted.row : 0;
-    if (first >= rows) return;
-    if (unpacks) kernel.unpack(linear, pair, weights, reading, unpacked), weights = unpacked;
-    for (int row = first; row < rows; row += kRowBlock) {
-      const int n = rows - row < kRowBlock ? rows - row : kRowBlock;
-      multiply(linear, pair, weights, a, row, n, row == first && !unpacks ? &reading : nullptr, out);
-      if (row == first) reading.ask(n);  // memory works while the products are finished
-      finish(pair, row, n, out);
-    }
+    if (first < rows) run_pair(kernel, linear, pair, weights, a, first, rows, reading, out, finish);
   };
   const auto pairs_of = [&](int owner) { return linear.first_pair[owner + 1] - linear.first_pair[owner]; };
   deal.begin(thread);

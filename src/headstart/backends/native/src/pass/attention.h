@@ -89,6 +89,7 @@ struct AttentionLayer {
   const int32_t *places;  // [row r of the pass - first_row] its row of `out`
   ElementKind out_kind;
   ReadAhead &ahead;
+  const float *sinks = nullptr;  // [head], or null
 };
 
 template <class Cell>
@@ -333,6 +334,9 @@ class AttentionTile {
 
   void begin_merge() {
     std::fill_n(s_.maximum, entries_, -INFINITY), std::fill_n(s_.total, entries_, 0.f);
+    // A head's sink weighs as a key would whose value is 0.
+    for (int entry = 0; entry < entries_ && layer_.sinks; ++entry)
+      s_.maximum[entry] = layer_.sinks[item_.first_head + entry % item_.heads], s_.total[entry] = 1.f;
     std::fill_n(s_.sum, entries_ * layer_.head_dim, 0.f);
   }
 

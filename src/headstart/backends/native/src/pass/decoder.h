@@ -10,6 +10,7 @@
 #include "../kernels/screen.h"
 #include "distance_bias.h"
 #include "embedding_table.h"
+#include "experts.h"
 #include "rotation.h"
 
 enum LinearIndex { kQkv, kOutput, kUp, kDown, kCrossQuery, kCrossOutput, kLinears };
@@ -42,6 +43,8 @@ struct DecoderLayer {
   PackedLinear linears[kLinears];
   int window = 0, rope = 0;
   DistanceBias distance_bias;
+  std::vector<float> sinks;               // [heads] scores that no key has, or empty
+  std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
 };
 
 class Decoder {
@@ -63,19 +66,23 @@ class Decoder {
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         attention(round_up(s.heads * s.head_dim, kPadding)),
-        mlp(round_up(s.mlp, kPadding)),
+        mlp(round_up(std::max(s.mlp, s.experts.shared_size), kPadding)),
+        expert_size(round_up(s.experts.size, kPadding)),
         qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
         layers(s.layers) {
     const int queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
+    const uint8_t *of_experts = forms + (s.layers * layer_linears + 1) * kParts;
     for (DecoderLayer &layer : layers) {
+      if (s.experts.count && of_experts[0]) layer.experts = lay_out_experts(of_experts);
+      of_experts += s.experts.count * kExpertLinears * kParts;
       const uint8_t *const own = forms + (&layer - layers.data()) * layer_linears * kParts;
       const bool reads_both = is_beside() && &layer == &layers[0];
-      const int inputs = reads_both ? 2 * s.hidden : s.hidden, ups = s.gated ? 2 * s.mlp : s.mlp;
+      const int inputs = reads_both ? 2 * s.hidden : s.hidden;
       layer.linears[kQkv] = lay_out(own + kQkv * kParts, {queries, keys, keys}, inputs, round_up(inputs, kPadding));
       layer.linears[kOutput] = lay_out(own + kOutput * kParts, {s.hidden}, queries, attention);
-      layer.linears[kUp] =
-          lay_out(own + kUp * kParts, {s.mlp, ups - s.mlp}, s.hidden, hidden, s.gated ? mlp / 16 : mlp / kColumns);
-      layer.linears[kDown] = lay_out(own + kDown * kParts, {s.hidden}, s.mlp, mlp);
+      const int size = layer.experts ? s.experts.shared_size : s.mlp;
+      layer.linears[kUp] = lay_out_up(own + kUp * kParts, size, s.gated);
+      layer.linears[kDown] = lay_out(own + kDown * kParts, {size ? s.hidden : 0}, size, round_up(size, kPadding));
       if (!s.cross) continue;
       layer.linears[kCrossQuery] = lay_out(own + kCrossQuery * kParts, {queries}, s.hidden, hidden);
       layer.linears[kCrossOutput] = lay_out(own + kCrossOutput * kParts, {s.hidden}, queries, attention);
@@ -100,9 +107,12 @@ class Decoder {
 
   void set_linear(int layer, int which, const StoredMatrix &weight, const float *bias) {
     PackedLinear &linear = layer >= 0 ? layers[layer].linears[which] : which == 0 ? head : fuse;
-    const bool gated = layer >= 0 && which == kUp && shape.gated;
-    pack_linear(linear, weight, bias, [&](int column) { return output_of(linear, gated, column); });
+    pack(linear, layer >= 0 && which == kUp && shape.gated, weight, bias);
     if (&linear == &head && screen.present()) pack_screen(screen, head_precision, weight, bias);
+  }
+
+  static void pack(PackedLinear &linear, bool gated, const StoredMatrix &weight, const float *bias) {
+    pack_linear(linear, weight, bias, [&](int column) { return output_of(linear, gated, column); });
   }
 
   void set_norm(int layer, int which, const float *weight, const float *bias, int size) {
@@ -143,7 +153,12 @@ class Decoder {
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
     return form == 0 || std::any_of(layers.begin(), layers.end(), [&](const DecoderLayer &layer) {
-             return std::any_of(layer.linears, layer.linears + layer_linears, is);
+             const auto any = [&](const std::vector<PackedLinear> &all) {
+               return std::any_of(all.begin(), all.end(), is);
+             };
+             const ExpertsLayer *experts = layer.experts.get();
+             return std::any_of(layer.linears, layer.linears + layer_linears, is) ||
+                    (experts && (any(experts->linears[kExpertUp]) || any(experts->linears[kExpertDown])));
            });
   }
 
@@ -151,9 +166,14 @@ class Decoder {
   std::vector<PackedLinear *> linears() {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
-    for (DecoderLayer &layer : layers)
+    for (DecoderLayer &layer : layers) {
       for (const int which : {kQkv, kOutput, kCrossQuery, kCrossOutput, kUp, kDown})
         if (which < layer_linears) in_order.push_back(&layer.linears[which]);
+      if (!layer.experts) continue;
+      in_order.push_back(&layer.experts->router);
+      for (std::vector<PackedLinear> &all : layer.experts->linears)
+        for (PackedLinear &linear : all) in_order.push_back(&linear);
+    }
     in_order.push_back(&head);
     return in_order;
   }
@@ -175,8 +195,13 @@ class Decoder {
   std::array<int64_t, 3> packed_bytes() const {
     const auto of = [](const PackedLinear &linear) { return static_cast<int64_t>(linear.bytes()); };
     int64_t total = of(fuse);
-    for (const DecoderLayer &layer : layers)
+    for (const DecoderLayer &layer : layers) {
       for (const PackedLinear &linear : layer.linears) total += of(linear);
+      if (!layer.experts) continue;
+      total += of(layer.experts->router);
+      for (const std::vector<PackedLinear> &all : layer.experts->linears)
+        for (const PackedLinear &linear : all) total += of(linear);
+    }
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
@@ -194,7 +219,7 @@ class Decoder {
   const LinearKernel kernel;
   const std::array<LinearKernel, kForms> kernels;  // [form]
   const LinearKernel head_kernel;
-  const int hidden, attention, mlp;  // padded
+  const int hidden, attention, mlp, expert_size;  // padded
   const int qkv;
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
@@ -228,11 +253,31 @@ class Decoder {
     });
   }
 
+  PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {
+    const int pairs = round_up(size, kPadding) / (gated ? 16 : kColumns);
+    return lay_out(forms, {size, gated ? size : 0}, shape.hidden, hidden, pairs);
+  }
+
+  // `forms` [expert][matrix][part]
+  std::unique_ptr<ExpertsLayer> lay_out_experts(const uint8_t *forms) const {
+    const HeadstartExperts &of = shape.experts;
+    auto layer = std::make_unique<ExpertsLayer>();
+    const int scores = of.count + of.shared_gate;
+    layer->router =
+        linear_layout(Precision::fp32, scores, shape.hidden, hidden, ceil_div(scores, kColumns), shape.threads);
+    for (int expert = 0; expert < of.count; ++expert, forms += kExpertLinears * kParts) {
+      layer->linears[kExpertUp].push_back(lay_out_up(forms + kExpertUp * kParts, of.size, true));
+      layer->linears[kExpertDown].push_back(
+          lay_out(forms + kExpertDown * kParts, {shape.hidden}, of.size, expert_size));
+    }
+    return layer;
+  }
+
   // The output that a packed column holds, -1 for padding. Gated layers put 16 gates beside their 16 ups, so that one
   // thread has both.
-  int output_of(const PackedLinear &linear, bool gated, int column) const {
+  static int output_of(const PackedLinear &linear, bool gated, int column) {
     if (!gated) return column < linear.outputs ? column : -1;
-    const int unit = (column / kColumns) * 16 + (column & 15);
-    return unit < shape.mlp ? unit + (column & 16 ? shape.mlp : 0) : -1;
+    const int unit = (column / kColumns) * 16 + (column & 15), units = linear.outputs / 2;
+    return unit < units ? unit + (column & 16 ? units : 0) : -1;
   }
 };

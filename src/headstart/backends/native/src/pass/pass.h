@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "decoder.h"
+#include "experts_channel.h"
 #include "finished_rows.h"
 #include "output_head.h"
 
@@ -28,6 +29,7 @@ class PassRunner {
       row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
+    if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
 
@@ -120,6 +122,7 @@ class PassRunner {
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
   std::unique_ptr<OutputHead> head_;
+  std::unique_ptr<ExpertsChannel> experts_;  // null where the model has none
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };
@@ -141,6 +144,7 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
       scratch_bf16_[t].reserve(m_.shape.head_dim, text_.layout.tree_span());
   }
   head_->begin_pass(pass), finished_.begin_pass(pass);
+  if (experts_) experts_->begin_pass();
   for (first_ = 0; first_ < pass.rows; first_ += kPanelRows) {
     rows_ = std::min(kPanelRows, pass.rows - first_);
     finished_.begin_panel(first_, rows_);
@@ -162,5 +166,6 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
     if (!complete) return "OpenMP gave fewer threads than the backend was built for";
     head_->end_panel();
   }
+  if (pass.experts) *pass.experts = experts_ ? experts_->called(pass.layers) : 0.0;
   return nullptr;
 }

@@ -19,10 +19,7 @@ class PassRunner::Worker {
         panel_rows_(runner.all_rows_.data()) {}
 
   void run() {
-    const HugeBuffer &stream = m_.streams[thread_];
-    const bool all = pass_.layers == m_.shape.layers;
-    ahead_.begin(stream.data(),
-                 all ? m_.head.weights[thread_] : m_.layers[pass_.layers].linears[kQkv].weights[thread_]);
+    read_on_from(0);
     if (m_.is_head())
       enter();
     else
@@ -43,6 +40,19 @@ class PassRunner::Worker {
   float *x(int row) const { return p_.x_ + row * p_.x_stride_; }
   void barrier() {
     p_.barrier_.wait(phase_, [this] { ahead_.ask(kLinesWhileWaiting); });
+  }
+
+  // From a layer on comes what every pass reads, as far as it stands in one piece: which experts follow is not known
+  // yet.
+  void read_on_from(int layer) {
+    const auto beginning = [&](int of) {
+      return of < m_.shape.layers ? m_.layers[of].linears[kQkv].weights[thread_] : m_.head.weights[thread_];
+    };
+    int until = layer;
+    while (until < pass_.layers && !m_.layers[until].experts) ++until;
+    ahead_.begin(
+        layer ? beginning(layer) : m_.streams[thread_].data(),
+        until < pass_.layers ? m_.layers[until].experts->linears[kExpertUp][0].weights[thread_] : beginning(until));
   }
 
   // This thread's rows of `count`: every threads-th.
@@ -201,6 +211,7 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
            narrows ? queries_of_finished() : WantedFrom{});
     barrier();
+    prepare_heads(layer);
     if (m_.precision == Precision::fp32)
       store_keys_and_values<float>(layer, index);
     else
@@ -214,6 +225,10 @@ class PassRunner::Worker {
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
     if (m_.shape.cross) run_cross_attention(layer, index, narrows);
+    if (layer.experts) {
+      run_experts(layer, index);
+      return;
+    }
     if (!m_.shape.parallel_residual)
       mlp_input = pack_norm(layer.linears[kUp], layer.norms[kMlpNorm], p_.input_, p_.private_input_[thread_]);
     run_up(layer.linears[kUp], mlp_input);
@@ -230,6 +245,38 @@ class PassRunner::Worker {
     attend(p_.encoded_, cross_attention(index, narrowed), narrowed);
     barrier();
     add_branch(output, pack_quantised(output, p_.attended_), kNoNorm, layer.norms[kCrossSumNorm]);
+  }
+
+  // x += what the experts give, normed first where the model has a post norm.
+  void run_experts(const DecoderLayer &layer, int index) {
+    const PackedLinear &up = layer.linears[kUp], &down = layer.linears[kDown];
+    const Norm &norm = layer.norms[kMlpNorm], &post_norm = layer.norms[kMlpPostNorm];
+    const bool shares = up.pairs > 0;
+    if (shares) {
+      run_up(up, pack_norm(up, norm, p_.input_, p_.private_input_[thread_]));
+      barrier();
+      linear(down, pack_quantised(down, p_.middle_), rows_, copy_columns(p_.branch_, p_.branch_stride_));
+    }
+    ExpertsChannel &experts = *p_.experts_;
+    experts.run(
+        *layer.experts, index, rows_, thread_, ahead_, p_.deal_,
+        [&](int row, float *out) { norm_row(norm, x(row), out); }, [this] { barrier(); },
+        [&] { read_on_from(index + 1); });
+    const int64_t parts = m_.hidden / 16, all = rows_ * parts;
+    for (int64_t i = all * thread_ / threads_; i < all * (thread_ + 1) / threads_; ++i) {
+      const int row = static_cast<int>(i / parts), k = static_cast<int>(i % parts) * 16;
+      float *const branch = p_.branch_ + row * p_.branch_stride_ + k;
+      Lanes sum = experts.sum(row, k, thread_);
+      if (shares) sum = sum + load(branch) * experts.shared_weight(row);
+      if (post_norm.present())
+        store(branch, sum);
+      else
+        store(x(row) + k, load(x(row) + k) + sum);
+    }
+    barrier();
+    if (!post_norm.present()) return;
+    my_rows(rows_, [&](int row) { add_normed_branch(post_norm, row); });
+    barrier();
   }
 
   // Nobody reads the queries of other rows.
@@ -265,14 +312,16 @@ class PassRunner::Worker {
     barrier();
     if (direct && !sum_norm.present()) return;
     my_rows(rows_, [&](int row) {
-      if (!direct) {
-        float *branch = p_.branch_ + row * p_.branch_stride_;
-        normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
-        for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
-      }
+      if (!direct) add_normed_branch(post_norm, row);
       if (sum_norm.present()) norm_row(sum_norm, x(row), x(row));
     });
     barrier();
+  }
+
+  void add_normed_branch(const Norm &post_norm, int row) const {
+    float *branch = p_.branch_ + row * p_.branch_stride_;
+    normalise(m_.norm_kind, post_norm, m_.shape.norm_eps, branch, m_.shape.hidden, branch);
+    for (int k = 0; k < m_.hidden; k += 16) store(x(row) + k, load(x(row) + k) + load(branch + k));
   }
 
   void run_up(const PackedLinear &layer, const Activations &input) {
@@ -290,8 +339,32 @@ class PassRunner::Worker {
     });
   }
 
+  // What is done with all heads of a row together, before each is turned by itself.
+  void prepare_heads(const DecoderLayer &layer) {
+    const float clip = m_.shape.qkv_clip;
+    if (!m_.shape.joint_head_norms && clip == 0.f) return;
+    my_rows(rows_, [&](int row) {
+      float *const heads = p_.qkv_ + row * p_.qkv_stride_;
+      if (m_.shape.joint_head_norms) {
+        norm_heads(layer.norms[kQueryNorm], heads, m_.shape.heads);
+        norm_heads(layer.norms[kKeyNorm], heads + m_.shape.heads * m_.shape.head_dim, m_.shape.kv_heads);
+      }
+      for (int k = 0; k < m_.qkv && clip != 0.f; k += 16)
+        store(heads + k, max(splat(-clip), min(splat(clip), load(heads + k))));
+    });
+    barrier();
+  }
+
+  void norm_heads(const Norm &norm, float *heads, int count) const {
+    const int size = count * m_.shape.head_dim;
+    float *const scratch = p_.row_[thread_];
+    normalise(NormKind::rms, norm, m_.shape.norm_eps, heads, size, scratch);
+    std::memcpy(heads, scratch, size * sizeof(float));
+  }
+
   HeadRotation rotation(const DecoderLayer &layer, NormIndex norm) const {
-    return {layer.norms[norm], m_.shape.norm_eps, layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
+    return {m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], m_.shape.norm_eps,
+            layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
   }
 
   // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
@@ -343,7 +416,8 @@ class PassRunner::Worker {
             p_.attended_,
             places(narrowed),
             m_.middle_kind(),
-            ahead_};
+            ahead_,
+            layer.sinks.empty() ? nullptr : layer.sinks.data()};
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.

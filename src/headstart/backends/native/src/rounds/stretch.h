@@ -243,6 +243,7 @@ class Stretch {
     pass.best = static_cast<int>(best_rows_.size()), pass.best_rows = best_rows_.data(), pass.best_ids = best_.data();
     pass.wanted = static_cast<int>(logit_rows_.size()), pass.logit_rows = logit_rows_.data();
     pass.logits = logits_.data(), pass.tap_layers = s_->tap_layers, pass.tap_rows = taps_.data();
+    pass.experts = &s_->round[s_->rounds].experts;
     return runner_.run(cache, pass);
   }
 

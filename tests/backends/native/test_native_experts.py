@@ -1,0 +1,182 @@
+"""Mixtures of experts in the native pass: as PyTorch computes them, and a row's bits are its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from native_cases import (
+    BLOCK,
+    FUSED,
+    Rows,
+    has_isa,
+    isa_params,
+    make_pass,
+    native,
+    path_to,
+    random_tokens,
+    random_tree,
+    random_weights,
+    run_chunks,
+    small_config,
+)
+from torch import Tensor
+
+from headstart.backends.native.backend import NativeBackend, supports
+from headstart.backends.native.loader import load_library
+from headstart.backends.native.precision import PRECISIONS, Precision
+from headstart.backends.torch.backend import TorchBackend
+from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig
+
+needs_native = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
+each_isa = pytest.mark.parametrize("isa", isa_params())
+each_precision = pytest.mark.parametrize("precision", PRECISIONS)
+
+PLAIN = ExpertsConfig(9, 3, 40)
+LAYERS = (LayerConfig(channel="experts"), LayerConfig(), LayerConfig(channel="experts"))
+"""One of them dense."""
+
+
+def mixed(experts: ExpertsConfig = PLAIN, **changes: object) -> ModelConfig:
+    return small_config(layers=LAYERS, experts=experts, **changes)
+
+
+KINDS = {
+    "softmax": mixed(),
+    "normalised": mixed(replace(PLAIN, normalised=True, scale=1.7)),
+    "sigmoid": mixed(replace(PLAIN, score="sigmoid", correction=True, normalised=True, scale=2.5)),
+    "good groups": mixed(ExpertsConfig(12, 3, 40, groups=4, groups_used=2, correction=True)),
+    "two best of a group": mixed(
+        ExpertsConfig(12, 3, 40, score="sigmoid", groups=3, groups_used=1, group_score="two_best")
+    ),
+    "sparsemixer": mixed(ExpertsConfig(9, 2, 40, score="sparsemixer")),
+    "shared": mixed(replace(PLAIN, shared_size=72)),
+    "shared by a gate": mixed(replace(PLAIN, shared_size=136, shared_gate=True), mlp_size=48),
+    "biased and cut off": mixed(replace(PLAIN, bias=True, router_bias=True, clamp=0.7), sinks=True),
+    "scores of inputs": mixed(replace(PLAIN, score="sigmoid", scales_input=True)),
+    "many": mixed(ExpertsConfig(70, 9, 24, normalised=True)),
+    "all": mixed(ExpertsConfig(4, 4, 40)),
+    "one": mixed(ExpertsConfig(5, 1, 40), post_norms=True),
+    "only post norms": mixed(post_norms=True, pre_norms=False, qk_norm=HeadNorms(reach="all"), qkv_clip=1.1),
+    "layer norms": mixed(norm="layer", activation="gelu"),
+}  # fmt: skip
+FASTEST = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+BLOCKS = [3, 0, 2, 1, 5, 4]
+
+
+@cache
+def torch_logits(kind: str) -> tuple[Tensor, float | None]:
+    config = KINDS[kind]
+    torch.set_num_threads(1)
+    backend = TorchBackend(config, random_weights(config), torch.float32)
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, BLOCKS)), backend.allocate_cache(6, BLOCK))
+    return out.logits, out.experts
+
+
+@each_isa
+@each_kind
+def test_logits_and_distinct_experts_are_pytorchs(kind: str, isa: str) -> None:
+    backend = native(KINDS[kind], "fp32", isa, 2)
+    assert supports(KINDS[kind]) is None
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, BLOCKS)), backend.allocate_cache(6, BLOCK))
+    expected, experts = torch_logits(kind)
+    assert (out.logits - expected).abs().max().item() <= 1e-4
+    assert out.experts == experts
+
+
+def check_bits(kind: str, precision: Precision, isa: str) -> None:
+    """Whatever rows share its experts: chunks, others' rows, trees; with one thread or two."""
+    config = KINDS[kind]
+    tokens, others, tree = random_tokens(24), random_tokens(40, seed=1), random_tree(9, seed=2)
+    said: list[Tensor] = []
+    for threads in (1, 2):
+        backend = native(config, precision, isa, threads)
+        expected = run_chunks(backend, storage := backend.allocate_cache(6, BLOCK), tokens, [1], BLOCKS[:3])
+        for sizes in ([24], [2, 3, 5, 13, 1]):
+            again = run_chunks(backend, backend.allocate_cache(6, BLOCK), tokens, sizes, BLOCKS[:3])
+            assert torch.equal(again, expected), sizes
+        beside = make_pass(Rows(others, 0, BLOCKS[3:]), Rows(tokens, 0, BLOCKS[:3]))
+        assert torch.equal(backend.forward(beside, backend.allocate_cache(6, BLOCK)).logits[40:], expected)
+        nodes = backend.forward(make_pass(Rows(others[:9], 24, BLOCKS[:3], tree)), storage).logits
+        for leaf in sorted(set(range(9)) - set(tree))[:2]:
+            path = path_to(tree, leaf)
+            plain = run_chunks(backend, storage, [others[row] for row in path], [1], BLOCKS[:3], start=24)
+            assert torch.equal(nodes[path], plain)
+        said.append(torch.cat((expected, nodes)))
+    assert torch.equal(*said)
+
+
+@each_isa
+@each_precision
+def test_a_rows_bits_are_its_own(precision: Precision, isa: str) -> None:
+    check_bits("shared by a gate", precision, isa)
+
+
+@needs_native
+@pytest.mark.parametrize("precision", ["bf16", "int4"])
+@each_kind
+def test_so_they_are_in_every_kind(kind: str, precision: Precision) -> None:
+    check_bits(kind, precision, FASTEST)
+
+
+@each_isa
+def test_more_rows_than_a_panel(isa: str) -> None:
+    """An expert counts once, whichever panels call it."""
+    backend = native(KINDS["many"], "bf16", isa, 2)
+    tokens, blocks = random_tokens(300), list(range(10))
+    whole = backend.forward(make_pass(Rows(tokens, 0, blocks)), backend.allocate_cache(10, BLOCK))
+    assert torch.equal(
+        run_chunks(backend, backend.allocate_cache(10, BLOCK), tokens, [70, 1, 20], blocks), whole.logits
+    )
+    exact = native(KINDS["many"], "fp32", isa, 2)
+    once = exact.forward(make_pass(Rows(tokens, 0, blocks)), exact.allocate_cache(10, BLOCK))
+    reference = TorchBackend(KINDS["many"], random_weights(KINDS["many"]), torch.float32)
+    expected = reference.forward(make_pass(Rows(tokens, 0, blocks)), reference.allocate_cache(10, BLOCK))
+    assert once.experts == expected.experts
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "int4"])
+def test_instruction_sets_of_one_arithmetic_agree(precision: Precision) -> None:
+    here = [isa for isa in FUSED if has_isa(isa)]
+    if len(here) < 2:
+        pytest.skip("one such instruction set on this machine")
+    batch = make_pass(Rows(random_tokens(40), 0, BLOCKS))
+    logits = []
+    for isa in here:
+        backend = native(KINDS["shared by a gate"], precision, isa, 2)
+        logits.append(backend.forward(batch, backend.allocate_cache(6, BLOCK)).logits)
+    assert all(torch.equal(logits[0], each) for each in logits[1:])
+
+
+@each_isa
+@pytest.mark.parametrize("kind", ["softmax", "two best of a group", "sparsemixer"])
+def test_a_row_that_breaks_does_not_break_others(kind: str, isa: str) -> None:
+    """It calls some experts all the same, whose other rows are what they were."""
+    config = KINDS[kind]
+    weights = random_weights(config)
+    table = weights.embedding.clone()
+    table[5] = torch.nan
+    tokens = [5, 1, 2, 3]
+    logits = []
+    for embedding in (weights.embedding, table):
+        spoilt = replace(weights, embedding=embedding, head=weights.head)
+        backend = NativeBackend(config, spoilt, "bf16", 1, isa)
+        batch = make_pass(*(Rows([token], 0, [place]) for place, token in enumerate(tokens)))
+        logits.append(backend.forward(batch, backend.allocate_cache(4, BLOCK)).logits)
+    assert logits[1][0].isnan().all()
+    assert torch.equal(logits[0][1:], logits[1][1:])
+
+
+@needs_native
+def test_layers_that_are_not_run_do_not_count() -> None:
+    backend = native(KINDS["softmax"], "fp32", FASTEST)
+    reference = TorchBackend(KINDS["softmax"], random_weights(KINDS["softmax"]), torch.float32)
+    for depth in (1, 2, 3):
+        batch = make_pass(Rows(random_tokens(7), 0, BLOCKS), num_layers=depth)
+        counts = [each.forward(batch, each.allocate_cache(6, BLOCK)).experts for each in (backend, reference)]
+        assert counts[0] == counts[1] is not None
+    dense = native(small_config(), "fp32", FASTEST)
+    assert dense.forward(make_pass(Rows([1], 0, [0])), dense.allocate_cache(1, BLOCK)).experts is None
