@@ -102,6 +102,7 @@ def measure(options: argparse.Namespace, path: Path) -> dict[str, Any]:
                 path,
                 Path(work),
                 torch.get_num_threads(),
+                2 * max(options.context + options.tokens, options.prompt),
             )
         for _ in range(options.repeats):
             if worker is not None:
