@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from engine_environments import ROOT, SGLANG, needs, run_in
 
 pytestmark = [pytest.mark.engines, needs(SGLANG)]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_environments import SGLANG, needs, run_in
 
+from engine_environments import SGLANG, needs, run_in
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.saving import export_head
 from headstart.heads.tables import TargetTables

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from engine_environments import VLLM, needs, run_in
 
+from engine_environments import VLLM, needs, run_in
 from headstart import LLM, SamplingParams
 from headstart.drafting.base import DraftBudget, SpeculationParams
 from headstart.drafting.context import DraftContext
