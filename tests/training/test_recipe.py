@@ -44,7 +44,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def two_slots(name: HeadName, draft_vocab: int = 200, init: Path | None = None) -> HeadSettings:
     """Two future tokens, where the kind of head takes a number of them."""
-    return HeadSettings(draft_vocab, 2 if name in ("dflash", "medusa", "blockwise", "pass") else None, init=init)
+    takes = ("p-eagle", "dflash", "dspark", "jetspec", "medusa", "blockwise", "pass")
+    return HeadSettings(draft_vocab, 2 if name in takes else None, init=init)
 
 
 @pytest.mark.parametrize("name", HEAD_NAMES)
@@ -61,7 +62,10 @@ def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Pat
     if name != "draft-model":
         load_head(tmp_path, target().config)
     # A head that has learnt next to nothing is sure of nothing.
-    options = {"min_probability": 0.0} if name in ("eagle3", "dflash", "medusa") else {}
+    unsure = ("eagle3", "p-eagle", "dflash", "dspark", "jetspec", "medusa")
+    options: dict[str, object] = {"min_probability": 0.0} if name in unsure else {}
+    if name == "dspark":
+        options["confidence"] = False
     llm = LLM(target(), name, draft_model=tmp_path, drafter_options=options)
     plain = LLM(target(), "none")
     said = [
@@ -280,16 +284,16 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         (
             "eagle3",
             HeadSettings(slots=6),
-            "slots is a setting of dflash, medusa, blockwise, pass; leave it out for eagle3",
+            "slots is a setting of p-eagle, dflash, dspark, jetspec, medusa, blockwise, pass; leave it out for eagle3",
         ),
-        ("draft-model", HeadSettings(slots=6), "slots is a setting of dflash, medusa, blockwise, pass"),
-        ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model, dflash, eagle3"),
+        ("draft-model", HeadSettings(slots=6), "slots is a setting of p-eagle, dflash, dspark, jetspec, medusa, blockwise, pass"),
+        ("medusa", HeadSettings(layers=2), "layers is a setting of draft-model, dflash, dspark, jetspec, eagle3, p-eagle, eagle"),
         ("eagle", HeadSettings(layers=0), "layers is 0; give a number from 1 to 64"),
         ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
         ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
-        ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, eagle"),
+        ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, p-eagle, eagle"),
         ("eagle3", HeadSettings(causal=True), "causal is a setting of dflash"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),
     ],
