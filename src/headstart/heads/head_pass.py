@@ -152,8 +152,8 @@ class Growth(Protocol):
         ...
 
 
-class HeadPass(Protocol):
-    """Runs an EAGLE head over rows of several sequences side by side."""
+class CachingHeadPass(Protocol):
+    """Runs a head that keeps keys and values of what it has read."""
 
     target_ids: Tensor
     """int64 [draft vocab] target id of each draft id."""
@@ -171,6 +171,18 @@ class HeadPass(Protocol):
     def new_cache(self) -> DraftCache:
         """An empty one."""
         ...
+
+    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
+        """See ``best_tokens``."""
+        ...
+
+    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
+        """See ``TextTokens``; of no text yet."""
+        ...
+
+
+class HeadPass(CachingHeadPass, Protocol):
+    """Runs an EAGLE head over rows of several sequences side by side."""
 
     def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """True rows: keys and values go to their caches.
@@ -189,14 +201,6 @@ class HeadPass(Protocol):
         """Rows of drafts, which read states [row, hidden] that were fed back: likewise, after every row."""
         ...
 
-    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
-        """See ``best_tokens``."""
-        ...
-
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
-        """See ``TextTokens``; of no text yet."""
-        ...
-
     def growth(self, width: int, ids: IntArray) -> Growth | None:
         """What grows whole drafts; None where they grow step by step.
 
@@ -207,25 +211,8 @@ class HeadPass(Protocol):
         ...
 
 
-class MaskedHeadPass(Protocol):
+class MaskedHeadPass(CachingHeadPass, Protocol):
     """Runs an EAGLE head that guesses several tokens in one pass."""
-
-    target_ids: Tensor
-    """int64 [draft vocab] target id of each draft id."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of its matrices and its copy of the embedding."""
-        ...
-
-    @property
-    def row_bytes(self) -> int:
-        """Of the keys and values of a row."""
-        ...
-
-    def new_cache(self) -> DraftCache:
-        """An empty one."""
-        ...
 
     def read(self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows]) -> tuple[Tensor, Tensor]:
         """See ``HeadPass``."""
@@ -244,40 +231,16 @@ class MaskedHeadPass(Protocol):
         """
         ...
 
-    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
-        """See ``best_tokens``."""
-        ...
 
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
-        """See ``TextTokens``; of no text yet."""
-        ...
-
-
-class BlockHeadPass(Protocol):
+class BlockHeadPass(CachingHeadPass, Protocol):
     """Runs a block head beside sequences whose states it has read."""
 
-    target_ids: Tensor
-    """int64 [draft vocab] target id of each draft id."""
     slots: int
     """Tokens that a block guesses."""
     chained: bool
     """What a block says of a token depends on the one before it, too (``following``)."""
     confident: bool
     """It says how likely guesses are accepted (``confidence``)."""
-
-    @property
-    def nbytes(self) -> int:
-        """Of its matrices and its copy of the embedding."""
-        ...
-
-    @property
-    def row_bytes(self) -> int:
-        """Of the keys and values of a row."""
-        ...
-
-    def new_cache(self) -> DraftCache:
-        """An empty one."""
-        ...
 
     def read(self, features: Tensor, groups: Sequence[DraftRows]) -> None:
         """True rows: keys and values of the target's states [row, taps * target hidden] go to their caches."""
@@ -316,14 +279,6 @@ class BlockHeadPass(Protocol):
         Returns:
             float32 [row, draft vocab].
         """
-        ...
-
-    def best(self, logits: Tensor, ranks: int) -> tuple[NDArray[np.float32], IntArray]:
-        """See ``best_tokens``."""
-        ...
-
-    def text_tokens(self, vocabulary: TextVocabulary, most: int) -> TextTokens:
-        """See ``TextTokens``; of no text yet."""
         ...
 
 

@@ -24,10 +24,9 @@ static inline void move_32_levels(uint8_t *stored, char *lines, int column) {
 }
 
 // For each half the units [column]; then the levels.
-struct StoredIQ4_NL {
+struct StoredIQ4_NL : UnitsAlone {
   using Block = BlockIQ4_NL;
   static constexpr int kInputs = 32, kSumInputs = 32, kScaleInputs = 32;
-  static constexpr bool kOffsets = false;
   static constexpr int kHeader = 2 * kColumns, kBytes = kHeader + 4 * kPairLine;
 
   template <bool kPacks>
@@ -39,16 +38,13 @@ struct StoredIQ4_NL {
   static void words(const char *block, int half, int group, NoScales, Shorts (&words)[kGroupWords]) {
     looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kNonlinear, words);
   }
-  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
-  static Lanes offset(const char *, int, int) { return splat(0.f); }
 };
 
 // Superblocks of 256 with eight units of six bits: for each half d [column], the upper bits of the eight [column], then
 // words of their lower ones.
-struct StoredIQ4_XS {
+struct StoredIQ4_XS : UnitsAlone {
   using Block = BlockIQ4_XS;
   static constexpr int kInputs = 256, kSumInputs = 64, kScaleInputs = 32;  // 127 * 32
-  static constexpr bool kOffsets = false;
   static constexpr int kUpper = 2 * kColumns, kLower = 4 * kColumns, kHeader = 8 * kColumns;
   static constexpr int kBytes = kHeader + kInputs / kGroupInputs * kPairLine;
 
@@ -71,15 +67,12 @@ struct StoredIQ4_XS {
     looked_up_levels(block + kHeader + group * kPairLine + half * kHalfLine, kNonlinear, words);
     for (Shorts &each : words) each = each * scale;
   }
-  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
-  static Lanes offset(const char *, int, int) { return splat(0.f); }
 };
 
 // Two of the file's blocks side by side: their powers of two [block][column], then the levels.
-struct StoredMXFP4 {
+struct StoredMXFP4 : UnitsAlone {
   using Block = BlockMXFP4;
   static constexpr int kInputs = 64, kSumInputs = 32, kScaleInputs = 32;
-  static constexpr bool kOffsets = false;
   static constexpr int kHeader = 2 * kColumns, kBytes = kHeader + 8 * kPairLine;
 
   template <bool kPacks>
@@ -99,5 +92,4 @@ struct StoredMXFP4 {
       units[i] = Block::unit(reinterpret_cast<const uint8_t *>(block) + kColumns * run + half * 16 + i);
     return load(units);
   }
-  static Lanes offset(const char *, int, int) { return splat(0.f); }
 };

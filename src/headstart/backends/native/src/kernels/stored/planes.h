@@ -4,13 +4,13 @@
 // [column][2 numbers of 16 bits]: field f of number p belongs to input 2 f + p. So one shift and one mask bring the
 // levels of two inputs of sixteen columns to where they are multiplied. A kind of block says in a file of its own
 //
-//   Block, kInputs, kBytes      what it is in the file (stored_rows.h); its inputs, and bytes for 32 columns
-//   kSumInputs                  inputs whose products are summed in integers: with rows up to kRowLimit they fit 32
-//   bits kOffsets                    whether its weights have an offset beside their level, one for 32 inputs move(...)
-//   brings a column's block from the file's order into this one, or back scales(...), kScaleInputs   whole numbers that
-//   levels are multiplied with, and of how many inputs each is words(...)                  weights of eight inputs of
-//   one half, as whole numbers unit(...), offset(...)      what sums of products with these, and of a row's inputs,
-//   count
+// - Block, kInputs, kBytes: what it is in the file (stored_rows.h); its inputs, and bytes for 32 columns.
+// - kSumInputs: inputs whose products are summed in integers; with rows up to kRowLimit they fit 32 bits.
+// - kOffsets: whether its weights have an offset beside their level, one for 32 inputs.
+// - move(...): brings a column's block from the file's order into this one, or back.
+// - scales(...), kScaleInputs: whole numbers that levels are multiplied with, and of how many inputs each is.
+// - words(...): weights of eight inputs of one half, as whole numbers.
+// - unit(...), and with kOffsets offset(...): what sums of products with these, and of a row's inputs, count.
 #pragma once
 #include "../cells.h"
 #include "../shorts.h"
@@ -75,6 +75,12 @@ static inline void four_bit_levels(const char *line, Shorts (&words)[kGroupWords
 }
 
 struct NoScales {};
+
+// Of types without offsets: a column's unit is what its block begins with.
+struct UnitsAlone {
+  static constexpr bool kOffsets = false;
+  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
+};
 
 // Of 32 levels of five bits: a line of the fifth ones, then four of the others.
 constexpr int kFiveBitLines = 5 * kPairLine;

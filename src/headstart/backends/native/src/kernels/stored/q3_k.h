@@ -3,12 +3,11 @@
 #pragma once
 #include "planes.h"
 
-struct StoredQ3_K {
+struct StoredQ3_K : UnitsAlone {
   using Block = BlockQ3_K;
   static constexpr int kInputs = 256, kSumInputs = 256;  // 4 * 32
   static constexpr int kScaleInputs = 16, kUnits = 2 * kColumns, kHeader = kUnits + 12 * kColumns;
   static constexpr int kPart = 3 * kPairLine, kBytes = kHeader + kInputs / 32 * kPart;
-  static constexpr bool kOffsets = false;
 
   template <bool kPacks>
   static void move(uint8_t *stored, char *block, int column) {
@@ -41,8 +40,6 @@ struct StoredQ3_K {
     words[2] = (two >> 4 & 3) | (third & 4), words[3] = (two >> 6 & 3) | (third >> 1 & 4);
     for (Shorts &each : words) each = (each - 4) * scale;
   }
-  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
-  static Lanes offset(const char *, int, int) { return splat(0.f); }
 
  private:
   template <bool kPacks>

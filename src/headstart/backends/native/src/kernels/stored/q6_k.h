@@ -11,12 +11,11 @@
 #pragma once
 #include "planes.h"
 
-struct StoredQ6_K {
+struct StoredQ6_K : UnitsAlone {
   using Block = BlockQ6_K;
   static constexpr int kInputs = 256, kSumInputs = 64;  // 32 * 128
   static constexpr int kScaleInputs = 16, kUnits = 2 * kColumns, kHeader = kUnits + 16 * kColumns;
   static constexpr int kPart = 3 * kPairLine, kBytes = kHeader + kInputs / 16 * kPart;
-  static constexpr bool kOffsets = false;
 
   template <bool kPacks>
   static void move(uint8_t *stored, char *block, int column) {
@@ -49,8 +48,6 @@ struct StoredQ6_K {
     }
     for (Shorts &each : words) each = each * scale;
   }
-  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
-  static Lanes offset(const char *, int, int) { return splat(0.f); }
 
  private:
   static void both_levels(Shorts number, Shorts &lower, Shorts &upper) {

@@ -2,10 +2,9 @@
 #pragma once
 #include "planes.h"
 
-struct StoredQ8_0 {
+struct StoredQ8_0 : UnitsAlone {
   using Block = BlockQ8_0;
   static constexpr int kInputs = 32, kSumInputs = 32, kScaleInputs = 32;
-  static constexpr bool kOffsets = false;
   static constexpr int kHeader = 2 * kColumns, kBytes = kHeader + 8 * kPairLine;
 
   template <bool kPacks>
@@ -22,6 +21,4 @@ struct StoredQ8_0 {
     words[0] = lower_signed(first), words[1] = upper_signed(first);
     words[2] = lower_signed(second), words[3] = upper_signed(second);
   }
-  static Lanes unit(const char *block, int half, int) { return load_half(block + half * 32); }
-  static Lanes offset(const char *, int, int) { return splat(0.f); }
 };
