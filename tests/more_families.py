@@ -57,6 +57,9 @@ LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rop
 }
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
+MAMBA1: dict[str, Any] = {
+    key: value for key, value in TINY.items() if "intermediate" not in key and "attention" not in key
+} | {"state_size": 6}
 RECURRENT = ["linear_attention", "full_attention", "linear_attention"]
 DELTA: dict[str, Any] = {**TINY, "head_dim": 16, "layer_types": RECURRENT} | {
     "linear_num_key_heads": 2,
@@ -245,6 +248,15 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {key: value for key, value in TINY.items() if "intermediate" not in key and "attention" not in key}
         | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
     ),
+    "mamba": ("Mamba", {**MAMBA1, "time_step_rank": 6}),
+    "mamba-biased": ("Mamba", {**MAMBA1, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "expand": 1}),
+    "falcon_mamba": ("FalconMamba", {**MAMBA1, "mixer_rms_eps": 1e-2}),
+    "jamba": (
+        "Jamba",
+        {**TINY, "num_hidden_layers": 4, "num_experts": 4, "mamba_d_state": 6, "mamba_dt_rank": 5}
+        | {"attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    ),
+    "jamba-dense": ("Jamba", {**TINY, "num_experts": 1, "attn_layer_period": 2, "attn_layer_offset": 1}),
     "falcon_h1": ("FalconH1", FALCON_H1),
     "falcon_h1-normed": ("FalconH1", {**FALCON_H1, "mamba_rms_norm": True}),
     "falcon_h1-normed-after": (

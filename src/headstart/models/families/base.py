@@ -29,7 +29,8 @@ class TensorLayout:
     which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``; short
     convolutions ``convolution_input``, ``convolution_kernel``, ``convolution_output``. Recurrent mixers have
     ``convolution_kernel``, ``step_bias``, ``log_decay``, ``state_norm``, and Mamba-2 ``skip``, ``mamba_input``,
-    ``mamba_output``; the delta rule ``delta_qkv``, ``delta_gate``, ``delta_share``, ``delta_step`` (or the first two
+    ``mamba_output``; Mamba 1 besides ``mamba_selection``, ``mamba_step``, ``step_norm``, ``where_to_norm``,
+    ``from_where_norm``; the delta rule ``delta_qkv``, ``delta_gate``, ``delta_share``, ``delta_step`` (or the first two
     and the last two in one, ``delta_qkv_gate``, ``delta_share_step``) and ``delta_output``.
     """
 
