@@ -62,7 +62,7 @@ LLAMA_LIKE: dict[str, dict[str, Any]] = {
     "llama-gelu-tanh": {"hidden_act": "gelu_pytorch_tanh"},
     "llama-relu": {"hidden_act": "relu"},
     "llama-odd-sizes": {"hidden_size": 60, "intermediate_size": 77, "head_dim": 14},
-    "llama-one-layer": {"num_hidden_layers": 1},
+    "llama-two-layers": {"num_hidden_layers": 2},
     "llama-large-theta": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
 }
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -153,7 +153,9 @@ class Assembly(LayoutTensors):
             q_norm=q_norm,
             k_norm=k_norm,
             sinks=self._vector(index, "sinks", config.num_heads) if config.sinks else None,
-            gate=self._linear(index, {"attention_gate": q}, config.hidden_size, False)
+            gate=self._linear(
+                index, {"attention_gate": config.num_heads if config.gates_heads else q}, config.hidden_size, False
+            )
             if config.attention_gate
             else None,
         )
@@ -343,7 +345,8 @@ class Assembly(LayoutTensors):
             name = self._name(index, role, expert)
             stacked = None if "{e}" in self.layout.layer[role] else expert
             count = self.config.experts.count if self.config.experts is not None and stacked is not None else None
-            transposed = stacked is not None and self.layout.stacks_transposed
+            lowers = self.layout.stacks_below and role == "expert_down"
+            transposed = stacked is not None and (self.layout.stacks_transposed or lowers)
             convert = self.layout.convert.get(role)
             matrices.append(self._part(name, (outputs, inputs), transposed, convert, stacked, count))
             bits = max(bits, self._stored_bits(name))

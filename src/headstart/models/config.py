@@ -305,6 +305,8 @@ class ModelConfig:
     """Bias of the output head."""
     attention_gate: bool = False
     """What heads see is multiplied by a sigmoid of the layer's input (AFMoE)."""
+    gates_heads: bool = False
+    """That gate is one number for each head (LFM3)."""
     qkv_clip: float | None = None
     """What queries, keys and values are cut off at, before they are rotated."""
     qk_norm: HeadNorms | None = None
@@ -322,6 +324,8 @@ class ModelConfig:
     """A norm of the embedding (BLOOM)."""
     learned_positions: bool = False
     """A table of position embeddings added to the input (GPT-2)."""
+    sinusoid_positions: bool = False
+    """That table is computed: sines, then cosines, of positions counted from 2 (XGLM)."""
     attention_scale: float | None = None
     """Factor on q.k; None means 1/sqrt(head_dim)."""
     alibi: Alibi | None = None
