@@ -14,6 +14,7 @@ SUBJECTS = (
     "The native pass",
     "Requests that sample",
     "Beam search",
+    "Models that load",
 )
 BEGINNING = """# Experiments
 

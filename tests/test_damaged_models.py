@@ -12,13 +12,16 @@ from typing import Any
 
 import gguf
 import pytest
+import transformers
 
 from headstart.errors import CheckpointError, ConfigError, RequestError
 from headstart.heads.loading import load_head
 from headstart.llm import LLM
 from headstart.loading import load_model
+from headstart.models.families import config_from_hf
 from headstart.models.gguf_file import GgufFile
 from headstart.sampling.params import SamplingParams
+from more_families import MORE_FAMILIES
 from mutations import STRANGE, mutate_value
 from small_tokenizers import byte_level_metadata, sentencepiece_metadata
 from tiny_checkpoint import write_tiny_model
@@ -224,3 +227,26 @@ def test_the_same_holds_for_heads(tmp_path: Path, tiny_model_dir: Path, name: st
 def test_names_that_no_file_can_have_are_one_sentence(name: str) -> None:
     with pytest.raises(CheckpointError):
         load_model(name)
+
+
+@pytest.mark.filterwarnings("ignore:.*")
+def test_strange_descriptions_of_many_families_are_refused_or_harmless() -> None:
+    rng = random.Random(3)
+    outcomes = []
+    for name, settings in rng.sample(list(MORE_FAMILIES.values()), 30):
+        described = json.loads(json.dumps(getattr(transformers, f"{name}Config")(**settings).to_dict(), default=str))
+        changed = [mutate_value(described, rng) for _ in range(60)]
+        outcomes += [is_read(each) for each in changed if isinstance(each, dict)]
+    assert 300 < sum(outcomes) < len(outcomes) - 100
+
+
+def is_read(description: dict[str, Any]) -> bool:
+    """Nothing is computed or taken up for what it says."""
+    try:
+        config_from_hf(description)
+    except CheckpointError as error:
+        said = str(error)
+    else:
+        return True
+    assert "\n" not in said
+    return False

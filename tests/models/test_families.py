@@ -214,13 +214,13 @@ def test_end_tokens_may_be_one_or_several() -> None:
 
 def test_an_unknown_architecture_lists_the_known_ones() -> None:
     with pytest.raises(
-        CheckpointError, match=r"model_type 'mamba'.*dense.*gemma, .*gpt, .*llama, .*smollm, .*experts.*mixtral"
+        CheckpointError, match=r"model_type 'rwkv'.*dense.*gemma, .*gpt, .*llama, .*smollm, .*experts.*mixtral"
     ):
-        config_from_hf({"model_type": "mamba"})
+        config_from_hf({"model_type": "rwkv"})
     with pytest.raises(
-        CheckpointError, match=r"general.architecture 'mamba'.*gemma, .*gptneox, .*llama, .*smollm, .*experts.*qwen"
+        CheckpointError, match=r"general.architecture 'rwkv'.*gemma, .*gptneox, .*llama, .*smollm, .*experts.*qwen"
     ):
-        config_from_gguf({"general.architecture": "mamba"})
+        config_from_gguf({"general.architecture": "rwkv"})
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,17 @@ def distance_buckets(distances: Tensor, bias: RelativeBias, both_sides: bool) ->
 
 def sinusoids(kind: Positions, count: int, size: int) -> Tensor:
     """float32 [count, size]: sines, then cosines, as ``Positions`` says; rounded where transformers rounds."""
+    return sinusoids_at(kind, torch.arange(count), size)
+
+
+def sinusoids_at(kind: Positions, positions: Tensor, size: int) -> Tensor:
+    """The same of some ``positions`` [row]: float32 [row, size]."""
+    device = positions.device
     if kind == "sinusoid":
-        frequencies = 10_000.0 ** (-2 * torch.arange((size + 1) // 2, dtype=torch.float64) / size)
+        frequencies = 10_000.0 ** (-2 * torch.arange((size + 1) // 2, dtype=torch.float64, device=device) / size)
     else:
         half = size // 2
-        frequencies = torch.exp(torch.arange(half).float() * -(math.log(10_000) / max(half - 1, 1)))
-    angles = torch.arange(count).to(frequencies.dtype)[:, None] * frequencies
+        frequencies = torch.exp(torch.arange(half, device=device).float() * -(math.log(10_000) / max(half - 1, 1)))
+    angles = positions.to(frequencies.dtype)[:, None] * frequencies
     table = torch.cat((angles.sin(), angles.cos()), dim=1)[:, :size]
     return torch.nn.functional.pad(table, (0, size - table.shape[1])).float()

@@ -21,7 +21,7 @@ from headstart.runner import ModelRunner, Span
 from passes import BLOCK_SIZE, Rows, make_pass, path_to
 from tiny_models import make_model, reference_logits, save_model
 
-KINDS = ("lfm2-long", "bamba", "nemotron_h", "qwen3_next")
+KINDS = ("lfm2-long", "jamba", "bamba", "nemotron_h", "qwen3_next")
 TOLERANCE = 1e-4
 TREE = [-1, 0, 1, 2, 0, 4, 5, 6, 4]
 """A root, then branches of several depths."""

@@ -17,7 +17,7 @@ from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.layers.layer import run_layer
-from headstart.layers.positions import sinusoids
+from headstart.layers.positions import sinusoids_at
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
@@ -69,10 +69,7 @@ class Decoder:
         self.config = config
         self.dtype = dtype
         self.embedding = weights.embedding.to(device, dtype)
-        table = weights.positions
-        if config.sinusoid_positions:
-            table = sinusoids("tensor2tensor", _FIRST_SINE + config.max_positions, config.hidden_size)[_FIRST_SINE:]
-        self.positions = None if table is None else table.to(device, dtype)
+        self.positions = None if weights.positions is None else weights.positions.to(device, dtype)
         self.frequencies = [inverse_frequencies(rope, weights.rope_factors).to(device) for rope in config.ropes]
         self.layers = [
             DecoderLayer(config, layer, layer_weights, dtype, device)
@@ -103,6 +100,9 @@ class Decoder:
             hidden = hidden.index_copy(0, *inputs)
         if self.positions is not None:
             hidden = hidden + F.embedding(positions, self.positions)
+        if self.config.sinusoid_positions:
+            rows = sinusoids_at("tensor2tensor", positions + _FIRST_SINE, self.config.hidden_size)
+            hidden = hidden + rows.to(hidden.dtype)
         return hidden if self.embedding_norm is None else self.embedding_norm(hidden)
 
     def at(self, positions: Tensor, layout: Layout, states: StateLayout | None = None) -> MixerPass:

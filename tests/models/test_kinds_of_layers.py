@@ -1,0 +1,87 @@
+"""Every kind of layer, whoever guesses: greedy tokens are those of plain decoding, and those are transformers'.
+
+Prompts of different lengths are decoded together, with too little room for all of them, and again from cached prefixes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from headstart import LLM, SamplingParams, SpeculationParams
+from headstart.loading import Model, load_model
+from tiny_checkpoint import write_tokenizer
+from tiny_models import make_model, reference_logits
+
+KINDS = {
+    "attention": "smollm3",
+    "windows": "mistral",
+    "chunks": "llama4",
+    "ALiBi": "bloom",
+    "sinks": "gpt_oss",
+    "latent attention": "deepseek_v3",
+    "short convolution": "lfm3",
+    "Mamba": "jamba",
+    "Mamba-2": "nemotron_h",
+    "attention beside Mamba-2": "falcon_h1",
+    "gated delta rule": "qwen3_next",
+}
+"""Some have experts, too."""
+DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
+PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
+GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+SLOWLY = SpeculationParams(draft_tokens=3)
+"""Lest a sequence be ready before another one needs its room."""
+SHORT = {"max_context": 64, "cache_tokens": 64, "prefix_caching": True}
+"""Three blocks of 32 tokens: the first two prompts fit in one each, and their answers end in the next."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with a kind of layer, and what it says."""
+
+    directory: Path
+    model: Model
+    tokens: list[list[int]]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: kind.replace(" ", "-"))
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    torch.set_num_threads(1)
+    family = KINDS[request.param]
+    reference = make_model(family, **({"vocab_size": 259} if family in ("mistral", "smollm3") else {}))
+    directory: Path = tmp_path_factory.mktemp(family)
+    reference.save_pretrained(directory)
+    write_tokenizer(directory)
+    model = load_model(directory, "fp32")
+    with LLM(model, "none", max_context=96) as llm:
+        tokens, _ = said(llm)
+    for prompt, own in zip(PROMPTS, tokens, strict=True):
+        best = reference_logits(reference, [*prompt, *own]).argmax(-1)
+        assert best[len(prompt) - 1 : -1].tolist() == own
+    return Case(directory, model, tokens)
+
+
+def said(llm: LLM) -> tuple[list[list[int]], int]:
+    """Tokens of all prompts together, and how often a sequence gave way to the others and read again."""
+    outputs = llm.generate(PROMPTS, GREEDY, speculation=SLOWLY)
+    llm.engine.check()
+    assert llm.engine.runner.cache.free == llm.engine.runner.cache.size
+    return [list(output.outputs[0].token_ids) for output in outputs], sum(each.stats.preemptions for each in outputs)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_no_drafter_changes_a_token(case: Case, drafter: str) -> None:
+    assert not case.model.notice  # by Headstart's own code
+    draft_model = case.directory if drafter == "draft-model" else None
+    with LLM(case.model, drafter, draft_model=draft_model, **SHORT) as llm:
+        tokens, preemptions = said(llm)
+        assert tokens == case.tokens
+        assert preemptions > 0
+        for cached in (None, 32):
+            (again,) = llm.generate([PROMPTS[3]], GREEDY)
+            assert list(again.outputs[0].token_ids) == case.tokens[3]
+            assert cached in (None, again.stats.cached_tokens)
