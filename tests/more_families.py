@@ -207,6 +207,10 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV3",
         {**TINY, **MOE, **GROUPED, **LATENT, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}},
     ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**TINY, **MOE, **GROUPED, **LATENT, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
     "youtu": ("Youtu", {**TINY, **LATENT}),
     "minicpm3": ("MiniCPM3", {**TINY, **LATENT, "dim_model_base": 32}),
     "gpt_oss": ("GptOss", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "swiglu_limit": 0.9}),
