@@ -268,6 +268,11 @@ def drafter_name(drafter: str | type[Any]) -> str:
     return _OTHER_NAMES.get(drafter, drafter) if isinstance(drafter, str) else drafter.__name__
 
 
+def is_drafter(name: str) -> bool:
+    """Whether some drafter has this name."""
+    return drafter_name(name) in available_drafters()
+
+
 def drafter_info(name: str) -> DrafterInfo:
     """A drafter as listed, by any of its names.
 
