@@ -64,7 +64,7 @@ NATIVE = (
     "opt",
     "arcee",
     "nemotron",
-    *("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite", "youtu", "minicpm3"),
+    *("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu", "minicpm3"),
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
     *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3"),

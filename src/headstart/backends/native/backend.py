@@ -48,6 +48,8 @@ def _lacking(config: ModelConfig) -> str | None:
         "experts beside attention": config.has_experts and config.parallel_residual,
         "attention of several kinds": len({layer.mixer for layer in config.layers}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
+        "computed position embeddings": config.sinusoid_positions,
+        "gates of whole heads": config.gates_heads,
         "a limit of heads that are normed one by one": config.qkv_clip is not None
         and norms is not None
         and norms.reach == "head"
