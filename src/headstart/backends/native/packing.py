@@ -96,9 +96,10 @@ class RowTable:
         stored = part.stored
         if stored is None or stored.type not in KINDS:
             return self._tensor(part.read())
-        self._alive += [stored.data, part.order]
+        data = stored.rows()
+        self._alive += [data, part.order]
         order = None if part.order is None else address(part.order)
-        return Rows(address(stored.data), order, len(stored.data) // part.rows, KINDS[stored.type], part.rows)
+        return Rows(address(data), order, len(data) // part.rows, KINDS[stored.type], part.rows)
 
     def _tensor(self, weight: Tensor) -> Rows:
         weight = as_matrix(weight)
