@@ -47,10 +47,10 @@ def test_masks_in_training_are_the_masks_that_are_served() -> None:
     objective = EagleObjective(head, tables(), torch.arange(VOCAB))
     unrolled = _Unrolled(head, tables().embedding, objective._rotary, batch)
     everywhere = unrolled.places.clone()
-    logits = [head.logits(unrolled.step())]
+    logits = [head.logits(unrolled.step(masked=False))]
     for _ in range(2):
         unrolled.drop(0.9)
-        logits.append(head.logits(unrolled.step()))
+        logits.append(head.logits(unrolled.step(masked=True)))
     assert 0 < int(unrolled.places.sum()) < int(everywhere.sum())
     served = MaskedPass(head, tables(), torch.float32)
     left = unrolled.places[everywhere].nonzero().squeeze(1)
