@@ -15,7 +15,7 @@ from headstart.drafting.head_drafters.read_along import SpeakingOptions
 from headstart.drafting.head_drafters.reading import Reading
 from headstart.drafting.head_drafters.stepping import SteppingDrafter
 from headstart.drafting.tree_templates import rank_tree
-from headstart.heads.eagle import EagleHead
+from headstart.heads.eagle import PARALLEL_KIND, EagleHead
 
 STATIC_LEVELS = (4, 8, 7, 4, 2)
 """Nodes on each level of EAGLE-1's static tree of 25."""
@@ -38,9 +38,11 @@ class HeadDrafter(SteppingDrafter):
     """Runs an EAGLE head."""
 
     variant: str
+    others: tuple[str, ...] = ()
+    """Heads that can be stepped as well."""
 
     def __init__(self, context: DraftContext, options: HeadOptions, most_text_tokens: int = 0) -> None:
-        head = open_head(context, options.model, self.variant, EagleHead)
+        head = open_head(context, options.model, self.variant, EagleHead, self.others)
         tables = context.require_tables()()
         self._pass = context.require_runner().backend.kit.head_pass(head, tables, options.precision)
         super().__init__(context, options, head, head.config.taps, self._pass, tables, most_text_tokens)
@@ -88,6 +90,9 @@ class Eagle2Drafter(HeadDrafter, GrowingDrafter):
 
 
 class Eagle3Drafter(Eagle2Drafter):
-    """EAGLE-3: features of several layers, a vocabulary of its own, EAGLE-2's tree."""
+    """EAGLE-3: features of several layers, a vocabulary of its own, EAGLE-2's tree.
+
+    A P-EAGLE head is stepped without its masks, which pays if it has learnt steps, too (``train p-eagle --unroll``)."""
 
     variant = "eagle3"
+    others = (PARALLEL_KIND,)
