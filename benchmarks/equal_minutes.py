@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--heads", nargs="+", choices=HEAD_NAMES, default=HEADS, metavar="HEAD")
     parser.add_argument("--batch", type=int, default=4, help="packs of 512 tokens in a step")
     parser.add_argument("--held-out", type=int, default=16, help="packs that are measured")
+    parser.add_argument("--states", type=Path, nargs="*", default=[], help="more directories of states to read")
     parser.add_argument("--cache-gb", type=float, default=2.0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
@@ -69,7 +70,7 @@ def main() -> None:
         trunk, wanted = trunk_of(name, HeadSettings())
         objective = make_objective(trunk, target, weights, ids, wanted, tables, None)
         taps = objective.head.config.taps if isinstance(objective.head, EagleHead | BlockHead) else (FINAL_TAP,)
-        directories = [given.corpus / f"states-{target.backend.name}-cpu"]
+        directories = [given.corpus / f"states-{target.backend.name}-cpu", *given.states]
         states = TargetStates(target.backend, tables.head, taps, int(given.cache_gb * 2**30), "cpu", directories)
         steps = train(objective, batches(states, packs, settings), settings, 60 * given.minutes)
         measured = measure(objective, states, held_out[: given.held_out])
