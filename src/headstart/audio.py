@@ -135,6 +135,8 @@ def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput
 def _wave(audio: object) -> NDArray[np.float32]:
     """Samples at 16 kHz."""
     samples, rate = audio if isinstance(audio, tuple) and len(audio) == 2 else (audio, RATE)
+    if isinstance(samples, np.ndarray | list) and not len(samples):
+        raise RequestError("the recording is empty; give one that has samples.", "file")
     wave = _floats(samples, "audio", dimensions=1)
     return wave if rate == RATE else _resampled(wave, rate)
 

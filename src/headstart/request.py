@@ -289,14 +289,14 @@ def listed_chats(
 
 
 @contextmanager
-def naming(index: int, prompts: int) -> abc.Iterator[None]:
-    """Let a refusal say which of several prompts it is about."""
+def naming(index: object, several: int, what: str = "prompt") -> abc.Iterator[None]:
+    """Let a refusal say which of several prompts, or of something else, it is about."""
     try:
         yield
     except RequestError as error:
-        if prompts == 1:
+        if several == 1:
             raise
-        raise RequestError(f"prompt {index}: {error}", error.field) from None
+        raise RequestError(f"{what} {index}: {error}", error.field) from None
 
 
 def _require_known(tokens: abc.Sequence[int], vocab_size: int, whose: str) -> None:
