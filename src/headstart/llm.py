@@ -166,7 +166,7 @@ class LLM:
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
-            for name in more_drafters:
+            for name in map(drafter_name, more_drafters):
                 if name not in drafters:
                     drafters[name] = create_drafter(name, surroundings)
         self.notices = tuple(notices)

@@ -16,6 +16,7 @@ from headstart.models.config import (
     LatentConfig,
     LayerConfig,
     Mamba2Config,
+    MambaConfig,
 )
 from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
 from headstart.models.stored import FileMatrix, MatrixPart
@@ -29,6 +30,7 @@ from headstart.models.weights import (
     LayerWeights,
     LinearWeights,
     Mamba2Weights,
+    MambaWeights,
     MixerWeights,
     MlpWeights,
     NormWeights,
@@ -118,6 +120,9 @@ class Assembly(LayoutTensors):
         if layer.mixer == "convolution":
             assert config.convolution is not None
             return self._convolution(index, config.convolution)
+        if layer.mixer == "mamba":
+            assert config.mamba is not None
+            return self._mamba(index, config.mamba)
         if layer.mixer in ("mamba2", "attention+mamba2"):
             assert config.mamba2 is not None
             mamba = self._mamba2(index, config.mamba2)
@@ -148,7 +153,9 @@ class Assembly(LayoutTensors):
             q_norm=q_norm,
             k_norm=k_norm,
             sinks=self._vector(index, "sinks", config.num_heads) if config.sinks else None,
-            gate=self._linear(index, {"attention_gate": q}, config.hidden_size, False)
+            gate=self._linear(
+                index, {"attention_gate": config.num_heads if config.gates_heads else q}, config.hidden_size, False
+            )
             if config.attention_gate
             else None,
         )
@@ -216,6 +223,33 @@ class Assembly(LayoutTensors):
             kernel_bias=self._beside(index, "convolution_kernel", size) if bias else None,
             output=self._linear(index, {"convolution_output": size}, size, bias),
         )
+
+    def _mamba(self, index: int, mamba: MambaConfig) -> MambaWeights:
+        inner, size, hidden = mamba.inner, mamba.state_size, self.config.hidden_size
+        norms = None
+        if mamba.norms != "none":
+            norms = (
+                self._state_norm(index, "step_norm", mamba.step_rank, mamba.norms == "learnt"),
+                self._state_norm(index, "where_to_norm", size, mamba.norms == "learnt"),
+                self._state_norm(index, "from_where_norm", size, mamba.norms == "learnt"),
+            )
+        return MambaWeights(
+            input=self._linear(index, {"mamba_input": 2 * inner}, hidden, mamba.bias),
+            kernel=self._kernel(index, "convolution_kernel", inner, mamba.length),
+            kernel_bias=self._beside(index, "convolution_kernel", inner) if mamba.kernel_bias else None,
+            selection=self._linear(index, {"mamba_selection": mamba.step_rank + 2 * size}, inner, False),
+            step=self._linear(index, {"mamba_step": inner}, mamba.step_rank, False),
+            step_bias=self._vector(index, "step_bias", inner),
+            log_decay=self._vector(index, "log_decay", size, inner),
+            skip=self._vector(index, "skip", inner),
+            norms=norms,
+            output=self._linear(index, {"mamba_output": hidden}, inner, mamba.bias),
+        )
+
+    def _state_norm(self, index: int, role: str, size: int, learnt: bool) -> NormWeights:
+        if learnt:
+            return NormWeights(self._vector(index, role, size))
+        return NormWeights(torch.ones(size, device=self._device))
 
     def _mamba2(self, index: int, mamba: Mamba2Config) -> Mamba2Weights:
         heads = mamba.heads
@@ -311,7 +345,8 @@ class Assembly(LayoutTensors):
             name = self._name(index, role, expert)
             stacked = None if "{e}" in self.layout.layer[role] else expert
             count = self.config.experts.count if self.config.experts is not None and stacked is not None else None
-            transposed = stacked is not None and self.layout.stacks_transposed
+            lowers = self.layout.stacks_below and role == "expert_down"
+            transposed = stacked is not None and (self.layout.stacks_transposed or lowers)
             convert = self.layout.convert.get(role)
             matrices.append(self._part(name, (outputs, inputs), transposed, convert, stacked, count))
             bits = max(bits, self._stored_bits(name))

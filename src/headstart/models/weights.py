@@ -160,6 +160,35 @@ class ConvolutionWeights:
 
 
 @dataclass(frozen=True)
+class MambaWeights:
+    """See ``MambaConfig``; vectors are float32."""
+
+    input: LinearWeights
+    """Rows: ``inner`` of what is written, as many of the gate."""
+    kernel: Tensor
+    """[inner, length], the last column for the row itself."""
+    kernel_bias: Tensor | None
+    """[inner]"""
+    selection: LinearWeights
+    """[step_rank + 2 * state_size, inner]: what steps are made from, where to, from where."""
+    step: LinearWeights
+    """[inner, step_rank]"""
+    step_bias: Tensor
+    """[inner]"""
+    log_decay: Tensor
+    """[inner, state_size] logarithm of how fast a state decays, for a step of 1."""
+    skip: Tensor
+    """[inner] share of what is written that goes to the output at once."""
+    norms: tuple[NormWeights, NormWeights, NormWeights] | None
+    """Of what steps are made from [step_rank], of where to and from where [state_size]."""
+    output: LinearWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.input, self.selection, self.step, self.output)
+
+
+@dataclass(frozen=True)
 class Mamba2Weights:
     """See ``Mamba2Config``; vectors are float32."""
 
@@ -220,7 +249,15 @@ class TwoMixersWeights:
         yield from self.mamba2.linears
 
 
-MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights | TwoMixersWeights
+MixerWeights = (
+    AttentionWeights
+    | LatentWeights
+    | ConvolutionWeights
+    | MambaWeights
+    | Mamba2Weights
+    | DeltaWeights
+    | TwoMixersWeights
+)
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def _lacking(config: ModelConfig) -> str | None:
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
         "attention within chunks": any(layer.chunk is not None for layer in config.layers),
         "ALiBi": config.alibi is not None,
+        "computed position embeddings": config.sinusoid_positions,
         "a gate of attention": config.attention_gate,
         "queries that grow with their position": config.query_growth is not None,
         "a limit of heads that are normed one by one": config.qkv_clip is not None and norms == HeadNorms(),
