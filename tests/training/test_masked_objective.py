@@ -17,12 +17,13 @@ from headstart.heads.loading import kind_of, load_head
 from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
-from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.eagle_objective import EagleObjective
 from headstart.training.making import HeadSettings
 from headstart.training.recipe import train_head
 from headstart.training.states import Batch, TargetStates
 from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings
+from headstart.training.unrolled import Unrolled
 from headstart.training.warm_start import begin_from
 
 VOCAB = 259
@@ -45,7 +46,7 @@ def test_masks_in_training_are_the_masks_that_are_served() -> None:
     head = masked_head()
     batch = batch_of(head)
     objective = EagleObjective(head, tables(), torch.arange(VOCAB))
-    unrolled = _Unrolled(head, tables().embedding, objective._rotary, batch)
+    unrolled = Unrolled(head, tables().embedding, objective._rotary, batch, mask=objective._mask())
     everywhere = unrolled.places.clone()
     logits = [head.logits(unrolled.step())]
     for _ in range(2):
@@ -78,7 +79,7 @@ def test_dropped_places_leave_the_loss_what_it_is_on_average(monkeypatch: pytest
     head = masked_head()
     batch, objective = batch_of(head, 4), EagleObjective(head, tables(), torch.arange(VOCAB))
     losses = [objective.loss(batch).item() for _ in range(12)]
-    monkeypatch.setattr(_Unrolled, "drop", lambda self, kept: 1.0)
+    monkeypatch.setattr(Unrolled, "drop", lambda self, kept: 1.0)
     whole = objective.loss(batch).item()
     assert min(losses) != max(losses)
     assert sum(losses) / len(losses) == pytest.approx(whole, rel=0.03)
