@@ -264,8 +264,25 @@ def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | No
 
 
 def drafter_name(drafter: str | type[Any]) -> str:
-    """What a drafter is called, given by its name or its class."""
-    return drafter if isinstance(drafter, str) else drafter.__name__
+    """What a drafter is called here, given by one of its names or its class."""
+    return _OTHER_NAMES.get(drafter, drafter) if isinstance(drafter, str) else drafter.__name__
+
+
+def is_drafter(name: str) -> bool:
+    """Whether some drafter has this name."""
+    return drafter_name(name) in available_drafters()
+
+
+def drafter_info(name: str) -> DrafterInfo:
+    """A drafter as listed, by any of its names.
+
+    Raises:
+        ConfigError: no drafter has this name.
+    """
+    known = available_drafters()
+    if (info := known.get(drafter_name(name))) is None:
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*known, *_OTHER_NAMES])}")
+    return info
 
 
 def drafter_options(drafter: str | type[Any]) -> type[Any]:
@@ -321,13 +338,13 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
 def _drafter_class(name: str | type[Any]) -> Any:
     if not isinstance(name, str):
         return name
-    built_in = _BUILT_IN.get(_OTHER_NAMES.get(name, name))
+    built_in = _BUILT_IN.get(drafter_name(name))
     if built_in is not None:
         module, _, attribute = built_in.target.partition(":")
         return getattr(import_module(module), attribute)
     point = _entry_points().get(name)
     if point is None:
-        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, available_drafters())}")
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_OTHER_NAMES])}")
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
@@ -337,7 +354,7 @@ def _drafter_class(name: str | type[Any]) -> Any:
 def _entry_points() -> dict[str, EntryPoint]:
     points: dict[str, EntryPoint] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        if point.name in _BUILT_IN or point.name in points:
+        if drafter_name(point.name) in _BUILT_IN or point.name in points:
             warnings.warn(f"drafter {point.name!r} of {point.value} is ignored: the name is taken.", stacklevel=3)
         else:
             points[point.name] = point

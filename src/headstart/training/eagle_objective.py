@@ -38,12 +38,13 @@ class EagleObjective:
         tables: the target's, float32 or bfloat16, likewise.
         teacher_ids: int64 target ids whose probabilities are learnt: EAGLE-3's draft vocabulary; EAGLE-1 keeps the
             whole head but may learn from its frequent tokens alone.
-        steps: unrolled steps.
+        steps: unrolled steps; of a head that guesses several tokens in one pass: the most that its masks stand behind.
         decay: weight of a step relative to the one before.
         dropout: share of what the head reads that is zeroed while it learns.
         depth: steps that are judged on held-out text.
 
-    One that guesses several tokens in one pass has as many steps, and as deep.
+    One that guesses several tokens in one pass is learnt as deep as these. Its masks stand behind the true rows, or
+    behind some of its own steps as well: how many is drawn for every batch, from 1 to ``steps`` in all.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class EagleObjective:
         self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
         self._embedding = tables.embedding if head.embedding is None else head.embedding
         slots = head.config.slots
-        self._loss, self._steps, self._decay, self.depth = loss, slots or steps, decay, slots or depth
+        self._loss, self._decay, self.depth = loss, decay, slots or depth
+        self._steps, self._unmasked = (slots, min(steps, slots)) if slots else (steps, steps)
         self._dropout = dropout
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
@@ -73,11 +75,14 @@ class EagleObjective:
         unrolled = Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout, self._mask())
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
+        masked_from = self._steps
+        if self.head.config.slots:
+            masked_from = 1 if self._unmasked == 1 else int(torch.randint(1, self._unmasked + 1, ()))
         kept = 1.0
         for step in range(self._steps):
             if step and self.head.config.slots:
                 kept *= unrolled.drop(_KEPT)
-            output = unrolled.step()
+            output = unrolled.step(masked=step >= masked_from)
             places = losses.places(step) & unrolled.places
             learnt = output[places[unrolled.places]]
             loss = losses.loss(step, places, learnt, partial(self._logits, text_tokens))
@@ -96,7 +101,8 @@ class EagleObjective:
         chains = Chains(self._teacher, batch, text_tokens=text_tokens)
         unrolled = Unrolled(self.head, self._embedding, self._rotary, batch, mask=self._mask())
         for step in range(self.depth):
-            chains.judge(step, self._logits(text_tokens, unrolled.step()))
+            masked = step > 0 and self.head.config.slots > 0
+            chains.judge(step, self._logits(text_tokens, unrolled.step(masked=masked)))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:

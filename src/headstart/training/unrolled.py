@@ -50,7 +50,7 @@ class Unrolled:
     those at ``places``.
 
     Args:
-        mask: what all steps but the first read in place of a token and a state: its id, and features [1, ...].
+        mask: what a masked step reads in place of a token and a state: its id, and features.
 
     Attributes:
         places: bool [pack, position] where a draft may begin.
@@ -82,7 +82,7 @@ class Unrolled:
         self._step = 0
 
     def drop(self, kept: float) -> float:
-        """Go on at about this share of the places; the share that it was."""
+        """Go on, after the first step, at about this share of the places; the share that it was."""
         stays = torch.rand(len(self._chosen), device=self._chosen.device) < kept
         if not stays.any():
             return 1.0
@@ -94,6 +94,7 @@ class Unrolled:
         begins[chosen] = True
         self.places = self.places.clone()
         self.places[self._rows] = begins
+        self._states = self._states[stays]
         self._choose(begins)
         return len(chosen) / before
 
@@ -103,14 +104,15 @@ class Unrolled:
         chosen_ends = begins.cumsum(0)[[end - 1 for end in self._ends]].tolist()
         self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
 
-    def step(self) -> Tensor:
-        """The next step's output at ``places``: [place, hidden]."""
+    def step(self, masked: bool = False) -> Tensor:
+        """The next step's output at ``places``: [place, hidden]. The first step is never ``masked``."""
         tokens = shift(self._batch.tokens, 1 + self._step, 0)[self._rows]
         positions = self._batch.positions[self._rows] + self._step
         first = self._step == 0
         if not first:
             tokens, positions = tokens[self._chosen], positions[self._chosen]
-            if self._mask is not None:
+            if masked:
+                assert self._mask is not None
                 tokens = torch.full_like(tokens, self._mask[0])
                 self._states = self._head.fuse(self._mask[1]).expand(len(tokens), -1)
         embeddings = F.dropout(F.embedding(tokens, self._embedding).float(), self._dropout)

@@ -77,7 +77,7 @@ class OnePassDrafter(ReadingDrafter):
         drawn = {
             place: self._drawn(sequence, logits[place], further[place], budgets[place])
             for place, sequence in enumerate(sequences)
-            if self._options.draws and may_draw(sequence)
+            if self._draws([sequence])
         }
         ranked = [place for place in range(len(drafted)) if place not in drawn]
         if not ranked:
@@ -92,6 +92,10 @@ class OnePassDrafter(ReadingDrafter):
         )
         trees = drawn | dict(zip(ranked, grown, strict=True))
         return [trees[place] for place in range(len(drafted))]
+
+    def _draws(self, sequences: Sequence[SequenceView]) -> bool:
+        """Whether paths are drawn for one of these."""
+        return self._options.draws > 0 and any([may_draw(sequence) for sequence in sequences])
 
     def _drawn(self, sequence: SequenceView, logits: Tensor, further: Ids, budget: DraftBudget) -> DraftTree:
         """Paths that are drawn, from logits [slot, column]."""
