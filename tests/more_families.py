@@ -57,6 +57,9 @@ LATENT = {"q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rop
 }
 CONVOLUTIONS = ["conv", "full_attention", "conv"]
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": "auto", "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 4}
+MAMBA1: dict[str, Any] = {
+    key: value for key, value in TINY.items() if "intermediate" not in key and "attention" not in key
+} | {"state_size": 6}
 RECURRENT = ["linear_attention", "full_attention", "linear_attention"]
 DELTA: dict[str, Any] = {**TINY, "head_dim": 16, "layer_types": RECURRENT} | {
     "linear_num_key_heads": 2,
@@ -79,6 +82,13 @@ NEMOTRON: dict[str, Any] = {**TINY, **MOE, **GROUPED, "head_dim": 16, "mamba_num
     "moe_shared_expert_intermediate_size": 40,
     "n_group": 2,
     "topk_group": 1,
+}
+DBRX: dict[str, Any] = {"vocab_size": 259, "d_model": 64, "n_heads": 4, "n_layers": 3, "max_seq_len": 256} | {
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.8, "rope_theta": 1e4},
+    "ffn_config": {"ffn_hidden_size": 24, "moe_num_experts": 8, "moe_top_k": 3},
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    "bos_token_id": 257,
+    "eos_token_id": 258,
 }
 LLAMA4: dict[str, Any] = {**TINY, **MOE, "intermediate_size_mlp": 80, "attention_chunk_size": 16, "floor_scale": 8} | {
     "interleave_moe_layer_step": 2,
@@ -150,6 +160,11 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {"text_config": {**TINY, "head_dim": 16, "rope_parameters": MROPE}}
         | {"vision_config": {**QWEN_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
     ),
+    "qwen3_vl_moe": (
+        "Qwen3VLMoe",
+        {"text_config": {**TINY, **MOE, "head_dim": 16, "rope_parameters": MROPE, "tie_word_embeddings": False}}
+        | {"vision_config": {**QWEN_EYES, "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
+    ),
     "stablelm": ("StableLm", {**TINY, "use_qkv_bias": True}),
     "stablelm-parallel": ("StableLm", {**TINY, "use_parallel_residual": True, "qk_layernorm": True}),
     "starcoder2": ("Starcoder2", {**TINY, "sliding_window": 7}),
@@ -158,6 +173,11 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron": ("Nemotron", {**TINY, **BIASED}),
     "jais2": ("Jais2", TINY),
     "opt": ("OPT", {**MHA, "ffn_dim": 72}),
+    "xglm": (
+        "XGLM",
+        {"vocab_size": 259, "d_model": 64, "ffn_dim": 72, "num_layers": 3, "attention_heads": 4}
+        | {"max_position_embeddings": 256, "bos_token_id": 257, "eos_token_id": 258},
+    ),
     "biogpt": ("BioGpt", MHA),
     "gptj": ("GPTJ", {**GPT, "rotary_dim": 8}),
     "codegen": ("CodeGen", {**GPT, "rotary_dim": 8}),
@@ -207,8 +227,19 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV3",
         {**TINY, **MOE, **GROUPED, **LATENT, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}},
     ),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**TINY, **MOE, **GROUPED, **LATENT, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
+    "mistral4": (
+        "Mistral4",
+        {**TINY, **MOE, **GROUPED, **LATENT}
+        | {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}},
+    ),
     "youtu": ("Youtu", {**TINY, **LATENT}),
     "minicpm3": ("MiniCPM3", {**TINY, **LATENT, "dim_model_base": 32}),
+    "dbrx": ("Dbrx", DBRX),
+    "dbrx-unnormalised": ("Dbrx", DBRX | {"ffn_config": DBRX["ffn_config"] | {"moe_normalize_expert_weights": None}}),
     "gpt_oss": ("GptOss", {**TINY, **MOE, **WINDOWS, "head_dim": 16, "swiglu_limit": 0.9}),
     "llama4": ("Llama4Text", LLAMA4),
     "llama4-seeing": (
@@ -225,6 +256,12 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "Lfm2",
         {**TINY, "layer_types": CONVOLUTIONS, "conv_L_cache": 5, "block_auto_adjust_ff_dim": False},
     ),
+    "lfm3": (
+        "Lfm3",
+        {**TINY, "head_dim": 16, "sliding_window": 7, "conv_bias": True}
+        | {"layer_types": ["conv", "sliding_attention", "full_attention"]},
+    ),
+    "lfm3-plain": ("Lfm3", {**TINY, "head_dim": 16, "use_sandwich_norm": False, "use_attention_gate": False}),
     "lfm2_moe": ("Lfm2Moe", {**TINY, **MOE, "layer_types": CONVOLUTIONS, "num_dense_layers": 1}),
     "bamba": ("Bamba", {**TINY, **MAMBA, "attn_layer_indices": [1], "time_step_limit": [0.2, 0.9]}),
     "granitemoehybrid-h": (
@@ -245,6 +282,15 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         {key: value for key, value in TINY.items() if "intermediate" not in key and "attention" not in key}
         | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 12},
     ),
+    "mamba": ("Mamba", {**MAMBA1, "time_step_rank": 6}),
+    "mamba-biased": ("Mamba", {**MAMBA1, "use_bias": True, "use_conv_bias": False, "conv_kernel": 3, "expand": 1}),
+    "falcon_mamba": ("FalconMamba", {**MAMBA1, "mixer_rms_eps": 1e-2}),
+    "jamba": (
+        "Jamba",
+        {**TINY, "num_hidden_layers": 4, "num_experts": 4, "mamba_d_state": 6, "mamba_dt_rank": 5}
+        | {"attn_layer_period": 3, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    ),
+    "jamba-dense": ("Jamba", {**TINY, "num_experts": 1, "attn_layer_period": 2, "attn_layer_offset": 1}),
     "falcon_h1": ("FalconH1", FALCON_H1),
     "falcon_h1-normed": ("FalconH1", {**FALCON_H1, "mamba_rms_norm": True}),
     "falcon_h1-normed-after": (

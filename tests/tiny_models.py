@@ -116,7 +116,7 @@ _MODELS = {
     "Qwen3_5MoeText": "Qwen3_5MoeForCausalLM",
 } | {
     name: f"{name}ForConditionalGeneration"
-    for name in ("Llama4", "Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
+    for name in ("Llama4", "Llava", "Mistral3", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL", "Qwen3VLMoe")
 }
 
 

@@ -59,6 +59,7 @@ from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.grammar import GrammarCompiler
 from headstart.text.tokenizer import Tokenizer
+from headstart.transcription.alignment import Aligner
 from headstart.transcription.params import TranscriptionParams
 from headstart.transcription.segments import Segment
 from headstart.transcription.windows import Transcript, Transcription, Wanted
@@ -215,7 +216,8 @@ class LLM:
             if self._engine is not None:
                 self._engine.abort_all()
             self._model = self._engine = None
-            vars(self).pop("_grammars", None)
+            for name in ("_grammars", "_aligner"):
+                vars(self).pop(name, None)
         # Caches and drafters hold on to each other in circles.
         gc.collect()
 
@@ -297,9 +299,11 @@ class LLM:
             RequestError: a recording is none, the model cannot do what is asked for, or a window failed.
             ConfigError: a package that this takes is not installed.
         """
-        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
         several = recordings if isinstance(recordings, list) else [recordings]
-        works = [Transcription(self.model, each, params or TranscriptionParams(), sampling) for each in several]
+        works = list[Transcription]()
+        for index, each in enumerate(several):
+            with naming(index, len(several), "recording"):
+                works.append(self.transcription(each, params or TranscriptionParams(), sampling_params))
         while open_works := [(place, work) for place, work in enumerate(works) if not work.done]:
             asked = [
                 (place, work, [self._wanted(wanted, speculation) for wanted in work.wanted()])
@@ -311,6 +315,17 @@ class LLM:
                     if on_segment is not None:
                         on_segment(place, segment)
         return [work.transcript() for work in works]
+
+    def transcription(
+        self, recording: object, params: TranscriptionParams, sampling_params: SamplingParams | None = None
+    ) -> Transcription:
+        """A recording that has not been heard yet: for callers that run the engine themselves.
+
+        Raises:
+            RequestError, ConfigError: as ``transcribe``.
+        """
+        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
+        return Transcription(self.model, self._aligner, recording, params, sampling)
 
     def _wanted(self, wanted: Wanted, speculation: SpeculationParams | None) -> Sample:
         (sample,) = self.samples(wanted.prompt, wanted.params, speculation, constraint=wanted.constraint)
@@ -476,6 +491,10 @@ class LLM:
     def _grammars(self) -> GrammarCompiler:
         model = self.model
         return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
+
+    @cached_property
+    def _aligner(self) -> Aligner:
+        return Aligner(self.model)
 
     def _run(
         self,

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 from gguf_alibi import write_alibi
+from gguf_dbrx import write_dbrx
 from gguf_hybrids import write_hybrid
 from gguf_latent import write_latent
+from gguf_mamba import write_mamba
 from gguf_models import tensors_for, write_gguf
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -137,6 +139,22 @@ def test_so_do_files_of_models_with_states(name: str, tmp_path: Path) -> None:
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 
+@pytest.mark.parametrize("name", ["mamba", "falcon_mamba", "jamba", "jamba-dense", "mamba2"])
+def test_so_do_files_of_mamba(name: str, tmp_path: Path) -> None:
+    """Falcon-Mamba with the epsilon that files do not hold."""
+    model = make_model(name, **({"mixer_rms_eps": 1e-6} if name == "falcon_mamba" else {}))
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_mamba(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
+def test_so_do_files_whose_experts_stood_below_each_other(tmp_path: Path) -> None:
+    model = make_model("dbrx")
+    tokens = [3 + (7 * i) % 90 for i in range(33)]
+    logits = logits_of(write_dbrx(model, tmp_path / "tiny.gguf"), tokens)
+    assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
+
+
 @pytest.mark.parametrize("name", ["bloom", "mpt", "falcon", "falcon-new"])
 def test_so_do_files_whose_parts_are_put_in_order(name: str, tmp_path: Path) -> None:
     model = make_model(name)
@@ -150,12 +168,19 @@ SAME_STRETCH = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.9}
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [("deepseek_v2", {}), ("deepseek_v2-lite", {}), ("deepseek_v3", {"rope_parameters": SAME_STRETCH})],
+    [
+        ("deepseek_v2", {}),
+        ("deepseek_v2-lite", {}),
+        ("deepseek_v3", {"rope_parameters": SAME_STRETCH}),
+        ("glm4_moe_lite", {}),
+    ],
 )
-def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("joint", [False, True])
+def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], joint: bool, tmp_path: Path) -> None:
+    """Those from before April 2025 hold one matrix for keys and values."""
     model = make_model(name, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
-    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf"), tokens)
+    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf", joint), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from headstart import LLM, SamplingParams, SpeculationParams
 from headstart.backends.torch.backend import TorchBackend
 from headstart.loading import load_model
+from headstart.models.checkpoint import open_checkpoint
+from headstart.models.weight_loading import load_decoder
 from more_families import MORE_FAMILIES
 from passes import BLOCK_SIZE, Rows, make_pass
 from tiny_checkpoint import write_tokenizer
@@ -18,6 +22,7 @@ from tiny_models import make_model, reference_logits
 
 PROMPTS = [random.Random(length).choices(range(3, 250), k=length) for length in (5, 23, 60)]
 GREEDY = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+TEXT = [3 + (7 * i * i + i) % 250 for i in range(40)]
 PLAIN = SpeculationParams(enabled=False)
 
 
@@ -34,11 +39,27 @@ def test_logits_and_tokens_are_transformers_with_every_drafter(family: str, tmp_
     for prompt, tokens in zip(PROMPTS, plain, strict=True):
         text = [*prompt, *tokens]
         expected = reference_logits(reference, text)
-        blocks = -(-len(text) // BLOCK_SIZE)
-        storage = backend.allocate_cache(blocks, BLOCK_SIZE)
-        logits = backend.forward(make_pass([Rows(text, 0, range(blocks))]), storage).logits
-        assert (logits - expected).abs().max().item() <= 1e-4
+        assert (logits_of(backend, text) - expected).abs().max().item() <= 1e-4
         # What decoding token by token gives: each is the best one after those before it.
         assert expected.argmax(-1)[len(prompt) - 1 : -1].tolist() == tokens
     for drafter in ("suffix", "early-exit", "auto"):
         assert [out.token_ids for out in LLM(model, drafter=drafter).generate(PROMPTS, GREEDY)] == plain, drafter
+
+
+def logits_of(backend: TorchBackend, text: list[int]) -> Tensor:
+    blocks = -(-len(text) // BLOCK_SIZE)
+    storage = backend.allocate_cache(blocks, BLOCK_SIZE)
+    return backend.forward(make_pass([Rows(text, 0, range(blocks))]), storage).logits
+
+
+def test_stacked_experts_may_stand_either_way(tmp_path: Path) -> None:
+    """Qwen3-VL's mixtures were released with matrices [in, out]; transformers saves them the other way round."""
+    reference = make_model("qwen3_vl_moe")
+    reference.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in tensors if ".experts." in name]:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config, weights = load_decoder(open_checkpoint(tmp_path), torch.float32)
+    found = logits_of(TorchBackend(config, weights), TEXT)
+    assert (found - reference_logits(reference, TEXT)).abs().max().item() <= 1e-4

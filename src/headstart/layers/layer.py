@@ -94,10 +94,13 @@ class HeadLayerParts(AttentionParts, MlpParts, Protocol):
 def run_attention(
     parts: AttentionParts, head_dim: int, x: Tensor, attend: Attend, gate: Operation | None = None
 ) -> Tensor:
-    """[..., in] -> [..., hidden]; ``gate``: what is seen is multiplied by its sigmoid."""
+    """[..., in] -> [..., hidden]; ``gate``: what is seen is multiplied by its sigmoid, one for each number or head."""
     heads = parts.qkv(x)
     seen = attend(heads.view(*heads.shape[:-1], -1, head_dim))
-    return parts.output(seen if gate is None else seen * gate(x).sigmoid())
+    if gate is None:
+        return parts.output(seen)
+    opened = gate(x).sigmoid()
+    return parts.output(seen * opened.repeat_interleave(seen.shape[-1] // opened.shape[-1], dim=-1))
 
 
 def run_mlp(

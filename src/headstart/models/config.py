@@ -17,12 +17,14 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "xielu"]
 """relu2: the square of relu; xielu: with two learnt numbers a layer (Huang et al. 2024). The native pass has all but
 the last."""
 NormKind = Literal["rms", "layer"]
-Mixer = Literal["attention", "latent", "convolution", "mamba2", "delta", "attention+mamba2", "none"]
+Mixer = Literal["attention", "latent", "convolution", "mamba", "mamba2", "delta", "attention+mamba2", "none"]
 """Through what the rows of a layer see each other. Those after the first two keep a state in place of keys and values,
 or beside them where both kinds are added up (Falcon-H1); "none": they do not, and the layer is a channel part alone
 (Nemotron-H)."""
 StateNorm = Literal["after_gate", "before_gate", "none"]
 """Where the norm of what a state gives stands."""
+MambaNorms = Literal["none", "unlearnt", "learnt"]
+"""unlearnt: without weights (Falcon-Mamba); learnt: with (Jamba)."""
 Channel = Literal["mlp", "experts", "none"]
 """What a layer does with every row by itself; "none": nothing."""
 ExpertScore = Literal["softmax", "sigmoid", "sparsemixer"]
@@ -149,6 +151,27 @@ class ConvolutionConfig:
     length: int
     """Rows that it sees, their own included."""
     bias: bool = False
+
+
+@dataclass(frozen=True)
+class MambaConfig:
+    """A selective state space of channels, each with decays of its own (Mamba: Gu and Dao 2023, section 3). Its state
+    is a vector [state_size] for each channel, and the rows that its convolution will look back at."""
+
+    inner: int
+    """Channels."""
+    state_size: int
+    step_rank: int
+    """A row's steps are made from so many numbers."""
+    length: int
+    """Rows that the convolution sees, their own included."""
+    kernel_bias: bool = True
+    bias: bool = False
+    """Of the projections."""
+    norms: MambaNorms = "none"
+    """RMS norms of what steps, writing and reading are made from."""
+    norm_eps: float = 1e-6
+    """Of these norms."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +305,8 @@ class ModelConfig:
     """Bias of the output head."""
     attention_gate: bool = False
     """What heads see is multiplied by a sigmoid of the layer's input (AFMoE)."""
+    gates_heads: bool = False
+    """That gate is one number for each head (LFM3)."""
     qkv_clip: float | None = None
     """What queries, keys and values are cut off at, before they are rotated."""
     qk_norm: HeadNorms | None = None
@@ -299,6 +324,8 @@ class ModelConfig:
     """A norm of the embedding (BLOOM)."""
     learned_positions: bool = False
     """A table of position embeddings added to the input (GPT-2)."""
+    sinusoid_positions: bool = False
+    """That table is computed: sines, then cosines, of positions counted from 2 (XGLM)."""
     attention_scale: float | None = None
     """Factor on q.k; None means 1/sqrt(head_dim)."""
     alibi: Alibi | None = None
@@ -308,7 +335,8 @@ class ModelConfig:
     latent: LatentConfig | None = None
     """Of layers whose mixer is "latent"."""
     convolution: ConvolutionConfig | None = None
-    """Of layers whose mixer is "convolution"; the next two likewise."""
+    """Of layers whose mixer is "convolution"; the next three likewise."""
+    mamba: MambaConfig | None = None
     mamba2: Mamba2Config | None = None
     delta: DeltaConfig | None = None
     experts: ExpertsConfig | None = None

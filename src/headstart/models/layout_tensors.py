@@ -4,7 +4,7 @@ says."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -121,21 +121,24 @@ class LayoutTensors:
         outputs, inputs = shape
         as_stored = (inputs, outputs) if transposed else shape
         whole = as_stored if count is None else (count, *as_stored)
+        below = count is not None and self.layout.stacks_below
+        in_file = (whole[0] * whole[1], whole[2]) if below else whole
 
         def read() -> Tensor:
-            tensor = self.fetch(name, whole, index).to(self.dtype)
+            tensor = self.fetch(name, in_file, None if below else index)
+            tensor = (tensor.view(whole)[index] if below else tensor).to(self.dtype)
             weight = tensor.T if transposed else tensor
             return weight if convert is None else convert(weight, self.config)
 
         if self.source is None:
-            self.fetch(name, whole, index)
+            self.fetch(name, in_file, None if below else index)
             return MatrixPart(name, outputs, read)
         stored = self.source.stored(name)
-        require_weights(name, stored, whole)
+        require_weights(name, stored, in_file)
         if index is not None:
-            stored = stored.part(index)
+            stored = replace(stored, shape=whole).part(index)
         order = None if convert is None else self._order_of_rows(convert, outputs)
-        return MatrixPart(name, outputs, read, None if transposed else stored, order)
+        return MatrixPart(name, outputs, read, stored if stored.turned == transposed else None, order)
 
     def _row(self, name: str, inputs: int) -> MatrixPart:
         """A matrix of one row, stored as a vector."""

@@ -128,8 +128,10 @@ class LatentWeights:
     """[num_heads * head_dim, q_rank]"""
     kv_norm: NormWeights
     """[kv_rank]"""
-    kv_up: LinearWeights
-    """[num_heads * (plain_dim + value_dim), kv_rank], head by head, keys first."""
+    key_up: LinearWeights
+    """[num_heads * kv_rank, plain_dim], head by head: what takes queries to the states' space."""
+    value_up: LinearWeights
+    """[num_heads * value_dim, kv_rank], head by head: what takes values from there."""
     output: LinearWeights
     """[hidden, num_heads * value_dim]"""
 
@@ -138,7 +140,7 @@ class LatentWeights:
         yield self.down
         if self.q_up is not None:
             yield self.q_up
-        yield from (self.kv_up, self.output)
+        yield from (self.key_up, self.value_up, self.output)
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,35 @@ class ConvolutionWeights:
     @property
     def linears(self) -> Iterator[LinearWeights]:
         yield from (self.input, self.output)
+
+
+@dataclass(frozen=True)
+class MambaWeights:
+    """See ``MambaConfig``; vectors are float32."""
+
+    input: LinearWeights
+    """Rows: ``inner`` of what is written, as many of the gate."""
+    kernel: Tensor
+    """[inner, length], the last column for the row itself."""
+    kernel_bias: Tensor | None
+    """[inner]"""
+    selection: LinearWeights
+    """[step_rank + 2 * state_size, inner]: what steps are made from, where to, from where."""
+    step: LinearWeights
+    """[inner, step_rank]"""
+    step_bias: Tensor
+    """[inner]"""
+    log_decay: Tensor
+    """[inner, state_size] logarithm of how fast a state decays, for a step of 1."""
+    skip: Tensor
+    """[inner] share of what is written that goes to the output at once."""
+    norms: tuple[NormWeights, NormWeights, NormWeights] | None
+    """Of what steps are made from [step_rank], of where to and from where [state_size]."""
+    output: LinearWeights
+
+    @property
+    def linears(self) -> Iterator[LinearWeights]:
+        yield from (self.input, self.selection, self.step, self.output)
 
 
 @dataclass(frozen=True)
@@ -220,7 +251,15 @@ class TwoMixersWeights:
         yield from self.mamba2.linears
 
 
-MixerWeights = AttentionWeights | LatentWeights | ConvolutionWeights | Mamba2Weights | DeltaWeights | TwoMixersWeights
+MixerWeights = (
+    AttentionWeights
+    | LatentWeights
+    | ConvolutionWeights
+    | MambaWeights
+    | Mamba2Weights
+    | DeltaWeights
+    | TwoMixersWeights
+)
 
 
 @dataclass(frozen=True)

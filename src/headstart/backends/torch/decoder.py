@@ -17,10 +17,14 @@ from headstart.backends.torch.mixers import MixerPass, mixer_of
 from headstart.backends.torch.norms import Norm
 from headstart.backends.torch.states import LayerStore, StateLayout
 from headstart.layers.layer import run_layer
+from headstart.layers.positions import sinusoids
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.weights import DecoderWeights, LayerWeights
+
+_FIRST_SINE = 2
+"""What the first position counts as where embeddings of positions are computed."""
 
 
 class DecoderLayer:
@@ -65,7 +69,10 @@ class Decoder:
         self.config = config
         self.dtype = dtype
         self.embedding = weights.embedding.to(device, dtype)
-        self.positions = None if weights.positions is None else weights.positions.to(device, dtype)
+        table = weights.positions
+        if config.sinusoid_positions:
+            table = sinusoids("tensor2tensor", _FIRST_SINE + config.max_positions, config.hidden_size)[_FIRST_SINE:]
+        self.positions = None if table is None else table.to(device, dtype)
         self.frequencies = [inverse_frequencies(rope, weights.rope_factors).to(device) for rope in config.ropes]
         self.layers = [
             DecoderLayer(config, layer, layer_weights, dtype, device)

@@ -18,6 +18,7 @@ from headstart.layers.convolution import run_convolution
 from headstart.layers.delta import run_delta
 from headstart.layers.latent import run_latent
 from headstart.layers.layer import run_attention
+from headstart.layers.mamba import run_mamba
 from headstart.layers.mamba2 import run_mamba2
 from headstart.layers.rotary import Rotation
 from headstart.models.config import LayerConfig, ModelConfig
@@ -27,6 +28,7 @@ from headstart.models.weights import (
     DeltaWeights,
     LatentWeights,
     Mamba2Weights,
+    MambaWeights,
     MixerWeights,
     TwoMixersWeights,
 )
@@ -66,6 +68,8 @@ def mixer_of(
     """What computes a mixer of this kind."""
     if isinstance(weights, ConvolutionWeights):
         return ShortConvolution(weights, dtype, device)
+    if isinstance(weights, MambaWeights):
+        return Mamba(config, weights, dtype, device)
     if isinstance(weights, Mamba2Weights):
         return Mamba2(config, weights, dtype, device)
     if isinstance(weights, TwoMixersWeights):
@@ -84,6 +88,10 @@ def state_shapes(
     if layer.mixer == "convolution":
         assert config.convolution is not None
         return [((config.convolution.length - 1, config.hidden_size), dtype)]
+    if layer.mixer == "mamba":
+        assert config.mamba is not None
+        before = (config.mamba.length - 1, config.mamba.inner)
+        return [(before, dtype), ((config.mamba.inner, config.mamba.state_size), torch.float32)]
     if layer.mixer in ("mamba2", "attention+mamba2"):
         assert config.mamba2 is not None
         mamba = config.mamba2
@@ -174,8 +182,10 @@ class LatentAttention:
         self.q_norm = None if weights.q_norm is None else norm(weights.q_norm)
         self.q_up = None if weights.q_up is None else linear(weights.q_up)
         self.kv_norm = norm(weights.kv_norm)
-        kv_up = weights.kv_up.weight.to(device, dtype).view(config.num_heads, -1, config.latent.kv_rank)
-        self.key_up, self.value_up = kv_up[:, : config.latent.plain_dim], kv_up[:, config.latent.plain_dim :]
+        self.key_up, self.value_up = (
+            each.weight.to(device, dtype).view(config.num_heads, -1, each.matrix.shape[1])
+            for each in (weights.key_up, weights.value_up)
+        )
 
     @property
     def nbytes(self) -> int:
@@ -214,6 +224,33 @@ class ShortConvolution:
         assert shared.states is not None
         (rows,) = store.states
         return run_convolution(self, x, partial(shared.states.look_back, store=rows))
+
+
+class Mamba:
+    """A selective state space of channels; its states are [slot, length - 1, inner], the rows that its convolution
+    looks back at, and float32 [slot, inner, state_size]."""
+
+    def __init__(self, config: ModelConfig, weights: MambaWeights, dtype: torch.dtype, device: torch.device) -> None:
+        assert config.mamba is not None
+        self.config = config.mamba
+        self.input, self.selection, self.step, self.output = (
+            Linear(each, dtype, device) for each in (weights.input, weights.selection, weights.step, weights.output)
+        )
+        self.kernel = weights.kernel.T.contiguous().to(device)
+        self.kernel_bias = None if weights.kernel_bias is None else weights.kernel_bias.to(device)
+        self.step_bias, self.skip = weights.step_bias.to(device), weights.skip.to(device)
+        self.decay = -weights.log_decay.to(device).exp()
+        self.norms = None if weights.norms is None else [norm.weight.to(device) for norm in weights.norms]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(linear.nbytes for linear in (self.input, self.selection, self.step, self.output))
+
+    def __call__(self, x: Tensor, store: LayerStore, shared: MixerPass) -> Tensor:
+        assert shared.states is not None
+        rows, states = store.states
+        look_back = partial(shared.states.look_back, store=rows)
+        return run_mamba(self.config, self, x, look_back, partial(shared.states.recur, store=states))
 
 
 class Mamba2:

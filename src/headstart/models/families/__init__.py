@@ -13,6 +13,7 @@ from headstart.models.families import (
     alibi,
     bart,
     cohere,
+    dbrx,
     deepseek,
     gemma,
     glm,
@@ -26,6 +27,7 @@ from headstart.models.families import (
     llama,
     llama4,
     mamba,
+    mamba1,
     mixtures,
     olmo,
     phi,
@@ -58,8 +60,10 @@ FAMILIES: tuple[Family, ...] = (
     *sigmoid_mixtures.FAMILIES,
     *deepseek.FAMILIES,
     *gpt_oss.FAMILIES,
+    *dbrx.FAMILIES,
     *llama4.FAMILIES,
     *lfm2.FAMILIES,
+    *mamba1.FAMILIES,
     *mamba.FAMILIES,
     *qwen_next.FAMILIES,
 )
@@ -121,6 +125,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Container[str] = (), 
     assert family.gguf is not None
     config = family.gguf(fields)
     layout = tensor_layout(config, "gguf")
+    config = _with_dense_layers(config, layout, tensors)
     return _checked(
         replace(
             config,
@@ -146,6 +151,20 @@ def encoder_decoder_layout(config: ModelConfig, kind: CheckpointKind) -> Encoder
     layout = family.layout if kind == "hf" else family.gguf_layout
     assert layout is not None
     return layout(config)
+
+
+def _with_dense_layers(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> ModelConfig:
+    """Of a mixture, what has an MLP and no router has no experts (Jamba: no entry says which layers have any)."""
+
+    def dense(index: int) -> bool:
+        names = (f"{layout.layer[role].format(i=index)}.weight" for role in ("up", "router"))
+        return [name in tensors for name in names] == [True, False]
+
+    layers = (
+        replace(layer, channel="mlp") if layer.channel == "experts" and dense(index) else layer
+        for index, layer in enumerate(config.layers)
+    )
+    return replace(config, layers=tuple(layers))
 
 
 def _may_norm_heads(config: ModelConfig, layout: TensorLayout, tensors: Container[str]) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from torch import Tensor
@@ -29,7 +30,8 @@ class TensorLayout:
     which all experts' are stacked, and ``shared_gate``, ``shared_up``, ``shared_down``, ``shared_scale``; short
     convolutions ``convolution_input``, ``convolution_kernel``, ``convolution_output``. Recurrent mixers have
     ``convolution_kernel``, ``step_bias``, ``log_decay``, ``state_norm``, and Mamba-2 ``skip``, ``mamba_input``,
-    ``mamba_output``; the delta rule ``delta_qkv``, ``delta_gate``, ``delta_share``, ``delta_step`` (or the first two
+    ``mamba_output``; Mamba 1 besides ``mamba_selection``, ``mamba_step``, ``step_norm``, ``where_to_norm``,
+    ``from_where_norm``; the delta rule ``delta_qkv``, ``delta_gate``, ``delta_share``, ``delta_step`` (or the first two
     and the last two in one, ``delta_qkv_gate``, ``delta_share_step``) and ``delta_output``.
     """
 
@@ -49,6 +51,10 @@ class TensorLayout:
     """Matrices inside the layers are [in, out] (GPT-2's Conv1D)."""
     stacks_transposed: bool = False
     """Experts that are stacked in one tensor are [in, out]."""
+    stacks_below: bool = False
+    """They stand one below the other in one matrix, those that lower transposed (DBRX)."""
+    stacks_vary: bool = False
+    """They may also be [out, in], as their shapes tell: as transformers saves what was released the other way round."""
     whole: frozenset[str] = frozenset()
     """Roles whose names are whole, without an ending."""
     beyond: bool = False
@@ -73,10 +79,18 @@ class TensorLayout:
     """Patterns (whole name, prefix left out) of tensors that carry nothing: buffers saved by older versions, and scales
     of a quantised cache, which is no part of the model."""
 
-    def found_in(self, names: Container[str]) -> TensorLayout:
+    def found_in(self, shapes: Mapping[str, tuple[int, ...]]) -> TensorLayout:
         """This layout, or the other one if that is the file's."""
         other = self.other
-        return other if other is not None and f"{other.prefix}{other.embedding}.weight" in names else self
+        found = other if other is not None and f"{other.prefix}{other.embedding}.weight" in shapes else self
+        return replace(found, stacks_transposed=found._are_transposed(shapes)) if found.stacks_vary else found
+
+    def _are_transposed(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether a stack of experts is, by its last matrices [hidden, size]."""
+        table = shapes.get(f"{self.prefix}{self.embedding}.weight", ())
+        pattern = re.compile(re.escape(self.prefix + self.layer["expert_down"]).replace(r"\{i\}", r"\d+"))
+        stack = next((shape for name, shape in shapes.items() if pattern.fullmatch(name)), ())
+        return len(stack) != 3 or len(table) != 2 or stack[1] != table[1] or stack[2] == table[1]
 
 
 ROTARY_BUFFERS = r"(.*\.)?rotary_emb\.(original_inv_freq|inv_freq|cos_cached|sin_cached)"

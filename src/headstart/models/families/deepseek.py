@@ -1,7 +1,9 @@
-"""Latent attention: DeepSeek-V2 and V3 with their experts, Youtu and MiniCPM3 without.
+"""Latent attention: DeepSeek-V2 and V3, Kimi K2, GLM-4.7-Flash and Mistral 4 with their experts, Youtu and MiniCPM3
+without.
 
-Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, youtu, minicpm3); for
-GGUF llama.cpp's converter, which takes the matrix that raises keys and values apart, that of keys transposed.
+Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, glm4_moe_lite,
+mistral4, youtu, minicpm3; its kimi_k25 reads the text of Kimi K2 as DeepSeek-V3); for GGUF llama.cpp's converter, which
+since April 2025 takes the matrix that raises keys and values apart, that of keys transposed.
 """
 
 from __future__ import annotations
@@ -11,12 +13,20 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import ExpertsConfig, LatentConfig, LayerConfig, ModelConfig, QueryGrowth, RopeConfig
 from headstart.models.families import gguf_mixtures
 from headstart.models.families.base import Family
-from headstart.models.families.experts import EXPERTS_LAYOUT, count_of, first_dense, sigmoid_experts, with_experts
-from headstart.models.families.fields import Fields
+from headstart.models.families.experts import (
+    EXPERTS_LAYOUT,
+    STACKED,
+    count_of,
+    first_dense,
+    sigmoid_experts,
+    with_experts,
+)
+from headstart.models.families.fields import MAX_POSITIONS, Fields
 from headstart.models.families.granite import divided
+from headstart.models.families.kin import with_defaults
 from headstart.models.families.layer_normed import without
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, base_from_gguf, base_from_hf, in_halves
 from headstart.models.families.rope import growth, rope_from_gguf, rope_from_hf
@@ -79,6 +89,35 @@ def _deepseek_v3(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, first_dense(fields, config, 3))
 
 
+def _glm_lite(fields: Fields) -> ModelConfig:
+    """GLM-4.7-Flash: DeepSeek-V3 with defaults of its own."""
+    fields = with_defaults(fields, {"rms_norm_eps": 1e-5})
+    fields.require("rope_interleave", True, default=True)
+    config = _base(fields, "glm4_moe_lite", False, 768, 512, (192, 64, 256))
+    count = count_of(fields, "n_routed_experts", "num_local_experts", default=64)
+    experts = sigmoid_experts(fields, count, 4, "n_shared_experts", 1.8)
+    return with_experts(config, experts, first_dense(fields, config, 1))
+
+
+def _mistral4(fields: Fields) -> ModelConfig:
+    fields.require("rope_interleave", True, default=True)
+    config = _base(fields, "mistral4", False, 1024, 256, (64, 64, 128))
+    rope = fields.within("rope_parameters") or fields.within("rope_scaling")
+    if rope is None:
+        raise fields.missing("rope_parameters")
+    grown = None
+    if rope.optional_number("llama_4_scaling_beta") is not None:
+        trained = rope.integer("original_max_position_embeddings", maximum=MAX_POSITIONS)
+        grown = QueryGrowth(rope.number("llama_4_scaling_beta"), trained)
+    count = count_of(fields, "n_routed_experts", "num_local_experts", default=128)
+    experts = replace(
+        sigmoid_experts(fields, count, 4, "n_shared_experts"),
+        score="softmax",
+        correction=False,
+    )
+    return with_experts(replace(config, query_growth=grown), experts, first_dense(fields, config, 0))
+
+
 def _youtu(fields: Fields) -> ModelConfig:
     config = _base(fields, "youtu", True, 1536, 512, (128, 64, 128))
     fields.require("rope_interleave", True, default=True)
@@ -132,6 +171,11 @@ _MIXED = replace(
     without_bias=frozenset({"q"}),
     beyond=True,
 )
+_STACKED_LAYOUT = replace(
+    _MIXED,
+    layer=without(dict(_MIXED.layer), "router_correction", "expert_gate") | STACKED,
+    whole=frozenset(STACKED),
+)
 
 _GGUF_LATENT = {
     "q": "blk.{i}.attn_q",
@@ -148,13 +192,20 @@ _GGUF = replace(
     layer=without(dict(gguf_mixtures.LAYOUT.layer), "q", "k", "v", "q_norm", "k_norm") | _GGUF_LATENT,
     convert=_TURNED,
 )
+_GGUF_JOINT = replace(
+    _GGUF,
+    layer=without(dict(_GGUF.layer), "key_up", "value_up") | {"kv_up": "blk.{i}.attn_kv_b"},
+    ignored=(*_GGUF.ignored, r"blk\.\d+\.attn_[kv]_b\.weight"),
+)
+"""Of files from before the matrix was taken apart; some have both forms."""
 _SOFTMAX, _SIGMOID = 1, 2
 """``expert_gating_func``."""
 
 
 def _deepseek_gguf(fields: Fields) -> ModelConfig:
     heads, turning = fields.integer("attention.head_count"), fields.integer("rope.dimension_count")
-    both, value = fields.integer("attention.key_length_mla"), fields.integer("attention.value_length_mla")
+    apart = "_mla" if fields.has("attention.key_length_mla") else ""
+    both, value = (fields.integer(f"attention.{part}_length{apart}") for part in ("key", "value"))
     rope, scale = _gguf_rope(fields, turning)
     whole = {"attention.key_length": both, "attention.value_length": both, "attention.head_count_kv": heads}
     gating = fields.integer("expert_gating_func", _SOFTMAX)
@@ -162,7 +213,7 @@ def _deepseek_gguf(fields: Fields) -> ModelConfig:
         raise fields.unsupported("expert_gating_func", gating, f"{_SOFTMAX} or {_SIGMOID}, softmax or sigmoid")
     config = base_from_gguf(
         fields.with_entries(**whole),
-        "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
+        ("deepseek_v3" if gating == _SIGMOID else "deepseek_v2") + ("" if apart else "_joint"),
         rope=rope,
         experts=True,
         attention_scale=both**-0.5 * scale,
@@ -205,6 +256,11 @@ def _gguf_rope(fields: Fields, dim: int) -> tuple[RopeConfig, float]:
 FAMILIES = (
     Family("deepseek_v2", "deepseek_v2", "deepseek2", _deepseek_v2, _deepseek_gguf, _MIXED, _GGUF, "experts"),
     Family("deepseek_v3", "deepseek_v3", "deepseek2", _deepseek_v3, _deepseek_gguf, _MIXED, _GGUF, "experts"),
+    Family("glm4_moe_lite", "glm4_moe_lite", "deepseek2", _glm_lite, None, _MIXED, None, "experts"),
+    Family("kimi_k2", "kimi_k2", "", _deepseek_v3, None, _MIXED, None, "experts"),
+    Family("mistral4", "mistral4", "", _mistral4, None, _STACKED_LAYOUT, None, "experts"),
+    Family("deepseek_v2_joint", "", "", _deepseek_v2, None, _MIXED, _GGUF_JOINT, "experts"),
+    Family("deepseek_v3_joint", "", "", _deepseek_v3, None, _MIXED, _GGUF_JOINT, "experts"),
     Family("deepseek_v3_halves", "", "", _deepseek_v3, None, replace(_MIXED, convert={}), None, "experts"),
     Family("youtu", "youtu", "", _youtu, None, _DENSE, None),
     Family("minicpm3", "minicpm3", "", _minicpm3, None, replace(_DENSE, convert={"final_norm": divided}), None),

@@ -30,10 +30,10 @@ from headstart.models.families.granite import divided, scaled_from_gguf
 from headstart.models.families.llama import GGUF_INTERLEAVED, GGUF_LAYER, GGUF_LAYOUT, base_from_gguf
 from headstart.models.families.rope import rope_from_gguf
 
-_KV_HEADS, _MLP = "attention.head_count_kv", "feed_forward_length"
+KV_HEADS, _MLP = "attention.head_count_kv", "feed_forward_length"
 
 
-def _by_layer(fields: Fields, key: str) -> tuple[Fields, list[bool]]:
+def by_layer(fields: Fields, key: str) -> tuple[Fields, list[bool]]:
     """The description with the one number that an entry has in layers where it is not 0, and where that is."""
     values = fields.get(key)
     count = fields.integer("block_count", maximum=4096)
@@ -56,7 +56,7 @@ def _without_guessing_layers(fields: Fields) -> Fields:
 
 
 def _lfm2_base(fields: Fields, family: str) -> ModelConfig:
-    fields, attending = _by_layer(fields, _KV_HEADS)
+    fields, attending = by_layer(fields, KV_HEADS)
     convolution = ConvolutionConfig(fields.integer("shortconv.l_cache", 3, minimum=2))
     config = base_from_gguf(
         fields,
@@ -81,7 +81,7 @@ def lfm2_moe(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, set(range(fields.integer("leading_dense_block_count", 0, minimum=0))))
 
 
-def _mamba2(fields: Fields) -> Mamba2Config:
+def mamba2_of(fields: Fields) -> Mamba2Config:
     heads, inner = fields.integer("ssm.time_step_rank"), fields.integer("ssm.inner_size")
     groups = fields.integer("ssm.group_count", 1)
     if inner % heads or heads % groups:
@@ -98,8 +98,8 @@ def _mamba2(fields: Fields) -> Mamba2Config:
 
 def granite_hybrid(fields: Fields) -> ModelConfig:
     """Dense, or with experts."""
-    mamba = _mamba2(fields)
-    fields, attending = _by_layer(fields, _KV_HEADS)
+    mamba = mamba2_of(fields)
+    fields, attending = by_layer(fields, KV_HEADS)
     count = fields.integer("expert_count", 0, minimum=0)
     shared = fields.integer("expert_shared_feed_forward_length", 0, minimum=0)
     size = fields.integer(_MLP) if count or not shared else shared
@@ -116,9 +116,9 @@ def granite_hybrid(fields: Fields) -> ModelConfig:
 def nemotron_h(fields: Fields) -> ModelConfig:
     """Layers of one part: attention where there are heads, a channel part where that has a size, else Mamba-2."""
     fields = _without_guessing_layers(fields)
-    mamba = _mamba2(fields)
-    fields, attending = _by_layer(fields, _KV_HEADS)
-    fields, changing = _by_layer(fields, _MLP)
+    mamba = mamba2_of(fields)
+    fields, attending = by_layer(fields, KV_HEADS)
+    fields, changing = by_layer(fields, _MLP)
     count = fields.integer("expert_count", 0, minimum=0)
     config = base_from_gguf(
         fields,
@@ -156,7 +156,7 @@ def _nemotron_experts(fields: Fields) -> ExpertsConfig:
 def falcon_h1(fields: Fields) -> ModelConfig:
     """Its factors have been put into the tensors. A norm of what states give is not read: files do not say where it
     stands."""
-    mamba = replace(_mamba2(fields), norm="none")
+    mamba = replace(mamba2_of(fields), norm="none")
     config = base_from_gguf(fields, "falcon_h1", mamba2=mamba)
     return replace(config, layers=(LayerConfig(mixer="attention+mamba2"),) * config.num_layers)
 
@@ -257,7 +257,7 @@ LFM2: TensorLayout = replace(
     whole=gguf_mixtures.LAYOUT.whole,
     flat=FLAT,
 )
-_MAMBA2_LAYOUT: TensorLayout = replace(
+MAMBA2_LAYOUT: TensorLayout = replace(
     GGUF_LAYOUT,
     layer=GGUF_LAYER | STACKS | _MAMBA2,
     whole=WHOLE,
@@ -266,15 +266,15 @@ _MAMBA2_LAYOUT: TensorLayout = replace(
     convert={"log_decay": logarithm},
     beyond=True,
 )
-FALCON_H1 = _MAMBA2_LAYOUT
+FALCON_H1 = MAMBA2_LAYOUT
 GRANITE_HYBRID: TensorLayout = replace(
-    _MAMBA2_LAYOUT,
-    convert={**_MAMBA2_LAYOUT.convert, **GGUF_INTERLEAVED.convert, "final_norm": divided},
+    MAMBA2_LAYOUT,
+    convert={**MAMBA2_LAYOUT.convert, **GGUF_INTERLEAVED.convert, "final_norm": divided},
 )
 NEMOTRON_H: TensorLayout = replace(
-    _MAMBA2_LAYOUT,
+    MAMBA2_LAYOUT,
     layer={
-        **{role: name for role, name in _MAMBA2_LAYOUT.layer.items() if not role.endswith("gate")},
+        **{role: name for role, name in MAMBA2_LAYOUT.layer.items() if not role.endswith("gate")},
         "mlp_norm": "blk.{i}.attn_norm",
     },
 )

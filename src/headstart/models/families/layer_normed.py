@@ -163,6 +163,28 @@ def _biogpt(fields: Fields) -> ModelConfig:
     )
 
 
+def _xglm(fields: Fields) -> ModelConfig:
+    fields.require("add_cross_attention", False, default=False)
+    if fields.integer("pad_token_id", 1, minimum=0) > 1:
+        raise fields.unsupported(
+            "pad_token_id", fields.get("pad_token_id"), "0 or 1, below the first position's number"
+        )
+    named = {"hidden_size": "d_model", "num_attention_heads": "attention_heads", "num_hidden_layers": "num_layers"}
+    known = fields.with_entries(**{name: fields.get(name) or fields.get(own) for name, own in named.items()})
+    config = _learned(
+        known,
+        "xglm",
+        mlp_size=fields.integer("ffn_dim", 4096),
+        activation=activation(fields, "activation_function", "gelu"),
+    )
+    return replace(
+        config,
+        learned_positions=False,
+        sinusoid_positions=True,
+        embedding_scale=config.hidden_size**0.5 if fields.flag("scale_embedding", True) else 1.0,
+    )
+
+
 def _learned(fields: Fields, family: str, bias: bool = True, **sizes: Any) -> ModelConfig:
     """What OPT and BioGPT share."""
     hidden = fields.integer("hidden_size", 768)
@@ -331,6 +353,9 @@ FAMILIES = (
     ),
     Family("jais2", "jais2", "", _jais2, None, replace(HF_LAYOUT, layer=_HF_UNGATED), None),
     Family("opt", "opt", "", _opt, None, _OPT, None),
+    Family(
+        "xglm", "xglm", "", _xglm, None, replace(_OPT, prefix="model.", final_norm="layer_norm", positions=""), None
+    ),
     Family(
         "biogpt",
         "biogpt",

@@ -1,6 +1,7 @@
-"""LFM2 and LFM2-MoE (Liquid AI): gated short convolutions, and attention in some layers.
+"""LFM2, LFM2-MoE and LFM3 (Liquid AI): gated short convolutions, and attention in some layers.
 
-Sources: the configuration and modelling files of transformers (models/lfm2, lfm2_moe); for GGUF llama.cpp's converter.
+Sources: the configuration and modelling files of transformers (models/lfm2, lfm2_moe, lfm3); for GGUF llama.cpp's
+converter.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from headstart.models.config import ConvolutionConfig, ExpertsConfig, HeadNorms,
 from headstart.models.families import gguf_states
 from headstart.models.families.base import Family
 from headstart.models.families.experts import used_of, with_experts
-from headstart.models.families.fields import Fields
+from headstart.models.families.fields import MAX_POSITIONS, Fields
+from headstart.models.families.kin import with_defaults
 from headstart.models.families.llama import HF_LAYOUT, base_from_hf
+from headstart.models.families.rope import rope_from_hf
 
 _KINDS = ("full_attention", "conv")
 
@@ -72,6 +75,48 @@ def _lfm2_moe(fields: Fields) -> ModelConfig:
     return with_experts(config, experts, set(range(dense)))
 
 
+_LFM3_ROPES: dict[str, dict[str, object]] = {
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1_000_000.0, "partial_rotary_factor": 0.5},
+}
+_LFM3_KINDS = ("conv", "full_attention", "sliding_attention")
+
+
+def _lfm3(fields: Fields) -> ModelConfig:
+    fields = with_defaults(fields, {"rope_parameters": _LFM3_ROPES, "head_dim": 128})
+    bias, normed = fields.flag("attention_bias", False), fields.flag("use_sandwich_norm", True)
+    gated = fields.flag("use_attention_gate", True)
+    config = base_from_hf(
+        fields,
+        "lfm3",
+        tied=fields.flag("tie_embedding", True),
+        eps="norm_eps",
+        default_eps=1e-5,
+        activation="silu",
+        qk_norm=HeadNorms(),
+        qkv_bias=bias,
+        output_bias=bias,
+        attention_gate=gated,
+        gates_heads=gated,
+        post_norms=normed,
+        convolution=ConvolutionConfig(fields.integer("conv_L_cache", 7, minimum=2), fields.flag("conv_bias", False)),
+    )
+    count = config.num_layers
+    kinds = fields.get("layer_types") or [
+        "full_attention" if i % 4 == 2 else "sliding_attention" if i % 4 == 0 and i else "conv" for i in range(count)
+    ]
+    if not isinstance(kinds, list) or len(kinds) != count or any(kind not in _LFM3_KINDS for kind in kinds):
+        raise fields.bad("layer_types", kinds, f"{count} entries, each {', '.join(_LFM3_KINDS)}")
+    window = fields.integer("sliding_window", 256, maximum=MAX_POSITIONS)
+    of_kind = {
+        "conv": LayerConfig(rope=None, mixer="convolution"),
+        "full_attention": LayerConfig(),
+        "sliding_attention": LayerConfig(window, 1),
+    }
+    ropes = (rope_from_hf(fields, config.head_dim, layer_type=kind, whole_heads=False) for kind in _LFM3_KINDS[1:])
+    return replace(config, layers=tuple(of_kind[kind] for kind in kinds), ropes=tuple(ropes))
+
+
 _LAYER = {
     "attention_norm": "layers.{i}.operator_norm",
     "q": "layers.{i}.self_attn.q_proj",
@@ -95,11 +140,21 @@ _EXPERTS = {
     "expert_up": "layers.{i}.feed_forward.experts.{e}.w3",
     "expert_down": "layers.{i}.feed_forward.experts.{e}.w2",
 }
+_LFM3 = _LAYER | {
+    "output": "layers.{i}.self_attn.o_proj",
+    "q_norm": "layers.{i}.self_attn.q_norm",
+    "k_norm": "layers.{i}.self_attn.k_norm",
+    "attention_gate": "layers.{i}.self_attn.gate_proj",
+    "attention_post_norm": "layers.{i}.post_operator_norm",
+    "mlp_post_norm": "layers.{i}.post_ffn_norm",
+}
 _LAYOUT = replace(HF_LAYOUT, final_norm="embedding_norm", layer=_LAYER)
+_LFM3_LAYOUT = replace(_LAYOUT, layer=_LFM3)
 _MOE_LAYOUT = replace(_LAYOUT, layer=_LAYER | _EXPERTS, whole=frozenset({"router_correction"}))
 
 FAMILIES = (
     Family("lfm2", "lfm2", "lfm2", _lfm2, gguf_states.lfm2, _LAYOUT, gguf_states.LFM2),
+    Family("lfm3", "lfm3", "", _lfm3, None, _LFM3_LAYOUT, None),
     Family(
         "lfm2_moe",
         "lfm2_moe",

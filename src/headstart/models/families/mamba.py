@@ -10,12 +10,13 @@ import math
 from dataclasses import replace
 
 from headstart.models.config import ExpertsConfig, LayerConfig, Mamba2Config, ModelConfig, StateNorm
-from headstart.models.families import gguf_states
+from headstart.models.families import gguf_mamba, gguf_states
 from headstart.models.families.base import Family, TensorLayout
 from headstart.models.families.experts import used_of
 from headstart.models.families.fields import Fields
 from headstart.models.families.granite import GRANITE4_LAYOUT, GRANITE4_MOE_LAYOUT, divided, granite4
 from headstart.models.families.llama import HF_LAYER, HF_LAYOUT, activation, base_from_hf
+from headstart.models.families.mamba1 import layers_alone
 from headstart.models.families.mamba2 import (
     MAMBA2_LAYER,
     MAMBA2_WHOLE,
@@ -125,27 +126,13 @@ def _mamba2(fields: Fields) -> ModelConfig:
         *least_most,
         fields.number("layer_norm_epsilon", 1e-5),
     )
-    layer = LayerConfig(rope=None, mixer="mamba2", channel="none")
-    return ModelConfig(
-        family="mamba2",
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=fields.integer("hidden_size"),
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=fields.integer("hidden_size"),
-        mlp_size=1,
-        max_positions=_NO_POSITIONS,
-        layers=(layer,) * fields.integer("num_hidden_layers", maximum=4096),
-        norm_eps=fields.number("layer_norm_epsilon", 1e-5),
-        mamba2=checked_groups(fields, "n_groups", mamba),
-        tied_head=fields.flag("tie_word_embeddings", False),
-        bos_token_id=fields.optional_integer("bos_token_id", minimum=0),
-        eos_token_ids=fields.token_ids("eos_token_id"),
+    config = layers_alone(
+        fields, "mamba2", LayerConfig(rope=None, mixer="mamba2", channel="none"), "layer_norm_epsilon"
     )
+    mixer = checked_groups(fields, "n_groups", mamba)
+    return replace(config, mamba2=mixer, tied_head=fields.flag("tie_word_embeddings", False))
 
 
-_NO_POSITIONS = 1 << 20
-"""Tokens that a model without positions is taken to reach."""
 _PARTS = {
     "linear_attention": LayerConfig(rope=None, mixer="mamba2", channel="none"),
     "full_attention": LayerConfig(rope=None, channel="none"),
@@ -260,7 +247,15 @@ _MAMBA2 = TensorLayout(
 )
 
 FAMILIES = (
-    Family("mamba2", "mamba2", "", _mamba2, None, replace(_MAMBA2, other=replace(_MAMBA2, prefix="model.")), None),
+    Family(
+        "mamba2",
+        "mamba2",
+        "mamba2",
+        _mamba2,
+        gguf_mamba.mamba2,
+        replace(_MAMBA2, other=replace(_MAMBA2, prefix="model.")),
+        gguf_mamba.MAMBA2,
+    ),
     Family(
         "falcon_h1",
         "falcon_h1",

@@ -38,7 +38,19 @@ def rope_from_hf(
     if scaling is None:
         return RopeConfig(theta, dim)
     theta = scaling.number("rope_theta", theta)
+    if kind == "proportional":
+        return _proportional(scaling, dim, theta)
     return RopeConfig(theta, dim, _scaling(scaling, fields, theta))
+
+
+def _proportional(scaling: Fields, dim: int, theta: float) -> RopeConfig:
+    """The first pairs of a head turn, as fast as where all do; the others not at all (transformers,
+    modeling_rope_utils.py)."""
+    share, factor = scaling.number("partial_rotary_factor", 1.0), scaling.number("factor", 1.0)
+    turning = int(share * dim // 2)
+    if not 0 <= turning <= dim // 2:
+        raise scaling.bad("partial_rotary_factor", share, "a number from 0 to 1")
+    return RopeConfig(theta, dim, factors=(factor,) * turning + (math.inf,) * (dim // 2 - turning))
 
 
 def partial_rope_from_hf(
@@ -84,8 +96,8 @@ def _scaling(scaling: Fields, fields: Fields, theta: float) -> dict[str, float |
                 ),
             }
     raise UnsupportedModelError(
-        f"{scaling.source}: rope_type is {kind!r:.60}, but only default, dynamic, linear, llama3 and yarn are "
-        "supported; use another model, or remove the scaling if its longer context is not needed."
+        f"{scaling.source}: rope_type is {kind!r:.60}, but only default, dynamic, linear, llama3, yarn and "
+        "proportional are supported; use another model, or remove the scaling if its longer context is not needed."
     )
 
 

@@ -1,8 +1,8 @@
 """Models that see, read as the decoder inside them: the encoder of images is left out.
 
 Sources: the configuration and modelling files of transformers (models/llava, llava_next, llava_onevision, mistral3,
-aya_vision, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl). Qwen's rotations have three positions for an image's patches; a
-text's are all the same one. (Gemma 3's form that sees is in ``gemma``.)
+aya_vision, internvl, qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe). Qwen's rotations have three positions for an
+image's patches; a text's are all the same one. (Gemma 3's form that sees is in ``gemma``.)
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from headstart.models.config import ModelConfig
-from headstart.models.families import cohere, kin, llama
+from headstart.models.families import cohere, kin, llama, mixtures
 from headstart.models.families.base import Family, TensorLayout
+from headstart.models.families.experts import STACKED
 from headstart.models.families.fields import Fields
 from headstart.models.families.kin import with_defaults
 
@@ -113,7 +114,40 @@ _LLAVA: dict[str, Any] = {
 }
 _VISUAL = (r"(model\.)?visual\..*",)
 
-FAMILIES = tuple(
+
+def _qwen3_vl_moe(fields: Fields) -> ModelConfig:
+    text = fields.within("text_config")
+    if text is None:
+        raise fields.missing("text_config")
+    tied = fields.flag("tie_word_embeddings", text.flag("tie_word_embeddings", False))
+    known = with_defaults(text.with_entries(norm_topk_prob=True, tie_word_embeddings=tied), {"rope_theta": 500_000.0})
+    return replace(_QWEN3_MOE.hf(known), family="qwen3_vl_moe")
+
+
+_QWEN3_MOE = next(family for family in mixtures.FAMILIES if family.name == "qwen3_moe")
+_QWEN3_VL_MOE = Family(
+    "qwen3_vl_moe",
+    "qwen3_vl_moe",
+    "qwen3vlmoe",
+    _qwen3_vl_moe,
+    _QWEN3_MOE.gguf,
+    replace(
+        _QWEN3_MOE.hf_layout,
+        prefix="model.language_model.",
+        layer={
+            **{role: name for role, name in _QWEN3_MOE.hf_layout.layer.items() if not role.startswith("expert_")},
+            **STACKED,
+        },
+        whole=frozenset(STACKED),
+        stacks_transposed=True,
+        stacks_vary=True,
+        ignored=(*_QWEN3_MOE.hf_layout.ignored, *_VISUAL),
+    ),
+    _QWEN3_MOE.gguf_layout,
+    "experts",
+)
+
+_WRAPPED = tuple(
     family
     for wrapper in (
         _Wrapper("llava", ("llama", "mistral", "qwen2"), "llama", **_LLAVA),
@@ -153,3 +187,5 @@ FAMILIES = tuple(
     )
     for family in wrapper.families()
 )
+
+FAMILIES = (*_WRAPPED, _QWEN3_VL_MOE)

@@ -1,0 +1,73 @@
+"""Mamba in PyTorch, row by row (Gu and Dao 2023, "Mamba: Linear-time sequence modeling with selective state spaces",
+algorithm 2).
+
+Every channel has a state of its own, whose parts decay each at its own rate, by a step that the row chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.layers.convolution import convolve
+from headstart.layers.layer import Operation
+from headstart.layers.recurrence import LookBack, Recur
+from headstart.models.config import MambaConfig
+
+
+class MambaParts(Protocol):
+    """By the names of ``MambaWeights``."""
+
+    @property
+    def input(self) -> Operation: ...
+    @property
+    def kernel(self) -> Tensor:
+        """float32 [length, inner]"""
+        ...
+
+    @property
+    def kernel_bias(self) -> Tensor | None: ...
+    @property
+    def selection(self) -> Operation: ...
+    @property
+    def step(self) -> Operation: ...
+    @property
+    def step_bias(self) -> Tensor: ...
+    @property
+    def decay(self) -> Tensor:
+        """float32 [inner, state_size], below 0: how fast states decay, for a step of 1."""
+        ...
+
+    @property
+    def skip(self) -> Tensor: ...
+    @property
+    def norms(self) -> Sequence[Tensor] | None: ...
+    @property
+    def output(self) -> Operation: ...
+
+
+def run_mamba(config: MambaConfig, parts: MambaParts, x: Tensor, look_back: LookBack, recur: Recur) -> Tensor:
+    """[row, hidden] -> [row, hidden]. States are float32 [row, inner, state_size]."""
+    read, gate = parts.input(x).chunk(2, dim=-1)
+    written = F.silu(convolve(look_back(read), parts.kernel, parts.kernel_bias))
+    sizes = [config.step_rank, config.state_size, config.state_size]
+    selected = list(torch.split(parts.selection(written.to(x.dtype)).float(), sizes, dim=-1))
+    if parts.norms is not None:
+        pairs = zip(selected, parts.norms, strict=True)
+        selected = [F.rms_norm(each, each.shape[-1:], weight, config.norm_eps) for each, weight in pairs]
+    low_step, where_to, from_where = selected
+    step = F.softplus(parts.step(low_step.to(x.dtype)).float() + parts.step_bias)
+    scaled = (step * written)[..., None]
+    step, where_to, from_where = step[..., None], where_to[:, None], from_where[..., None]
+
+    def advance(states: Tensor, these: Tensor | slice) -> tuple[Tensor, Tensor]:
+        # Decays of all rows at once would take the room of as many states.
+        after = torch.addcmul(states * torch.exp(step[these] * parts.decay), scaled[these], where_to[these])
+        return after, torch.matmul(after, from_where[these])[..., 0]
+
+    given = recur(advance) + written * parts.skip
+    return parts.output((given * F.silu(gate.float())).to(x.dtype))
