@@ -193,8 +193,10 @@ def test_outputs_go_on_with_a_decoder_prompt(plain: LLM) -> None:
             (rest,) = plain.generate({"encoder_prompt": read, "decoder_prompt": form}, GREEDY)
             assert rest.prompt_token_ids == [START, *begun]
             assert rest.token_ids[:15] == whole.token_ids[5:]
-    (alone,) = plain.generate({"encoder_prompt": "Hello world", "decoder_prompt": None}, GREEDY)
-    assert alone.token_ids == whole.token_ids
+    for nothing in (None, "", [], {"prompt": ""}):
+        (alone,) = plain.generate({"encoder_prompt": "Hello world", "decoder_prompt": nothing}, GREEDY)
+        assert alone.prompt_token_ids == [START]
+        assert alone.token_ids == whole.token_ids
 
 
 def test_what_generation_settings_force_is_said(tmp_path: Path) -> None:
@@ -354,6 +356,7 @@ def test_bad_audio_gets_a_sentence(prompt: Any, message: str, whisper: LLM) -> N
     ("prompt", "message"),
     [
         ({"encoder_prompt": []}, "encoder's prompt has no tokens"),
+        ("", "encoder's prompt has no tokens"),
         ({"encoder_prompt": None}, "no encoder_prompt"),
         ({"decoder_prompt": "x"}, "no encoder_prompt"),
         ({"encoder_prompt": "x", "image": 1}, "a prompt holds image beside encoder_prompt"),

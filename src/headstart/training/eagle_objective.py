@@ -38,12 +38,13 @@ class EagleObjective:
         tables: the target's, float32 or bfloat16, likewise.
         teacher_ids: int64 target ids whose probabilities are learnt: EAGLE-3's draft vocabulary; EAGLE-1 keeps the
             whole head but may learn from its frequent tokens alone.
-        steps: unrolled steps.
+        steps: unrolled steps; of a head that guesses several tokens in one pass: the most that its masks stand behind.
         decay: weight of a step relative to the one before.
         dropout: share of what the head reads that is zeroed while it learns.
         depth: steps that are judged on held-out text.
 
-    One that guesses several tokens in one pass has as many steps, and as deep.
+    One that guesses several tokens in one pass is learnt as deep as these. Its masks stand behind the true rows, or
+    behind some of its own steps as well: how many is drawn for every batch, from 1 to ``steps`` in all.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class EagleObjective:
         self._lessons = TextLessons(head, tables, teacher_ids) if head.config.reduced else None
         self._embedding = tables.embedding if head.embedding is None else head.embedding
         slots = head.config.slots
-        self._loss, self._steps, self._decay, self.depth = loss, slots or steps, decay, slots or depth
+        self._loss, self._decay, self.depth = loss, decay, slots or depth
+        self._steps, self._unmasked = (slots, min(steps, slots)) if slots else (steps, steps)
         self._dropout = dropout
         self._rotary = RotaryTable(head.config.rope, torch.float32, tables.head.device)
 
@@ -73,11 +75,14 @@ class EagleObjective:
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch, self._dropout)
         total = torch.zeros((), device=batch.tokens.device)
         token_weight = 1.0 if self.head.config.variant == "eagle3" else _TOKEN_WEIGHT
+        masked_from = self._steps
+        if self.head.config.slots:
+            masked_from = 1 if self._unmasked == 1 else int(torch.randint(1, self._unmasked + 1, ()))
         kept = 1.0
         for step in range(self._steps):
             if step and self.head.config.slots:
                 kept *= unrolled.drop(_KEPT)
-            output = unrolled.step()
+            output = unrolled.step(masked=step >= masked_from)
             places = losses.places(step) & unrolled.places
             learnt = output[places[unrolled.places]]
             loss = losses.loss(step, places, learnt, partial(self._logits, text_tokens))
@@ -96,7 +101,8 @@ class EagleObjective:
         chains = Chains(self._teacher, batch, text_tokens=text_tokens)
         unrolled = _Unrolled(self.head, self._embedding, self._rotary, batch)
         for step in range(self.depth):
-            chains.judge(step, self._logits(text_tokens, unrolled.step()))
+            masked = step > 0 and self.head.config.slots > 0
+            chains.judge(step, self._logits(text_tokens, unrolled.step(masked=masked)))
         return chains.result()
 
     def save(self, directory: Path, record: Mapping[str, Any]) -> None:
@@ -113,7 +119,7 @@ class _Unrolled:
     At step j, row i stands for the j-th row of a draft that begins after the true rows up to i: it reads the token
     1 + j places on, at position i + j, beside the state that step j - 1 left at i; it sees the true rows up to i of
     its own document, and the earlier steps at i. The first step computes all rows, as all are seen; the others only
-    those at ``places``. Of a head with ``slots`` all steps but the first read its mask, beside its learnt state.
+    those at ``places``. A masked step reads the head's mask instead, beside its learnt state.
 
     Attributes:
         places: bool [pack, position] where a draft may begin.
@@ -139,7 +145,7 @@ class _Unrolled:
         self._step = 0
 
     def drop(self, kept: float) -> float:
-        """Go on at about this share of the places; the share that it was."""
+        """Go on, after the first step, at about this share of the places; the share that it was."""
         stays = torch.rand(len(self._chosen), device=self._chosen.device) < kept
         if not stays.any():
             return 1.0
@@ -151,6 +157,7 @@ class _Unrolled:
         begins[chosen] = True
         self.places = self.places.clone()
         self.places[self._rows] = begins
+        self._states = self._states[stays]
         self._choose(begins)
         return len(chosen) / before
 
@@ -160,14 +167,14 @@ class _Unrolled:
         chosen_ends = begins.cumsum(0)[[end - 1 for end in self._ends]].tolist()
         self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
 
-    def step(self) -> Tensor:
-        """The next step's output at ``places``: [place, hidden]."""
+    def step(self, masked: bool) -> Tensor:
+        """The next step's output at ``places``: [place, hidden]. The first step is never ``masked``."""
         tokens = shift(self._batch.tokens, 1 + self._step, 0)[self._rows]
         positions = self._batch.positions[self._rows] + self._step
         first, config = self._step == 0, self._head.config
         if not first:
             tokens, positions = tokens[self._chosen], positions[self._chosen]
-            if config.slots:
+            if masked:
                 tokens = torch.full_like(tokens, config.mask_token_id)
                 self._states = self._head.fuse(self._head.mask_hidden[0]).expand(len(tokens), -1)
         embeddings = F.dropout(F.embedding(tokens, self._embedding).float(), self._dropout)

@@ -43,7 +43,7 @@ WHOLE_VOCABULARY = ("draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
 _USERS: dict[str, tuple[HeadName, ...]] = {
     "slots": ("p-eagle", *_BLOCK_NAMES, "medusa", "blockwise", "pass"),
-    "unroll": ("eagle3", "eagle"),
+    "unroll": ("eagle3", "p-eagle", "eagle"),
     "dropout": ("eagle3", "p-eagle", "eagle"),
     "layers": ("draft-model", *_BLOCK_NAMES, "eagle3", "p-eagle", "eagle"),
     "init": ("eagle3", "p-eagle", *_BLOCK_NAMES, "eagle", "medusa", "blockwise"),
@@ -68,7 +68,8 @@ class HeadSettings:
     """Future tokens (P-EAGLE, DFlash, Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four,
     eight for P-EAGLE, nine for DFlash."""
     unroll: int | None = None
-    """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
+    """Steps that EAGLE heads are unrolled for, and the most that P-EAGLE's masks stand behind; None: 4 for EAGLE-3, 1
+    for the others."""
     decay: float | None = None
     """Weight of a depth relative to the one above it; None: 0.8, for DFlash by the length of its blocks."""
     dropout: float | None = None

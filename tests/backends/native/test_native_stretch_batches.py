@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
-from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
+from stretch_cases import DRAFTERS, ONE_PASS, Counted, CutText, Heard, make_engine, one_by_one, told
 
 from headstart.analysis.watching import Watching
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
@@ -32,7 +32,7 @@ from toys import run_all, toy_sequence
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", [*DRAFTERS, ONE_PASS])
 @pytest.mark.parametrize("together", [2, 6])
 def test_requests_that_decode_together_are_told_the_same(
     drafter: str, together: int, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,11 @@ PAIRS = {
         ("rounds/draft.h",),
         ("drafting/head_drafters/test_grown_trees.py",),
     ),
+    "trees of one pass": Pair(
+        ("drafting/head_drafters/marginal_trees.py",),
+        ("rounds/likeliest_paths.h",),
+        ("drafting/head_drafters/test_grown_trees.py::test_grown_trees_are_those_of_steps",),
+    ),
     "noise ranking": Pair(
         ("drafting/head_drafters/noise_ranking.py",),
         ("rounds/noise_ranking.h",),

@@ -59,14 +59,33 @@ KINDS = {
     "BF16": 30,
     "TQ2_0": 35,
     "MXFP4": 39,
+    "INT4/32": 100,
+    "INT4/64": 101,
+    "INT4/128": 102,
+    "INT4/256": 103,
+    "INT8/32": 104,
+    "INT8/128": 105,
+    "INT8/ROW": 106,
+    "NF4": 107,
+    "FP4": 108,
+    "FP8": 110,
+    "FP8/128": 111,
 }
-"""What the library reads as files have it (``src/kernels/stored_rows.h``); of other types it is given floats."""
+"""What the library reads as files have it (``src/kernels/stored_rows.h``), a folder's by the names of
+``quantised.rows``; of other types it is given floats."""
 
+FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
+FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
     *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *FOLDER_KERNELS,
+    *FLOAT8_KERNELS,
 )
 """What the library multiplies in the file's own blocks (``src/kernels/stored/``)."""
+
+_SHARED_ROWS = 16
+"""Of "FP8/128": neighbours in a matrix that are to have one scale."""
 
 _HELD_BY = {
     "Q4_0": {FOUR, EIGHT, FINE},
@@ -88,6 +107,8 @@ _HELD_BY = {
     "Q6_K": {FINE},
     "INT4": {FOUR},
     "INT8": {EIGHT},
+    **{kind: {FOUR} for kind in FOLDER_KERNELS if kind.startswith("INT4")},
+    **{kind: {EIGHT} for kind in FOLDER_KERNELS if kind.startswith("INT8")},
 }
 """Blocks that hold a type's weights better than bf16 does, most of them to the bit; fine ones hold whatever the library
 reads of a file itself. Types that are not named are in bf16."""
@@ -195,10 +216,14 @@ def _nearest(types: Sequence[str]) -> int:
 
 
 def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: bool) -> tuple[Precision, int]:
-    """The precision of a matrix by itself in a model of this one, and its bits where that is in blocks."""
+    """The precision of a matrix by itself in a model of this one, and its bits where that is in blocks: the file's own,
+    if all of it is of one type that has a kernel."""
     if precision not in ("nearest", "blocks"):
         return precision, FOUR
+    types = set(own_types(linear.matrix))
     bits = _nearest(types_of(linear.matrix))
+    if len(types) == 1 and not (multiplies_bytes and types <= set(_AS_SMALL.get(bits, ()))):
+        return "int4", OWN + KINDS[types.pop()]
     if bits == FOUR or (bits == EIGHT and multiplies_bytes):
         return "int4", bits
     return ("bf16", FOUR) if precision == "nearest" else ("int4", EIGHT)
@@ -238,12 +263,22 @@ def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8])
 def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
     """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot."""
     types = types_of(matrix)
-    if not all(each in OWN_KERNELS for each in types):
+    if not all(each in OWN_KERNELS for each in types) or not _one_kernel(matrix, types):
         return ()
     if len(set(types)) == 1:
         return (types[0],) * PARTS
     # Gates and ups are mixed with each other.
     return tuple(types) if len(types) == PARTS else ()
+
+
+def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
+    """Whether one kernel takes all types: FP8 has another than whole numbers have, and its blocks are those of rows
+    that stay side by side."""
+    in_float8 = [each in FLOAT8_KERNELS for each in types]
+    if not any(in_float8) or isinstance(matrix, Tensor):
+        return True
+    together = all(part.order is None and part.rows % _SHARED_ROWS == 0 for part in matrix.parts)
+    return all(in_float8) and (together or "FP8/128" not in types)
 
 
 _CALLED = {
@@ -255,13 +290,16 @@ _CALLED = {
 
 
 def computed_in(weights: DecoderParts, forms: NDArray[np.uint8]) -> str:
-    """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
+    """What a user is to know of a file's types, a sentence; nothing where blocks as small hold all of them to the
+    bit."""
     types: dict[str, set[str]] = {}
+    is_plain = True
     for linear, row in zip(matrices_of(weights), forms.tolist(), strict=True):
         for kind in () if linear is None else types_of(linear.matrix):
             if kind not in ("F32", "F16", "BF16"):
                 types.setdefault("the file's own blocks" if row[0] >= OWN else _CALLED[row[0]], set()).add(kind)
-    if set(types) <= {_CALLED[FOUR], _CALLED[EIGHT]}:
+                is_plain &= kind in _AS_SMALL.get(row[0], ())
+    if is_plain:
         return ""
     own_first = sorted(types, key=lambda name: (name in _CALLED.values(), name))
     parts = [f"{name} ({', '.join(sorted(types[name]))})" for name in own_first]

@@ -129,6 +129,8 @@ class Draft(Structure):
         *((name, c_int32) for name in ("sequences", "width", "state_tap", "columns")),
         *((name, c_float) for name in ("min_log_prob", "min_parent_log_prob")),
         *((name, c_void_p) for name in ("target_ids", "logits")),
+        *((name, c_int32) for name in ("slots", "mask_token")),
+        ("mask_features", c_void_p),
         ("drafted", POINTER(Drafted)),
     )
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headstart.backends.native.formats import (
     BF16,
+    EIGHT,
     KINDS,
     OWN,
     DecoderParts,
@@ -29,6 +30,7 @@ from headstart.backends.native.formats import (
     head_row,
     linears_of,
     nearest_forms,
+    types_of,
 )
 from headstart.backends.native.library import Experts, Latent, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
@@ -148,9 +150,10 @@ class PackedModel:
         )
 
     def _shares_head(self, weights: DecoderParts) -> bool:
-        """Whether the embedding's rows are those of the head, which is kept as the file has it."""
-        head = self._forms[head_row(weights.layers)]
-        return weights.table is weights.head.matrix and head[0] >= OWN
+        """Whether the embedding's rows are to be those of the head, which is kept as the file has it."""
+        head = self._forms[head_row(weights.layers), 0]
+        in_eight = head == EIGHT and types_of(weights.head.matrix) == ["Q8_0"]
+        return weights.table is weights.head.matrix and bool(head >= OWN or in_eight)
 
     def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
@@ -193,8 +196,6 @@ class PackedModel:
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
-        shares = self._shares_head(weights)
-        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
             packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
@@ -207,19 +208,21 @@ class PackedModel:
             if following is not None:
                 expect(following[0].matrix)
             pack(linear)
+        shares = self._shares_head(weights) and self._losses(handle)[head_row(weights.layers), 0] == 0
+        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
         return True
 
-    def _losses(self) -> NDArray[np.float64]:
+    def _losses(self, handle: int) -> NDArray[np.float64]:
         losses = np.zeros((len(self._forms), 3))
-        self._library.losses(self.handle, address(losses))
+        self._library.losses(handle, address(losses))
         return losses
 
     def _worse_than_bf16(self) -> NDArray[np.bool_]:
-        lost, by_bf16, squares = self._losses().T
+        lost, by_bf16, squares = self._losses(self.handle).T
         return np.asarray(lost > by_bf16 + 1e-10 * squares)
 
     def _rounding(self) -> Rounding:
-        lost, by_bf16, squares = self._losses().sum(0)
+        lost, by_bf16, squares = self._losses(self.handle).sum(0)
         return Rounding(0.0, 0.0) if squares == 0 else Rounding((lost / squares) ** 0.5, (by_bf16 / squares) ** 0.5)
 
     def _key(self, identity: WeightsIdentity) -> str:
@@ -260,7 +263,8 @@ def _sources() -> str:
     here = Path(__file__).parent
     models = here.parents[1] / "models"
     digest = hashlib.sha256()
-    for path in sorted(path for room in (here, models, models / "families") for path in room.iterdir()):
+    rooms = (here, models, models / "families", models / "quantised")
+    for path in sorted(path for room in rooms for path in room.iterdir()):
         if path.suffix != ".py":
             continue
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -276,7 +280,7 @@ def _table_bytes(table: Tensor | Matrix, in_full: bool) -> int:
     for part in table.parts:
         stored = part.stored
         in_file = stored is not None and stored.type in KINDS
-        if stored is not None and in_file and (stored.in_blocks or in_full):
+        if stored is not None and in_file and stored.make is None and (stored.in_blocks or in_full):
             total += len(stored.data)
         else:
             total += part.rows * inputs * (4 if in_full else 2)
@@ -284,13 +288,15 @@ def _table_bytes(table: Tensor | Matrix, in_full: bool) -> int:
 
 
 def _copied_bytes(matrix: Tensor | Matrix) -> int:
-    """Of what is read in floats as a whole: no form that the library knows."""
+    """Of what is read in floats as a whole, in no form that the library knows, or put into another order first."""
     if isinstance(matrix, Tensor):
         return 0
-    inputs = matrix.shape[1]
-    return sum(
-        2 * 4 * part.rows * inputs for part in matrix.parts if part.stored is None or part.stored.type not in KINDS
-    )
+    total = 0
+    for part in matrix.parts:
+        stored = part.stored
+        if stored is None or stored.type not in KINDS or stored.make is not None:
+            total += 2 * 4 * part.rows * matrix.shape[1]
+    return total
 
 
 def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) -> LayerWeights:

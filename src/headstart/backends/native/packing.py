@@ -103,10 +103,11 @@ class RowTable:
         stored = part.stored
         if stored is None or stored.type not in KINDS:
             return self._tensor(part.read())
-        self._alive += [stored.data, part.order]
+        data = stored.rows()
+        self._alive += [data, part.order]
         order = None if part.order is None else address(part.order)
-        row_bytes = len(stored.data) // stored.shape[0]
-        return Rows(address(stored.data), order, row_bytes, KINDS[stored.type], part.rows)
+        row_bytes = len(data) // stored.shape[0]
+        return Rows(address(data), order, row_bytes, KINDS[stored.type], part.rows)
 
     def _tensor(self, weight: Tensor) -> Rows:
         weight = as_matrix(weight)

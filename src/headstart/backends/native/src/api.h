@@ -66,8 +66,8 @@ struct HeadstartPass {
   double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
 };
 
-// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, of those that
-// src/kernels/stored_rows.h names. Output i reads row order[i]; null: row i.
+// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's blocks,
+// of those that src/kernels/stored_rows.h names. Output i reads row order[i]; null: row i.
 struct HeadstartRows {
   const void *data;
   const int32_t *order;
@@ -124,18 +124,22 @@ struct HeadstartDrafted {
   float *node_scores;                   // out, [nodes]: log-probabilities of their paths
 };
 
-// A draft of a head that grows level by level from the likeliest paths, for several sequences side by side.
+// A draft of a head that grows from the likeliest paths, for several sequences side by side: level by level, or at once
+// where the head guesses several tokens in one pass.
 struct HeadstartDraft {
   int32_t sequences;
-  int32_t width;              // nodes of a level that get children, and children of each of them
+  int32_t width;              // nodes of a level that get children, and children of each; with `slots` of a depth
   int32_t state_tap;          // which tap is fed back
   int32_t columns;            // of a row of logits: vocab, and as many as the sequence with most text tokens has or,
                               // in a stretch, has room for
   float min_log_prob;         // log-probability of a path; less likely nodes are left out
   float min_parent_log_prob;  // of a path that is gone on from
   const int32_t *target_ids;  // [vocab], -1 where the target has no such token
-  float *logits;              // [sequences * width][columns] scratch, the beams of each sequence behind one another
-  HeadstartDrafted *drafted;  // [sequences]
+  // [sequences * width][columns] scratch, the beams of each sequence behind one another; with `slots` as many for each.
+  float *logits;
+  int32_t slots, mask_token;   // tokens that one pass guesses, and what rows behind the last true one read in place of
+  const float *mask_features;  // one; [features] likewise. Slots 0: a pass for each level
+  HeadstartDrafted *drafted;   // [sequences]
 };
 
 // A drafter that copies what followed the end of the text where that stood before. Options as SuffixOptions has them.

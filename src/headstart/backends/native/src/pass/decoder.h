@@ -66,7 +66,7 @@ class Decoder {
         entry(static_cast<Entry>(s.entry)),
         kernel(linear_kernel(precision)),
         kernels{kernel, linear_kernel(Precision::bf16), linear_kernel(Precision::fine),
-                linear_kernel(Precision::stored)},
+                linear_kernel(Precision::stored), linear_kernel(Precision::float8)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
         attention(round_up(s.heads * (s.latent.kv_rank ? s.latent.value_dim : s.head_dim), kPadding)),
@@ -107,7 +107,7 @@ class Decoder {
     }
     head = lay_out(&forms[s.layers * layer_linears * kParts], {s.vocab}, s.hidden, hidden, 0, head_precision);
     // Soft caps round, so that they need not keep the order of logits.
-    if (!is_head() && !is_quantised(head_precision) && s.logit_softcap == 0.f)
+    if (!is_head() && !is_quantised(head_precision) && !is_kept(head_precision) && s.logit_softcap == 0.f)
       screen.linear = linear_layout(kScreenPrecision, s.vocab, s.hidden, hidden, head.pairs, s.threads);
   }
 
@@ -161,7 +161,8 @@ class Decoder {
     return 0;
   }
   Precision precision_of_form(int form) const {
-    return form == 0 ? precision : form == 1 ? Precision::bf16 : form == 2 ? Precision::fine : Precision::stored;
+    constexpr Precision kOthers[] = {Precision::bf16, Precision::fine, Precision::stored, Precision::float8};
+    return form == 0 ? precision : kOthers[form - 1];
   }
   bool has_form(int form) const {
     const auto is = [&](const PackedLinear &linear) { return form_of(linear) == form; };
@@ -225,7 +226,7 @@ class Decoder {
     return {total, of(head), screen.present() ? of(screen.linear) : 0};
   }
 
-  static constexpr int kForms = 4;
+  static constexpr int kForms = 5;
   static constexpr int kParts = 3;     // of a matrix that may have forms of their own
   static constexpr int kPadding = 64;  // inputs of a linear are padded to whole tiles of every precision
 
@@ -272,9 +273,8 @@ class Decoder {
     const int outputs = parts[0] + parts[1] + parts[2];
     if (pairs == 0) pairs = ceil_div(outputs, kColumns);
     of = precision_of(forms[0], of);
-    if (of != Precision::stored)
-      return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape.threads, forms[0]);
-    return stored_layout(outputs, inputs, padded_inputs, pairs, shape.threads, [&](int pair) {
+    if (!is_kept(of)) return linear_layout(of, outputs, inputs, padded_inputs, pairs, shape.threads, forms[0]);
+    return stored_layout(of, outputs, inputs, padded_inputs, pairs, shape.threads, [&](int pair) {
       // Gates and ups have one form, so that where their pairs are mixed the first part's is right.
       const int output = pair * kColumns, part = output < parts[0] ? 0 : output < parts[0] + parts[1] ? 1 : 2;
       return forms[part] - kStoredForm;

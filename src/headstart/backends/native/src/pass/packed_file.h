@@ -141,7 +141,7 @@ class PackedFile {
       return;
     }
     if (rows.kind == EmbeddingTable::kShared) {
-      failed_ |= m_.head.precision != Precision::stored || m_.head.outputs != rows.rows;
+      failed_ |= !has_rows(m_.head) || m_.head.outputs != rows.rows;
       m_.embedding.share(m_.head);
       return;
     }
