@@ -19,12 +19,13 @@ from headstart.heads.loading import kind_of, load_head
 from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
-from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.eagle_objective import EagleObjective
 from headstart.training.making import HeadSettings
 from headstart.training.recipe import train_head
 from headstart.training.states import Batch, TargetStates
 from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings
+from headstart.training.unrolled import Unrolled
 from headstart.training.warm_start import begin_from
 
 VOCAB = 259
@@ -47,7 +48,7 @@ def test_masks_in_training_are_the_masks_that_are_served() -> None:
     head = masked_head()
     batch = batch_of(head)
     objective = EagleObjective(head, tables(), torch.arange(VOCAB))
-    unrolled = _Unrolled(head, tables().embedding, objective._rotary, batch)
+    unrolled = Unrolled(head, tables().embedding, objective._rotary, batch, mask=objective._mask())
     everywhere = unrolled.places.clone()
     logits = [head.logits(unrolled.step(masked=False))]
     for _ in range(2):
@@ -73,7 +74,7 @@ def test_masks_stand_behind_steps_that_were_fed_back() -> None:
     head = masked_head()
     batch = batch_of(head)
     objective = EagleObjective(head, tables(), torch.arange(VOCAB), steps=2)
-    unrolled = _Unrolled(head, tables().embedding, objective._rotary, batch)
+    unrolled = Unrolled(head, tables().embedding, objective._rotary, batch, mask=objective._mask())
     everywhere = unrolled.places.clone()
     unrolled.step(masked=False)
     unrolled.drop(0.5)
@@ -98,13 +99,13 @@ def test_masks_stand_behind_steps_that_were_fed_back() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 def test_how_many_steps_masks_stand_behind_is_drawn(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    step = _Unrolled.step
+    step = Unrolled.step
 
-    def told(unrolled: _Unrolled, masked: bool) -> torch.Tensor:
+    def told(unrolled: Unrolled, masked: bool) -> torch.Tensor:
         asked.append(masked)
         return step(unrolled, masked)
 
-    monkeypatch.setattr(_Unrolled, "step", told)
+    monkeypatch.setattr(Unrolled, "step", told)
     head = masked_head(slots=4)
     batch, objective = batch_of(head), EagleObjective(head, tables(), torch.arange(VOCAB), steps=steps)
     found = set()
@@ -131,7 +132,7 @@ def test_dropped_places_leave_the_loss_what_it_is_on_average(monkeypatch: pytest
     head = masked_head()
     batch, objective = batch_of(head, 4), EagleObjective(head, tables(), torch.arange(VOCAB))
     losses = [objective.loss(batch).item() for _ in range(12)]
-    monkeypatch.setattr(_Unrolled, "drop", lambda self, kept: 1.0)
+    monkeypatch.setattr(Unrolled, "drop", lambda self, kept: 1.0)
     whole = objective.loss(batch).item()
     assert min(losses) != max(losses)
     assert sum(losses) / len(losses) == pytest.approx(whole, rel=0.03)

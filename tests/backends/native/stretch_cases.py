@@ -138,16 +138,6 @@ class ShortText(CutText):
         super().append(token_id if self.left else self.token, ends)
 
 
-class Heard:
-    """Rates that keep what they are told."""
-
-    def __init__(self) -> None:
-        self.judged: list[tuple[int, bool]] = []
-
-    def count(self, grade: int, accepted: bool) -> None:
-        self.judged.append((grade, accepted))
-
-
 def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:
     """The one guesser of a drafter in a stretch of one sequence."""
     drafting = stretch_drafting(drafter, [sequence], [limits])

@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import formats, heads, library, packing, storage
+from headstart.backends.native import formats, heads, library, packing, storage, stretch
 from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
-from headstart.drafting.planning import guess_rates, merged
+from headstart.drafting.planning import guess_rates, learned_acceptance, merged
 from headstart.models.config import ExpertScore, GroupScore, NormKind
 from headstart.stretch import MOST_GUESSERS
 
@@ -134,6 +134,9 @@ def constant(name: str) -> float:
         ("kAgreed", guess_rates.AGREED),
         ("kContradicted", guess_rates.CONTRADICTED),
         ("kMostCertain", merged._MOST_CERTAIN),
+        ("kClues", learned_acceptance.CLUES),
+        ("kLeast", guess_rates._LEAST),
+        ("kUnsaid", stretch._UNSAID),
         ("kPageKeys", storage.PAGE_KEYS),
         ("kPageKeys", runner.BLOCK_SIZE),
     ],

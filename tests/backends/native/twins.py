@@ -48,7 +48,12 @@ class Pair:
 
 PAIRS = {
     "planner": Pair(
-        ("drafting/planning/merged.py", "drafting/planning/round_costs.py"),
+        (
+            "drafting/planning/merged.py",
+            "drafting/planning/learned_acceptance.py",
+            "drafting/planning/guess_rates.py",
+            "drafting/planning/round_costs.py",
+        ),
         ("rounds/tree_cut.h", "rounds/guesses.h"),
         ("backends/native/test_native_stretch_batches.py::test_guesses_are_merged_and_cut_as_in_python",),
     ),

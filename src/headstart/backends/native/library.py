@@ -167,9 +167,9 @@ class Guesser(Structure):
     _fields_ = (
         ("suffix", POINTER(Suffix)),
         ("head", POINTER(Head)),
-        ("rates", c_void_p),
+        *((name, c_void_p) for name in ("log_odds", "weights")),
         *((name, c_int32) for name in ("judged", "room")),
-        ("judgements", c_void_p),
+        *((name, c_void_p) for name in ("judgements", "clues")),
     )
 
 
@@ -231,6 +231,7 @@ class Stretch(Structure):
         ("span", POINTER(Span)),
         ("nodes", c_int32),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
+        ("node_chances", c_void_p),
     )
 
 

@@ -23,6 +23,7 @@ from headstart.drafting.head_drafters.reading import Features, Reading
 from headstart.heads.eagle import PARALLEL_KIND, EagleHead
 from headstart.heads.head_pass import DraftRows
 from headstart.passes import IntArray
+from headstart.stretch import StretchDrafting, StretchLimits
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,14 @@ class PEagleDrafter(OnePassDrafter, GrowingDrafter):
         self._begin_growth(self._pass, options.width)
 
     def _grow(self, drafted: Sequence[tuple[SequenceView, Reading]], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
-        if self._growth is None:
+        # Compiled code makes point masses alone.
+        if self._growth is None or self._draws([sequence for sequence, _ in drafted]):
             return super()._grow(drafted, budgets)
         return self._grown(self._growth, drafted, budgets)
+
+    def stretch(self, sequences: Sequence[SequenceView], limits: Sequence[StretchLimits]) -> StretchDrafting | None:
+        """See ``RunsInStretches``."""
+        return None if self._draws(sequences) else super().stretch(sequences, limits)
 
     def _read_rows(self, rows: Sequence[tuple[IntArray, Features]], groups: Sequence[DraftRows]) -> None:
         self._pass.read(*_joined(rows), groups)

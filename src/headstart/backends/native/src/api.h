@@ -174,9 +174,11 @@ struct HeadstartHead {
 struct HeadstartGuesser {
   HeadstartSuffix *suffix;
   HeadstartHead *head;
-  const double *rates;   // [grade, with what the other says in its place] how often its guesses hold
-  int32_t judged, room;  // out: guesses that were judged; how many fit
-  int32_t *judgements;   // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as in `rates`
+  const double *log_odds;  // [grade, with what the other says in its place] of how often its guesses hold
+  const double *weights;   // [10] of what its guesses are estimated from, see src/rounds/guesses.h
+  int32_t judged, room;    // out: guesses that were judged; how many fit
+  int32_t *judgements;     // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as above
+  double *clues;           // out, [room][10] of those guesses; null: there is no cut rule
 };
 
 // What decides how many guesses are verified.
@@ -235,6 +237,7 @@ struct HeadstartStretch {
   // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a cut rule); nodes on the target's path.
   int32_t nodes;
   int32_t *node_tokens, *node_parents, *node_grades, *path;
+  double *node_chances;  // to be accepted, the parent given; -1: the drafter says none
 };
 
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
