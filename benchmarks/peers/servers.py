@@ -192,6 +192,7 @@ class Startable:
 SERVERS = {
     "headstart": Startable(headstart()),
     "headstart-bf16": Startable(headstart("--precision", "bf16")),
+    "headstart-int8-fast": Startable(headstart("--precision", "int8-fast")),
     "headstart-plain": Startable(headstart("--drafter", "none")),
     "vllm": Startable(vllm, "vllm"),
     "vllm-eagle3": Startable(vllm_eagle3, "vllm-eagle3"),

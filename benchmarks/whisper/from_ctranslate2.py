@@ -128,6 +128,7 @@ def convert(source: Path, target: Path) -> Path:
         **{name: end for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
         "suppress_tokens": stated["suppress_ids"],
         "begin_suppress_tokens": stated["suppress_ids_begin"],
+        "alignment_heads": stated["alignment_heads"],
         "is_multilingual": False,
         "max_initial_timestamp_index": 50,
         "max_length": config["max_target_positions"],

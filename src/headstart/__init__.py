@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headstart.transcription.params import TranscriptionParams
     from headstart.transcription.segments import Segment
     from headstart.transcription.windows import Transcript
+    from headstart.transcription.words import Word
 
 __version__: str
 
@@ -63,6 +64,7 @@ _HOMES = {
     "Transcript": "transcription.windows",
     "TranscriptionParams": "transcription.params",
     "VerifyRule": "enumerations",
+    "Word": "transcription.words",
     "available_drafters": "drafting.registry",
 }
 
@@ -94,6 +96,7 @@ __all__ = [
     "Transcript",
     "TranscriptionParams",
     "VerifyRule",
+    "Word",
     "available_drafters",
 ]
 

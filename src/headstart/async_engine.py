@@ -163,10 +163,11 @@ class AsyncEngine:
         drafter = self._engine.drafters.name_for(samples[0].sequence)
         return Answer(samples, asyncio.get_running_loop(), drafter)
 
-    async def enter(self, answer: Answer) -> None:
-        """Queue a prepared answer; as ``submit``."""
+    async def enter(self, answer: Answer, begun: float | None = None) -> None:
+        """Queue a prepared answer; as ``submit``. ``begun``: when (``time.perf_counter``) the request began that it is
+        a part of; None: with it."""
         if self.max_seconds is not None:
-            answer.deadline = answer.submitted + self.max_seconds
+            answer.deadline = (answer.submitted if begun is None else begun) + self.max_seconds
         with self._lock:
             if self._closing:
                 raise ClosedError("no more requests are taken: this engine ends.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
-from headstart.async_engine import Answer, AsyncEngine
+from headstart.async_engine import AsyncEngine
+from headstart.async_transcription import AsyncTranscription
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.base import SpeculationParams
 from headstart.engine.outputs import Completion, RequestOutput, SequenceStats, TokenLogprobs
@@ -19,6 +22,8 @@ from headstart.models.aliases import DEFAULT_MODEL
 from headstart.request import EncodedPrompt, Message, Prompt, Sample, StreamPiece
 from headstart.sampling.params import SamplingParams
 from headstart.text.tokenizer import Tokenizer
+from headstart.transcription.params import TranscriptionParams
+from headstart.transcription.windows import Transcript
 
 
 class AsyncLLM:
@@ -47,7 +52,8 @@ class AsyncLLM:
     ) -> None:
         self.llm = model if isinstance(model, LLM) else LLM(model, drafter, **options)
         self._engine = AsyncEngine(self.llm, max_waiting, max_seconds)
-        self._requests: dict[str, Answer] = {}
+        self._requests: dict[str, Callable[[], None]] = {}
+        """What ends a request, by its name."""
         self._names = count()
         self._engine.start()
 
@@ -95,11 +101,54 @@ class AsyncLLM:
         async for output in self._outputs(encode, sampling_params, request_id, speculation):
             yield output
 
+    async def transcribe(
+        self,
+        recording: object,
+        params: TranscriptionParams | None = None,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        speculation: SpeculationParams | None = None,
+    ) -> AsyncGenerator[Transcript, None]:
+        """What a recording of any length says, as it becomes final: token by token in one that fits into a window and
+        of which no times are wanted, else segment by segment. Each transcript holds everything so far; the last one is
+        what ``LLM.transcribe`` returns. Leaving the loop early ends the request.
+
+        Args:
+            recording, params, sampling_params: as for ``LLM.transcribe``.
+            request_id: a name for ``abort``, which no other request has at the time.
+            speculation: overrides the engine's for this request.
+
+        Raises:
+            RequestError: the recording is none, the model cannot do what is asked for, a window failed, or the request
+                was aborted.
+            BusyError, ClosedError: as for ``generate``.
+            ConfigError: a package that this takes is not installed, or memory is short.
+        """
+        name = self._named(request_id)
+        work = await asyncio.to_thread(
+            self.llm.transcription, recording, params or TranscriptionParams(), sampling_params
+        )
+        decoded = AsyncTranscription(self._engine, work, speculation)
+        self._enlist(name, decoded.cancel)
+        shown = Transcript("", "", 0.0, [])
+        try:
+            async with aclosing(decoded.texts()) as texts:
+                async for text in texts:
+                    # What ended a window may be broken off, and is final all the same.
+                    grown = replace(work.transcript(), text=max(shown.text, text, key=len))
+                    if grown.text != shown.text or len(grown.stats) > len(shown.stats):
+                        yield grown
+                    shown = grown
+        finally:
+            decoded.cancel()
+            del self._requests[name]
+
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests, however far they are; their last output has finish reason "abort". Unknown names do nothing."""
         for name in [request_id] if isinstance(request_id, str) else request_id:
             if name in self._requests:
-                self._engine.cancel(self._requests[name])
+                self._requests[name]()
 
     def get_tokenizer(self) -> Tokenizer:
         """The target's tokenizer."""
@@ -123,13 +172,12 @@ class AsyncLLM:
         request_id: str | None,
         speculation: SpeculationParams | None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        name = f"request-{next(self._names)}" if request_id is None else request_id
+        name = self._named(request_id)
         samples = await asyncio.to_thread(
             lambda: self.llm.samples(encode(), params or self.llm.get_default_sampling_params(), speculation)
         )
-        if name in self._requests:
-            raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
-        answer = self._requests[name] = self._engine.prepared(samples)
+        answer = self._engine.prepared(samples)
+        self._enlist(name, lambda: self._engine.cancel(answer))
         try:
             await self._engine.enter(answer)
             # Put together from pieces: the samples themselves belong to the engine's thread.
@@ -150,10 +198,18 @@ class AsyncLLM:
             self._engine.cancel(answer)
             del self._requests[name]
 
+    def _named(self, request_id: str | None) -> str:
+        return f"request-{next(self._names)}" if request_id is None else request_id
+
+    def _enlist(self, name: str, end: Callable[[], None]) -> None:
+        if name in self._requests:
+            raise RequestError(f"request_id is {name!r}, which another request has; choose another.", "request_id")
+        self._requests[name] = end
+
 
 def _nothing(sample: Sample) -> Completion:
     """A sample before its first piece."""
-    stats = SequenceStats(prompt_tokens=sample.sequence.prompt_length)
+    stats = SequenceStats(prompt_tokens=sample.sequence.stats.prompt_tokens)
     logprobs: list[TokenLogprobs] | None = None if sample.sequence.params.logprobs is None else []
     return Completion(sample.index, "", [], None, stats, [], logprobs)
 

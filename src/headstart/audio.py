@@ -109,7 +109,10 @@ def read_recording(data: bytes, most_seconds: float | None = None) -> tuple[NDAr
         if isinstance(error, RequestError):
             raise
         raise RequestError("the file holds no audio that can be read; give WAV, FLAC, Ogg or MP3.", "file") from error
-    return np.concatenate(mixed) if mixed else np.zeros(0, np.float32), rate
+    samples = np.concatenate(mixed) if mixed else np.zeros(0, np.float32)
+    if not np.isfinite(samples).all():
+        raise RequestError("the file holds samples that are no finite numbers; mend it.", "file")
+    return samples, rate
 
 
 def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput:
@@ -135,6 +138,8 @@ def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput
 def _wave(audio: object) -> NDArray[np.float32]:
     """Samples at 16 kHz."""
     samples, rate = audio if isinstance(audio, tuple) and len(audio) == 2 else (audio, RATE)
+    if isinstance(samples, np.ndarray | list) and not len(samples):
+        raise RequestError("the recording is empty; give one that has samples.", "file")
     wave = _floats(samples, "audio", dimensions=1)
     return wave if rate == RATE else _resampled(wave, rate)
 

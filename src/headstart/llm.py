@@ -15,7 +15,13 @@ from headstart.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
+from headstart.drafting.registry import (
+    checked_options,
+    chosen_drafter,
+    create_drafter,
+    drafter_name,
+    guesses_for_each,
+)
 from headstart.encoder_prompt import encoded_for
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
@@ -53,6 +59,7 @@ from headstart.sampling.params import SamplingParams
 from headstart.sampling.structured import StructuredOutputsParams
 from headstart.text.grammar import GrammarCompiler
 from headstart.text.tokenizer import Tokenizer
+from headstart.transcription.alignment import Aligner
 from headstart.transcription.params import TranscriptionParams
 from headstart.transcription.segments import Segment
 from headstart.transcription.windows import Transcript, Transcription, Wanted
@@ -148,7 +155,8 @@ class LLM:
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
         context = context_length(target.config, max_context)
-        guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
+        shared = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
+        guesses = max(shared, max_batch_size * guesses_for_each(drafter, options))
         limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
         runner = ModelRunner(
@@ -165,7 +173,7 @@ class LLM:
         surroundings = draft_context(target, runner, draft, cache_salt_of, notices.append)
         with phase(f"Preparing the drafter {self.drafter_name}"):
             drafters = {self.drafter_name: create_drafter(drafter, surroundings, **options)}
-            for name in more_drafters:
+            for name in map(drafter_name, more_drafters):
                 if name not in drafters:
                     drafters[name] = create_drafter(name, surroundings)
         self.notices = tuple(notices)
@@ -208,7 +216,8 @@ class LLM:
             if self._engine is not None:
                 self._engine.abort_all()
             self._model = self._engine = None
-            vars(self).pop("_grammars", None)
+            for name in ("_grammars", "_aligner"):
+                vars(self).pop(name, None)
         # Caches and drafters hold on to each other in circles.
         gc.collect()
 
@@ -290,9 +299,11 @@ class LLM:
             RequestError: a recording is none, the model cannot do what is asked for, or a window failed.
             ConfigError: a package that this takes is not installed.
         """
-        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
         several = recordings if isinstance(recordings, list) else [recordings]
-        works = [Transcription(self.model, each, params or TranscriptionParams(), sampling) for each in several]
+        works = list[Transcription]()
+        for index, each in enumerate(several):
+            with naming(index, len(several), "recording"):
+                works.append(self.transcription(each, params or TranscriptionParams(), sampling_params))
         while open_works := [(place, work) for place, work in enumerate(works) if not work.done]:
             asked = [
                 (place, work, [self._wanted(wanted, speculation) for wanted in work.wanted()])
@@ -304,6 +315,17 @@ class LLM:
                     if on_segment is not None:
                         on_segment(place, segment)
         return [work.transcript() for work in works]
+
+    def transcription(
+        self, recording: object, params: TranscriptionParams, sampling_params: SamplingParams | None = None
+    ) -> Transcription:
+        """A recording that has not been heard yet: for callers that run the engine themselves.
+
+        Raises:
+            RequestError, ConfigError: as ``transcribe``.
+        """
+        sampling = sampling_params or self.sampling_defaults.params({}, {"max_tokens": None})
+        return Transcription(self.model, self._aligner, recording, params, sampling)
 
     def _wanted(self, wanted: Wanted, speculation: SpeculationParams | None) -> Sample:
         (sample,) = self.samples(wanted.prompt, wanted.params, speculation, constraint=wanted.constraint)
@@ -469,6 +491,10 @@ class LLM:
     def _grammars(self) -> GrammarCompiler:
         model = self.model
         return GrammarCompiler(model.tokenizer, model.config.vocab_size, model.eos_token_ids)
+
+    @cached_property
+    def _aligner(self) -> Aligner:
+        return Aligner(self.model)
 
     def _run(
         self,

@@ -24,6 +24,7 @@ from headstart.analysis.audit.endpoint.texts import (
     check_samples,
     check_seeds,
     check_stops,
+    check_streams,
 )
 from headstart.drafting.base import SpeculationParams
 from headstart.errors import ConfigError, HeadstartError
@@ -198,7 +199,10 @@ def test_a_stream_that_loses_a_piece_is_found(llm):
             if "delta" in choice and choice["delta"].get("content"):
                 choice["delta"]["content"] = choice["delta"]["content"][1:]
 
-    findings = check(llm, check_greedy, lambda app: Mutant(app, change_reply=lose))
+    async def work(greedy: Greedy) -> list[Finding]:
+        return [*await check_greedy(greedy), await check_streams(greedy)]
+
+    findings = check(llm, work, lambda app: Mutant(app, change_reply=lose))
     assert [finding.check for finding in findings if finding.wanted is Result.FAIL] == ["greedy texts, streamed"]
 
 

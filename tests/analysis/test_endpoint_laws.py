@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headstart.analysis.audit.endpoint.client import Answer, Choice, Listed, Position
+from headstart.analysis.audit.endpoint.answers import Answer, Choice, Listed, Position
 from headstart.analysis.audit.endpoint.laws import (
     OTHER,
     SAME_ROW,

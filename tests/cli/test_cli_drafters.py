@@ -50,6 +50,20 @@ def test_options_of_a_base_class_are_explained_too() -> None:
     assert next(option for option in shown["options"] if option["name"] == "draft_tokens")["help"]
 
 
+@pytest.mark.parametrize("name", ["dspark", "jetspec"])
+def test_other_names_show_what_runs_their_heads(name: str) -> None:
+    assert headstart("drafters", name, "--json").stdout == headstart("drafters", "dflash", "--json").stdout
+    assert name in refusal(headstart("drafters", name[:-1]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_example_of_an_option_can_be_given(name: str) -> None:
+    """Where an option has a default that says something, the example is that one."""
+    (line,) = [line for line in headstart("drafters", name).stdout.splitlines() if "--drafter-option" in line] or [""]
+    shown = json.loads(headstart("drafters", name, "--json").stdout)["options"]
+    assert "=null" not in line or all(option["default"] is None for option in shown)
+
+
 def test_an_unknown_drafter_is_refused_with_the_choice() -> None:
     sentence = refusal(headstart("drafters", "clairvoyant"))
     assert "'clairvoyant'" in sentence

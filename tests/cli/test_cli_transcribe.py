@@ -47,6 +47,11 @@ def test_texts_subtitles_and_objects(folder: Path, llm: LLM) -> None:
     assert call("--timestamps", "-q").stdout == "".join(f"{as_timed_line(each)}\n" for each in timed.segments)
     assert call("--format", "srt").stdout == as_srt(timed.segments)
     assert call("--format", "vtt").stdout == as_vtt(timed.segments)
+    (worded,) = llm.transcribe(folder / "long.wav", TranscriptionParams(language="de", word_timestamps=True))
+    assert call("--word-timestamps", "-q").stdout == "".join(f"{as_timed_line(each)}\n" for each in worded.words)
+    assert call("--word-timestamps", "--format", "srt").stdout == as_srt(worded.words)
+    (row,) = rows(call("--word-timestamps", "--format", "verbose_json", "-q"))
+    assert [each["word"] for each in row["words"]] == [each.word for each in worded.words]
     (row,) = rows(call("--format", "verbose_json", "-q"))
     assert (row["file"], row["language"], row["task"]) == (str(folder / "long.wav"), "de", "transcribe")
     assert [each["text"] for each in row["segments"]] == [each.text for each in timed.segments]
@@ -80,6 +85,8 @@ def test_several_files(folder: Path, llm: LLM) -> None:
         (("short.wav", "--language", "xx"), "language is 'xx', which the model does not know"),
         (("short.wav", "--task", "sing"), "'sing' is not one of"),
         (("short.wav", "--timestamps", "--format", "srt"), "it is for texts"),
+        (("short.wav", "--word-timestamps", "--format", "json"), "json shows no times; ask for verbose_json"),
+        (("short.wav", "config.json"), "the recording config.json: the file holds no audio"),
         (("short.wav", "--beams", 3, "-t", 0.5), "beam search draws nothing"),
     ],
 )

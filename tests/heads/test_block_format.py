@@ -123,6 +123,7 @@ def test_options_of_both(tmp_path: Path) -> None:
         ({"architectures": ["DFlash2Speculator"]}, "variants of DFlash"),
         ({"projector_type": "domino"}, "Domino"),
         ({"transformer_layer_config": LAYER | {"layer_types": ["sliding_attention"] * 2}}, "sliding windows"),
+        ({"transformer_layer_config": LAYER | {"layer_types": 7}}, "layer_types is 7"),
         ({"transformer_layer_config": LAYER | {"hidden_size": 8}}, "a target of 8 elements"),
         ({"transformer_layer_config": LAYER | {"vocab_size": 15}}, "a vocabulary of 15"),
         ({"transformer_layer_config": None}, "transformer_layer_config"),

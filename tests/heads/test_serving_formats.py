@@ -89,6 +89,10 @@ def test_sglangs_further_layers_call_their_norm_otherwise(tmp_path: Path) -> Non
     assert torch.equal(tensors["layers.1.hidden_norm.weight"], FURTHER["layers.1.input_layernorm.weight"])
     assert "layers.1.input_layernorm.weight" not in tensors
     assert "midlayer.input_layernorm.weight" in tensors
+    back = import_head(tmp_path / "out", TARGET, "outputs")
+    assert isinstance(back, EagleHead)
+    assert back.config == head.config
+    assert all(torch.equal(own, back.get_parameter(name)) for name, own in head.named_parameters())
 
 
 @pytest.mark.parametrize(

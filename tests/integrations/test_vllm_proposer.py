@@ -214,11 +214,22 @@ def test_the_drafter_is_named(form: str, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (options.max_ngram, options.draft_tokens) == (2, 7)
 
 
+def test_an_empty_variable_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADSTART_DRAFTER", "")
+    assert Proposer(vllm_config(None))._hosted.name == "suffix"
+
+
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
         ("sufix", ConfigError, "did you mean 'suffix'"),
-        ("eagle3", ConfigError, "needs more of the target than its tokens"),
+        (
+            "eagle3",
+            ConfigError,
+            "cannot guess inside another engine, which hands out tokens alone; choose one of ngram",
+        ),
+        ("none", ConfigError, "cannot guess inside another engine"),
+        ("dspark", ConfigError, "cannot guess inside another engine"),
         ("auto", ConfigError, "choose one of"),
         ("ngram:order=3", ConfigError, "no option 'order'"),
         ({"drafter": 3}, ConfigError, "headstart is"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import soxr
 from serving import SETTINGS, ask, events
@@ -100,6 +101,22 @@ def test_segments_and_subtitles(heard: Model) -> None:
 
 
 @pytest.mark.usefixtures("polyglot")
+def test_times_of_words(heard: Model) -> None:
+    llm = LLM(heard, "suffix")
+    wanted = expected(llm, LONG, language="de", word_timestamps=True)
+    words = [{"word": word.word, "start": word.start, "end": word.end} for word in wanted.words]
+    assert len(words) > 1
+    fields = {"language": "de", "response_format": "verbose_json"}
+    alone = send(llm, LONG, **fields, **{"timestamp_granularities[]": "word"}).json()
+    assert alone["words"] == words
+    assert "segments" not in alone
+    both = send(llm, LONG, **fields, **{"timestamp_granularities[]": ["word", "segment"]}).json()
+    assert both["words"] == words
+    assert [each["text"] for each in both["segments"]] == [segment.text for segment in wanted.segments]
+    assert "words" not in send(llm, LONG, **fields).json()
+
+
+@pytest.mark.usefixtures("polyglot")
 def test_translations(heard: Model) -> None:
     llm = LLM(heard, "none")
     told = send(llm, LONG, "translations", response_format="verbose_json").json()
@@ -132,7 +149,8 @@ def test_texts_stream_as_they_become_final(data: bytes, heard: Model) -> None:
     ("data", "fields", "message"),
     [
         (b"no audio", {}, "holds no audio"),
-        (as_file(sound(0.3)[:0]), {}, "audio must be an array of 1 dimension"),
+        (as_file(sound(0.3)[:0]), {}, "the recording is empty; give one that has samples"),
+        (as_file(np.full(99, np.nan, np.float32), subtype="FLOAT"), {}, "samples that are no finite numbers"),
         (SHORT, {"response_format": "docx"}, "response_format is 'docx'"),
         (SHORT, {"temperature": "warm"}, "temperature is 'warm'"),
         (SHORT, {"temperature": "-1"}, "temperature"),
@@ -142,8 +160,12 @@ def test_texts_stream_as_they_become_final(data: bytes, heard: Model) -> None:
         (SHORT, {"stream": "perhaps"}, "stream is 'perhaps'; give true or false"),
         (SHORT, {"stream": "true", "response_format": "srt"}, "srt cannot be streamed"),
         (SHORT, {"stream": "true", "language": "xy"}, "knows English alone"),
-        (SHORT, {"timestamp_granularities[]": "word", "response_format": "verbose_json"}, "words have no times"),
-        (SHORT, {"timestamp_granularities[]": "segment"}, "json shows no times"),
+        (
+            SHORT,
+            {"timestamp_granularities[]": "line", "response_format": "verbose_json"},
+            "'line'; give word or segment",
+        ),
+        (SHORT, {"timestamp_granularities[]": "word"}, "json shows no times"),
         (SHORT, {"include[]": "logprobs"}, "include[] is given"),
         (SHORT, {"chunking_strategy": "auto"}, "chunking_strategy is given"),
         (SHORT, {"model": "other"}, "is not served here"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headstart.enumerations import SpeechTask, TranscriptFormat
-from headstart.transcription.formats import as_json, as_srt, as_timed_line, as_verbose_json, as_vtt
+from headstart.transcription.formats import as_json, as_srt, as_timed_line, as_verbose_json, as_vtt, timed_parts
 from headstart.transcription.segments import Segment
 from headstart.transcription.windows import Transcript
+from headstart.transcription.words import Word
 
 
 def segment(place: int, start: float, end: float, text: str) -> Segment:
@@ -30,6 +33,24 @@ def test_subtitles() -> None:
     assert as_vtt([]) == "WEBVTT\n\n"
     assert as_srt([]) == ""
     assert as_timed_line(SEGMENTS[1]) == "[00:00:59.999 --> 01:02:03.500] Two lines in one."
+
+
+def test_words_have_lines_of_their_own() -> None:
+    words = (Word("Hello", 0.0, 0.5), Word("you,", 0.62, 1.0))
+    segments = [replace(SEGMENTS[0], words=words), replace(SEGMENTS[1], words=())]
+    parts = timed_parts(segments, words=True)
+    assert [as_timed_line(part) for part in parts] == [
+        "[00:00:00.000 --> 00:00:00.500] Hello",
+        "[00:00:00.620 --> 00:00:01.000] you,",
+    ]
+    assert as_vtt(parts).count(" --> ") == 2
+    assert timed_parts(segments, words=False) == segments
+    told = as_verbose_json(replace(TRANSCRIPT, segments=segments), SpeechTask.TRANSCRIBE, words=True, segments=False)
+    assert told["words"] == [
+        {"word": "Hello", "start": 0.0, "end": 0.5},
+        {"word": "you,", "start": 0.62, "end": 1.0},
+    ]
+    assert "segments" not in told
 
 
 def test_objects() -> None:

@@ -191,10 +191,11 @@ def test_short_recordings_without_times_are_one_request(llm: LLM) -> None:
 
 
 def test_text_grows_as_it_becomes_final(llm: LLM) -> None:
+    from headstart.transcription.alignment import Aligner
     from headstart.transcription.windows import Transcription
 
     sampling = llm.sampling_defaults.params({}, {"max_tokens": None})
-    work = Transcription(llm.model, sound(1.0), TIMED, sampling)
+    work = Transcription(llm.model, Aligner(llm.model), sound(1.0), TIMED, sampling)
     shown, seen = "", 0
     while not work.done:
         (wanted,) = work.wanted()
@@ -225,7 +226,8 @@ def test_text_grows_as_it_becomes_final(llm: LLM) -> None:
         (sound(0.1), {}, {"stop": "x"}, "a transcript ends with its recording"),
         (sound(0.1), {}, {"structured_outputs": StructuredOutputsParams(regex="a")}, "speech follows no grammar"),
         (np.zeros((2, 2)), {}, {}, "audio must be an array of 1 dimension"),
-        (np.zeros(0), {}, {}, "audio must be an array of 1 dimension"),
+        (np.zeros(0), {}, {}, "the recording is empty; give one that has samples"),
+        ([sound(0.1), np.zeros(0)], {}, {}, "recording 1: the recording is empty"),
         ("/nowhere/speech.wav", {}, {}, "speech.wav cannot be read: No such file or directory"),
     ],
 )

@@ -75,7 +75,7 @@ def audit_endpoint(
         with interruption.kept():
             asyncio.run(run.run())
     found = run.audit
-    found.cut_short = interruption.happened
+    found.cut_short = found.cut_short or interruption.happened
 
     record = {
         "provenance": where.finished(),
@@ -96,6 +96,8 @@ def audit_endpoint(
     hand_out(to_json(found, record), exhibits(found), record, as_json, out, "audit-endpoint", title, found.verdict)
     if not as_json:
         typer.echo(found.verdict)
+    if found.ended:
+        typer.echo(f"Not all was asked: {found.ended}", err=True)
     interruption.end()
     if not found.passed:
         raise typer.Exit(1)

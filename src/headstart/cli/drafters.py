@@ -11,8 +11,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from headstart.errors import ConfigError, meant
-
 
 def drafters(
     name: Annotated[str | None, typer.Argument(help="Show the options of this one.", metavar="NAME")] = None,
@@ -28,26 +26,25 @@ def drafters(
 
         headstart generate "Once upon a time" --drafter ngram --drafter-option max_order=3
     """
-    from headstart.drafting.registry import available_drafters
+    from headstart.drafting.registry import available_drafters, drafter_info
 
-    known = available_drafters()
     if name is None:
-        rows = [{"name": info.name, "summary": info.summary, "source": info.source} for info in known.values()]
+        listed = available_drafters().values()
+        rows = [{"name": info.name, "summary": info.summary, "source": info.source} for info in listed]
         _print_json(rows) if as_json else _print_table(("name", "how it guesses", "source"), rows)
         return
-    if name not in known:
-        raise ConfigError(f"there is no drafter {name!r}; {meant(name, known)}")
-    info = known[name]
-    options = _options(name)
+    info = drafter_info(name)
+    options = _options(info.name)
     if as_json:
-        _print_json({"name": name, "summary": info.summary, "source": info.source, "options": options})
+        _print_json({"name": info.name, "summary": info.summary, "source": info.source, "options": options})
         return
-    typer.echo(f"{name}: {info.summary}")
+    typer.echo(f"{info.name}: {info.summary}")
     typer.echo(f"Source: {info.source}\n")
     if options:
         shown = [{**option, "default": json.dumps(option["default"])} for option in options]
         _print_table(("option", "type", "default", "meaning"), shown)
-        typer.echo(f"\nGive them as --drafter-option {options[0]['name']}={json.dumps(options[0]['default'])}.")
+        example = next((option for option in options if option["default"] is not None), options[0])
+        typer.echo(f"\nGive them as --drafter-option {example['name']}={json.dumps(example['default'])}.")
     else:
         typer.echo("It has no options.")
 

@@ -26,7 +26,8 @@ def import_(
         str,
         typer.Argument(
             help="Directory or hub id of the head: SafeAILab's EAGLE, EAGLE-2 or EAGLE-3, speculators' EAGLE-1, "
-            "EAGLE-3 or DFlash, z-lab's DFlash, one from SGLang, SpecForge or ModelOpt (EAGLE-3), or Medusa's.",
+            "EAGLE-3, P-EAGLE, DFlash or DSpark, DeepSpec's DSpark, z-lab's DFlash, one from SGLang, SpecForge or "
+            "ModelOpt (EAGLE-3), or Medusa's.",
             metavar="HEAD",
         ),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +82,15 @@ def transcribe(
             rich_help_panel=OUTPUT,
         ),
     ] = enumerations.TranscriptFormat.TEXT,
+    word_timestamps: Annotated[
+        bool,
+        typer.Option(
+            "--word-timestamps",
+            help="Times of words: lines or subtitles of one word each, and with verbose_json a list beside the "
+            "segments. One more pass for each window.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Write down what recordings say, with a model whose encoder reads audio (a Whisper).
@@ -96,12 +106,16 @@ def transcribe(
 
         headstart transcribe -m openai/whisper-small rede.flac --task translate --format srt > rede.srt
 
+        headstart transcribe -m openai/whisper-small talk.wav --word-timestamps --format vtt > talk.vtt
+
         headstart transcribe -m openai/whisper-large-v3 talk.wav --draft-model openai/whisper-tiny
     """
     if len(recordings) > 1 and form in (enumerations.TranscriptFormat.SRT, enumerations.TranscriptFormat.VTT):
         raise typer.BadParameter(f"{form} holds one recording; give one file.", param_hint="--format")
     if timestamps and form is not enumerations.TranscriptFormat.TEXT:
         raise typer.BadParameter("it is for texts; srt, vtt and verbose_json show times.", param_hint="--timestamps")
+    if word_timestamps and form is enumerations.TranscriptFormat.JSON:
+        raise typer.BadParameter("json shows no times; ask for verbose_json.", param_hint="--word-timestamps")
     sampling = given(
         temperature=temperature,
         top_k=top_k,
@@ -117,16 +131,20 @@ def transcribe(
 
     from headstart.audio import read_recording
     from headstart.cli.progress import Activity
+    from headstart.request import naming
     from headstart.transcription.params import TranscriptionParams, check_sampling
     from headstart.transcription.vocabulary import SpeechTokens
     from headstart.transcription.windows import file_content
 
-    timed = timestamps or form.timed
+    timed = timestamps or word_timestamps or form.timed
     verbose = form is enumerations.TranscriptFormat.VERBOSE_JSON
-    params = TranscriptionParams(language, task, prompt, timed, condition_on_previous_text, verbose)
+    params = TranscriptionParams(language, task, prompt, timed, word_timestamps, condition_on_previous_text, verbose)
     with Activity(shown=not quiet) as activity:
         activity.show(f"Looking at {running.model}")
-        heard = [read_recording(file_content(path)) for path in recordings]
+        heard = []
+        for path in recordings:
+            with naming(path, len(recordings), "the recording"):
+                heard.append(read_recording(file_content(path)))
         _, speculation, outline = asked.checked()
         SpeechTokens.of(outline.config, outline.tokenizer).check(language, task)
         drawing = outline.sampling_defaults.params(sampling, {"max_tokens": None})
@@ -136,14 +154,15 @@ def transcribe(
         llm = asked.load(activity, outline, speculation)
         seconds = sum(len(samples) / rate for samples, rate in heard)
         ends = [0.0] * len(heard)
-        live = timestamps and len(heard) == 1
+        lines = timed and form is enumerations.TranscriptFormat.TEXT
+        live = lines and len(heard) == 1
 
         def on_segment(place: int, segment: Segment) -> None:
             ends[place] = segment.end
             activity.advance_saying(0, f"{sum(ends):.0f} of {seconds:.0f} s")
             if live:
                 with activity.aside():
-                    print(_timed_line(segment), flush=True)
+                    print("\n".join(_timed_lines([segment], word_timestamps)), flush=True)
 
         activity.show("Transcribing")
         begun = time.perf_counter()
@@ -153,7 +172,7 @@ def transcribe(
         if len(recordings) > 1 and form is enumerations.TranscriptFormat.TEXT:
             print(f"--- {path} ---")
         if not live:
-            _show(transcript, path, form, task, timestamps)
+            _show(transcript, path, form, task, lines, word_timestamps)
     if not quiet:
         print(_summary(found, seconds, taken), file=sys.stderr)
 
@@ -163,29 +182,30 @@ def _show(
     path: Path,
     form: enumerations.TranscriptFormat,
     task: enumerations.SpeechTask,
-    timestamps: bool,
+    lines: bool,
+    words: bool,
 ) -> None:
-    from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt
+    from headstart.transcription.formats import as_json, as_srt, as_verbose_json, as_vtt, timed_parts
 
     match form:
         case enumerations.TranscriptFormat.TEXT:
-            print("\n".join(map(_timed_line, transcript.segments)) if timestamps else transcript.text)
+            print("\n".join(_timed_lines(transcript.segments, words)) if lines else transcript.text)
         case enumerations.TranscriptFormat.SRT:
-            print(as_srt(transcript.segments), end="")
+            print(as_srt(timed_parts(transcript.segments, words)), end="")
         case enumerations.TranscriptFormat.VTT:
-            print(as_vtt(transcript.segments), end="")
+            print(as_vtt(timed_parts(transcript.segments, words)), end="")
         case enumerations.TranscriptFormat.JSON:
             print(json.dumps({"file": str(path), **as_json(transcript)}, ensure_ascii=False))
         case enumerations.TranscriptFormat.VERBOSE_JSON:
-            shown = {"file": str(path), **as_verbose_json(transcript, task)}
+            shown = {"file": str(path), **as_verbose_json(transcript, task, words)}
             windows = [stats.as_dict() for stats in transcript.stats]
             print(json.dumps({**shown, "windows": windows}, ensure_ascii=False))
 
 
-def _timed_line(segment: Segment) -> str:
-    from headstart.transcription.formats import as_timed_line
+def _timed_lines(segments: Sequence[Segment], words: bool) -> list[str]:
+    from headstart.transcription.formats import as_timed_line, timed_parts
 
-    return as_timed_line(segment)
+    return [as_timed_line(part) for part in timed_parts(segments, words)]
 
 
 def _summary(found: list[Transcript], seconds: float, taken: float) -> str:

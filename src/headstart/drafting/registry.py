@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import HasOptions, NoOptions, check_files, parse_options
+from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, meant
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ _OWN_LAYERS = "some of the target's own layers"
 
 _OF_A_MODEL = "draft-model"
 """The simplest drafter that runs a whole model."""
+_OF_A_MODULE = "mtp"
+"""Runs a multi-token module that was trained by itself."""
 
 HOSTED_DRAFTER = "suffix"
 """Guesses in other engines where nobody is named: the best of those that need nothing but tokens."""
@@ -249,23 +251,42 @@ def hosted_drafters() -> list[str]:
 
 
 def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | None) -> str | type[Any]:
-    """Who guesses where nobody is named (None): what runs ``draft_model``, if that is a whole model, else the default,
-    which runs a head.
+    """Who guesses where nobody is named (None): what runs ``draft_model``, if that is a whole model or a multi-token
+    module alone, else the default, which runs a head.
 
     Raises:
         CheckpointError: a file of the draft model is damaged.
     """
     # Imported here: listing drafters takes no PyTorch.
-    from headstart.heads.loading import is_whole_model
+    from headstart.heads.loading import is_whole_model, trained_as
 
+    if drafter is None and draft_model is not None and trained_as(str(draft_model)) == _OF_A_MODULE:
+        return _OF_A_MODULE
     if drafter is None and draft_model is not None and is_whole_model(str(draft_model)):
         return _OF_A_MODEL
     return DEFAULT_DRAFTER if drafter is None else drafter
 
 
 def drafter_name(drafter: str | type[Any]) -> str:
-    """What a drafter is called, given by its name or its class."""
-    return drafter if isinstance(drafter, str) else drafter.__name__
+    """What a drafter is called here, given by one of its names or its class."""
+    return _OTHER_NAMES.get(drafter, drafter) if isinstance(drafter, str) else drafter.__name__
+
+
+def is_drafter(name: str) -> bool:
+    """Whether some drafter has this name."""
+    return drafter_name(name) in available_drafters()
+
+
+def drafter_info(name: str) -> DrafterInfo:
+    """A drafter as listed, by any of its names.
+
+    Raises:
+        ConfigError: no drafter has this name.
+    """
+    known = available_drafters()
+    if (info := known.get(drafter_name(name))) is None:
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*known, *_OTHER_NAMES])}")
+    return info
 
 
 def drafter_options(drafter: str | type[Any]) -> type[Any]:
@@ -306,6 +327,16 @@ def checked_options(
     return options
 
 
+def guesses_for_each(drafter: str | type[Any], options: Mapping[str, object]) -> int:
+    """Guesses that a drafter wants for every sequence, however many decode together; 0: it makes do with its share.
+
+    Raises:
+        ConfigError: as ``create_drafter``, as far as options tell.
+    """
+    parsed = parse_options(drafter_options(drafter), drafter_name(drafter), options)
+    return parsed.guesses_each if isinstance(parsed, GuessesForEach) else 0
+
+
 def create_drafter(drafter: str | type[Any], context: DraftContext, **options: object) -> Drafter:
     """Build a drafter, given by its name or its class.
 
@@ -321,13 +352,13 @@ def create_drafter(drafter: str | type[Any], context: DraftContext, **options: o
 def _drafter_class(name: str | type[Any]) -> Any:
     if not isinstance(name, str):
         return name
-    built_in = _BUILT_IN.get(_OTHER_NAMES.get(name, name))
+    built_in = _BUILT_IN.get(drafter_name(name))
     if built_in is not None:
         module, _, attribute = built_in.target.partition(":")
         return getattr(import_module(module), attribute)
     point = _entry_points().get(name)
     if point is None:
-        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, available_drafters())}")
+        raise ConfigError(f"there is no drafter {name!r:.60}; {meant(name, [*available_drafters(), *_OTHER_NAMES])}")
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
@@ -337,7 +368,7 @@ def _drafter_class(name: str | type[Any]) -> Any:
 def _entry_points() -> dict[str, EntryPoint]:
     points: dict[str, EntryPoint] = {}
     for point in entry_points(group=ENTRY_POINT_GROUP):
-        if point.name in _BUILT_IN or point.name in points:
+        if drafter_name(point.name) in _BUILT_IN or point.name in points:
             warnings.warn(f"drafter {point.name!r} of {point.value} is ignored: the name is taken.", stacklevel=3)
         else:
             points[point.name] = point

@@ -17,6 +17,7 @@ from headstart.drafting.base import (
     TargetSignals,
     beam_of,
 )
+from headstart.drafting.registry import drafter_name
 from headstart.errors import RequestError, closest
 from headstart.stretch import RoundRecord, StretchDrafting, StretchLimits
 
@@ -60,7 +61,7 @@ class DrafterPool:
         wishes = sequence.speculation
         if not wishes.enabled:
             return None
-        name = self.default if wishes.drafter is None else wishes.drafter
+        name = self.default if wishes.drafter is None else drafter_name(wishes.drafter)
         if name not in self.drafters:
             near = closest(name, self.drafters)
             raise RequestError(

@@ -268,5 +268,5 @@ def _refuse_variants(kind: BlockFormat, outer: Fields, layer: Fields, own: Field
     if outer.text("projector_type", "dflash") != "dflash":
         raise outer.bad("projector_type", outer.get("projector_type"), "dflash: Domino is not supported")
     types = layer.get("layer_types") or []
-    if any(each != "full_attention" for each in types) or own.flag("use_swa", False):
+    if not isinstance(types, list) or any(each != "full_attention" for each in types) or own.flag("use_swa", False):
         raise layer.bad("layer_types", types, "full_attention alone: sliding windows are not supported")

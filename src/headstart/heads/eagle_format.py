@@ -56,6 +56,10 @@ def read_eagle(
     theirs = _SPECULATORS_EAGLE1 if _is_speculators_eagle1(kind, config) else {_LAYER: _MIDLAYER}
     ours = {other: own for own, other in theirs.items()}
     named = {_renamed(name.removeprefix("model."), ours): tensor for name, tensor in tensors.items()}
+    for layer in range(1, config.num_layers):
+        # SGLang's name for it, see serving_formats.
+        if (norm := named.pop(f"layers.{layer}.hidden_norm.weight", None)) is not None:
+            named.setdefault(f"layers.{layer}.input_layernorm.weight", norm)
     embedding = named.pop("embed_tokens.weight", None)
     if config.variant == "eagle3":
         _drop_idle_table(config, named, source)

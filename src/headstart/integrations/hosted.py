@@ -24,6 +24,7 @@ from headstart.drafting.registry import (
     create_drafter,
     drafter_options,
     hosted_drafters,
+    is_drafter,
 )
 from headstart.engine.pool import DrafterPool
 from headstart.errors import ConfigError, meant
@@ -72,7 +73,7 @@ def drafter_of(given: object) -> tuple[str, dict[str, object]]:
         ConfigError: it is neither.
     """
     if given is None:
-        given = os.environ.get(VARIABLE, HOSTED_DRAFTER)
+        given = os.environ.get(VARIABLE) or HOSTED_DRAFTER
     if isinstance(given, Mapping):
         options = {str(key): value for key, value in given.items()}
         name = options.pop("drafter", HOSTED_DRAFTER)
@@ -116,12 +117,9 @@ class HostedDrafter:
         tokenizer: TextEncoder | None = None,
     ) -> None:
         if name not in hosted_drafters():
-            # An unknown name is told apart from one that cannot be hosted.
-            drafter_options(name)
-            raise ConfigError(
-                f"drafter {name!r} needs more of the target than its tokens, which another engine does not hand out; "
-                f"{meant(name, hosted_drafters())}"
-            )
+            why = "cannot guess inside another engine, which hands out tokens alone"
+            fault = f"drafter {name!r} {why}" if is_drafter(name) else f"there is no drafter {name!r:.60}"
+            raise ConfigError(f"{fault}; {meant(name, hosted_drafters())}")
         known = {field.name for field in fields(drafter_options(name))}
         usual = {"draft_tokens": draft_tokens, "shared_tokens": SHARED_TOKENS}
         wanted = {key: value for key, value in usual.items() if key in known} | dict(options)

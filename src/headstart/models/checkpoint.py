@@ -56,6 +56,7 @@ _OVERRIDDEN = (
     "suppress_tokens",
     "begin_suppress_tokens",
     "max_initial_timestamp_index",
+    "alignment_heads",
 )
 """Entries of ``config.json`` that ``generation_config.json`` overrides, as in transformers' generate."""
 _PICKLED_HUB_FILES = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]

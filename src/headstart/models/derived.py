@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.models.files import FileStamp
@@ -29,6 +30,17 @@ class OpenWeights(TensorSource, Protocol):
 
 
 @dataclass(frozen=True)
+class OwnRows:
+    """A matrix in blocks of its file's own numbers, see ``quantised.rows``."""
+
+    type: str
+    make: Callable[[int | None], NDArray[np.uint8]] = field(repr=False)
+    """As ``StoredTensor.make``."""
+    turned: bool = False
+    """As ``StoredTensor.turned``."""
+
+
+@dataclass(frozen=True)
 class Derived:
     """One tensor that is made of others."""
 
@@ -41,6 +53,8 @@ class Derived:
     """Makes it, in floating-point numbers."""
     read_part: Callable[[int], Tensor] | None = field(default=None, repr=False)
     """Makes one part of its first axis; None: the whole is made for it."""
+    own_rows: Callable[[], OwnRows | None] | None = field(default=None, repr=False)
+    """What keeps the file's own numbers, where something does; asked when weights are loaded, not before."""
 
 
 class DerivedTensors:
@@ -67,6 +81,7 @@ class DerivedTensors:
         kept = {name: shape for name, shape in base.shapes().items() if name not in used}
         self._shapes = kept | {name: each.shape for name, each in self._derived.items()}
         self._also = also
+        self._stored: dict[str, StoredTensor] = {}
         self.stamps = (*base.stamps, *stamps)
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -86,7 +101,8 @@ class DerivedTensors:
         return derived.read()[index] if derived.read_part is None else derived.read_part(index)
 
     def stored(self, name: str) -> StoredTensor:
-        """One tensor as the file holds it; of a derived one no more than its type and shape.
+        """One tensor as the file holds it; of a derived one its own numbers in blocks, if there are such, else no more
+        than its type and shape.
 
         Raises:
             CheckpointError: there is no such tensor.
@@ -94,7 +110,13 @@ class DerivedTensors:
         derived = self._derived.get(name)
         if derived is None:
             return self._base.stored(name)
-        return StoredTensor(derived.type, derived.shape, np.zeros(0, np.uint8), in_blocks=True)
+        if name not in self._stored:
+            stored = StoredTensor(derived.type, derived.shape, np.zeros(0, np.uint8), in_blocks=True)
+            own = None if derived.own_rows is None else derived.own_rows()
+            if own is not None:
+                stored = replace(stored, type=own.type, make=own.make, turned=own.turned)
+            self._stored[name] = stored
+        return self._stored[name]
 
     def stored_bits(self, name: str) -> float:
         """What a weight of this tensor takes in the file."""

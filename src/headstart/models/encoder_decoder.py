@@ -63,5 +63,9 @@ class EncoderConfig:
     latest_start: int | None = None
     """Of a model that says times: how many of them after 0 an output may begin with
     (``max_initial_timestamp_index``); None: any."""
+    alignment_heads: tuple[tuple[int, int], ...] = ()
+    """(layer, head) of cross attention that follows the speech (``alignment_heads``); empty: the files do not say."""
+    smoothed_over: int = 7
+    """Positions over which the weights of these heads are smoothed (``median_filter_width``)."""
     never_first: tuple[int, ...] = ()
     """Tokens that no output begins with (``begin_suppress_tokens``)."""

@@ -138,7 +138,7 @@ class LayoutTensors:
         if index is not None:
             stored = replace(stored, shape=whole).part(index)
         order = None if convert is None else self._order_of_rows(convert, outputs)
-        return MatrixPart(name, outputs, read, None if transposed else stored, order)
+        return MatrixPart(name, outputs, read, stored if stored.turned == transposed else None, order)
 
     def _row(self, name: str, inputs: int) -> MatrixPart:
         """A matrix of one row, stored as a vector."""

@@ -50,6 +50,13 @@ class StoredTensor:
     mapping: mmap.mmap | None = field(default=None, repr=False)
     """What ``data`` is part of, from byte ``offset`` on."""
     offset: int = 0
+    make: Callable[[int | None], NDArray[np.uint8]] | None = field(default=None, repr=False)
+    """Makes what ``data`` would be, or of those that are stacked the one of this number, where no file holds it in
+    this order."""
+    index: int | None = None
+    """Of the one that is meant."""
+    turned: bool = False
+    """Whether a row of bytes is a column of ``shape``."""
 
     @property
     def holds_weights(self) -> bool:
@@ -58,9 +65,15 @@ class StoredTensor:
 
     def part(self, index: int) -> StoredTensor:
         """One of the tensors that are stacked along the first axis."""
+        if self.make is not None:
+            return replace(self, shape=self.shape[1:], index=index)
         size = len(self.data) // self.shape[0]
         data = self.data[index * size : (index + 1) * size]
         return replace(self, shape=self.shape[1:], data=data, offset=self.offset + index * size)
+
+    def rows(self) -> NDArray[np.uint8]:
+        """[byte] row by row, made if need be."""
+        return self.data if self.make is None else self.make(self.index)
 
     def expect(self) -> None:
         """Have it read from disk; it is wanted soon."""

@@ -307,6 +307,14 @@ class SpokenSegment(BaseModel):
     no_speech_prob: float | None
 
 
+class SpokenWord(BaseModel):
+    """A word with its punctuation; times in seconds."""
+
+    word: str
+    start: float
+    end: float
+
+
 class TranscriptionReply(BaseModel):
     """Of ``response_format`` json; ``verbose_json`` adds the others; ``text``, ``srt`` and ``vtt`` are texts."""
 
@@ -315,4 +323,5 @@ class TranscriptionReply(BaseModel):
     task: str | None = None
     language: str | None = None
     duration: float | None = None
+    words: list[SpokenWord] | None = None
     segments: list[SpokenSegment] | None = None

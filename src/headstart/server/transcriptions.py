@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,11 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from headstart.async_engine import Answer, BusyError
+from headstart.async_transcription import AsyncTranscription, WindowError
 from headstart.audio import read_recording
 from headstart.engine.outputs import FinishReason
 from headstart.enumerations import SpeechTask, TranscriptFormat
 from headstart.errors import ConfigError, HeadstartError, RequestError
-from headstart.request import Sample
 from headstart.sampling.params import SamplingParams
 from headstart.server.access import error_body
 from headstart.server.engine_thread import EngineThread
@@ -48,6 +46,7 @@ _SAMPLING: dict[str, Callable[[str], Any]] = {
     "length_penalty": float,
 }
 """Fields of ``SamplingParams`` that a form may have, as in vLLM."""
+_GRANULARITIES = ("word", "segment")
 
 
 def _form(task: SpeechTask) -> dict[str, Any]:
@@ -68,26 +67,14 @@ def _form(task: SpeechTask) -> dict[str, Any]:
     if task is SpeechTask.TRANSCRIBE:
         properties["timestamp_granularities[]"] = {
             "type": "array",
-            "items": {"type": "string", "enum": ["segment"]},
-            "description": "With verbose_json; there are no times of words.",
+            "items": {"type": "string", "enum": list(_GRANULARITIES)},
+            "description": "With verbose_json: times of what is shown; left out: of segments.",
         }
     schema = {"type": "object", "required": ["file"], "properties": properties}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
-_WINDOW = 0
-"""The place of the window itself among what a transcription wants."""
-_AGAIN_SECONDS = 0.2
 FORMS = {task: _form(task) for task in SpeechTask}
-
-
-class _FailedError(Exception):
-    """A window failed while it was decoded."""
-
-    def __init__(self, body: dict[str, Any], status: int) -> None:
-        super().__init__(status)
-        self.body = body
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -98,6 +85,8 @@ class _Asked:
     params: TranscriptionParams
     sampling: SamplingParams
     form: TranscriptFormat
+    granularities: list[str]
+    """Of times, with ``verbose_json``."""
     stream: bool
 
 
@@ -134,58 +123,20 @@ class Transcriber:
                 return await self._streamed(work, request)
             async for _ in self._texts(work, request, growing=False):
                 pass
-            return _reply(work.transcript(), asked.form, task)
+            return _reply(work.transcript(), asked, task)
         except ConfigError as error:
             return Reply(error_body(str(error), "server_error"), 501)
-        except _FailedError as error:
-            return Reply(error.body, error.status)
+        except WindowError as error:
+            return Reply(*_failed(error))
 
     def _begun(self, asked: _Asked) -> Transcription:
         recording = read_recording(asked.data, self._settings.max_audio_seconds)
-        return Transcription(self._llm.model, recording, asked.params, asked.sampling)
+        return self._llm.transcription(recording, asked.params, asked.sampling)
 
-    async def _texts(self, work: Transcription, request: Request, growing: bool) -> AsyncIterator[str]:
-        """The whole text in the end; if ``growing``, also the text so far, whenever more of it may be final.
-
-        Raises:
-            RequestError: a window cannot be served.
-            BusyError, ClosedError: as ``AsyncEngine.submit``.
-            _FailedError: a window failed.
-        """
-        salt, begun, most = tenant_salt(request), time.perf_counter(), self._engine.max_seconds
-        while not work.done:
-            if most is not None and time.perf_counter() - begun > most:
-                message = f"the request took longer than the {most:g} seconds allowed."
-                raise _FailedError(error_body(message, "server_error", code="timeout"), 504)
-            samples = await asyncio.to_thread(self._wanted, work, salt)
-            answer, tokens = await self._submitted(samples, bool(work.progress)), list[int]()
-            async with self._engine.watched(answer, request):
-                async for piece in answer:
-                    _check(samples, answer)
-                    if growing and piece.prompt_index == _WINDOW:
-                        tokens += piece.token_ids
-                        yield work.text_so_far(tokens)
-            await asyncio.to_thread(work.take, samples)
-        yield work.transcript().text
-
-    async def _submitted(self, samples: list[Sample], begun: bool) -> Answer:
-        """A recording that has begun waits for its turn rather than be lost."""
-        while True:
-            try:
-                return await self._engine.submit(samples)
-            except BusyError:
-                if not begun:
-                    raise
-                await asyncio.sleep(_AGAIN_SECONDS)
-
-    def _wanted(self, work: Transcription, salt: str) -> list[Sample]:
-        return [
-            sample
-            for place, wanted in enumerate(work.wanted())
-            for sample in self._llm.samples(
-                wanted.prompt, wanted.params, prompt_index=place, cache_salt=salt, constraint=wanted.constraint
-            )
-        ]
+    def _texts(self, work: Transcription, request: Request, growing: bool) -> AsyncGenerator[str, None]:
+        """As ``AsyncTranscription.texts``, until the client is gone."""
+        decoded = AsyncTranscription(self._engine, work, cache_salt=tenant_salt(request))
+        return decoded.texts(growing, lambda answer: self._engine.watched(answer, request))
 
     async def _streamed(self, work: Transcription, request: Request) -> Response:
         texts = self._texts(work, request, growing=True)
@@ -205,8 +156,8 @@ class Transcriber:
                     text = more
                 done = as_json(work.transcript())
                 yield event({"type": "transcript.text.done", **done})
-            except _FailedError as error:
-                yield event(error.body)
+            except WindowError as error:
+                yield event(_failed(error)[0])
             except HeadstartError as error:
                 yield event(error_body(str(error), "server_error"))
             yield "data: [DONE]\n\n"
@@ -229,32 +180,32 @@ class Transcriber:
         stream = _switch(form, "stream")
         if stream and form_asked.timed:
             raise RequestError(f"{kind} cannot be streamed; leave stream out, or ask for json.", "stream")
-        _check_granularities(form, form_asked)
+        granularities = _granularities(form, form_asked)
         timed = form_asked.timed
         params = TranscriptionParams(
             language=_text(form, "language") or None,
             task=task,
             prompt=_text(form, "prompt"),
             timestamps=timed,
+            word_timestamps="word" in granularities,
             speech_probability=form_asked is TranscriptFormat.VERBOSE_JSON,
         )
         numbers = {name: _number(form, name, kind) for name, kind in _SAMPLING.items() if _text(form, name)}
         # OpenAI's default, whatever the model's own.
         given = numbers if "beam_width" in numbers else {"temperature": 0.0, **numbers}
         sampling = self._llm.sampling_defaults.params(given, {"max_tokens": None})
-        return _Asked(await file.read(), params, sampling, form_asked, stream)
+        return _Asked(await file.read(), params, sampling, form_asked, granularities, stream)
 
 
-def _check(samples: list[Sample], answer: Answer) -> None:
-    for sample in samples:
-        if sample.sequence.finish_reason is FinishReason.ERROR:
-            raise _FailedError(*failure(Generation(), sample, answer))
-        if sample.sequence.finish_reason is FinishReason.ABORT:
-            raise _FailedError(error_body("the request was ended.", "server_error"), 500)
+def _failed(error: WindowError) -> tuple[dict[str, Any], int]:
+    """The body and the status of a reply whose window failed."""
+    if error.sample.sequence.finish_reason is FinishReason.ABORT:
+        return error_body("the request was ended.", "server_error"), 500
+    return failure(Generation(), error.sample, error.answer)
 
 
-def _reply(transcript: Transcript, form: TranscriptFormat, task: SpeechTask) -> Response:
-    match form:
+def _reply(transcript: Transcript, asked: _Asked, task: SpeechTask) -> Response:
+    match asked.form:
         case TranscriptFormat.TEXT:
             return PlainTextResponse(transcript.text + "\n")
         case TranscriptFormat.SRT:
@@ -262,19 +213,20 @@ def _reply(transcript: Transcript, form: TranscriptFormat, task: SpeechTask) -> 
         case TranscriptFormat.VTT:
             return PlainTextResponse(as_vtt(transcript.segments), media_type="text/vtt")
         case TranscriptFormat.VERBOSE_JSON:
-            return Reply(as_verbose_json(transcript, task))
+            words, segments = (name in asked.granularities for name in _GRANULARITIES)
+            return Reply(as_verbose_json(transcript, task, words, segments))
     return Reply(as_json(transcript))
 
 
-def _check_granularities(form: FormData, asked: TranscriptFormat) -> None:
+def _granularities(form: FormData, asked: TranscriptFormat) -> list[str]:
     name = "timestamp_granularities[]"
     wanted = [*form.getlist(name), *form.getlist("timestamp_granularities")]
     for each in wanted:
-        if each != "segment":
-            what = "words have no times here" if each == "word" else f"{name} holds {each!r:.40}"
-            raise RequestError(f"{what}; give segment.", name)
+        if each not in _GRANULARITIES:
+            raise RequestError(f"{name} holds {each!r:.40}; give {' or '.join(_GRANULARITIES)}.", name)
     if wanted and asked is not TranscriptFormat.VERBOSE_JSON:
-        raise RequestError(f"{name} is given, but {asked} shows no times; ask for verbose_json.", name)
+        raise RequestError(f"{name} is given, but {asked} shows no times of its choice; ask for verbose_json.", name)
+    return [each for each in wanted if isinstance(each, str)] or ["segment"]
 
 
 def _number(form: FormData, name: str, kind: Callable[[str], Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from headstart.enumerations import SpeechTask
 from headstart.transcription.segments import Segment
 from headstart.transcription.windows import Transcript
+from headstart.transcription.words import Word
 
 
 def as_json(transcript: Transcript) -> dict[str, Any]:
@@ -17,35 +18,52 @@ def as_json(transcript: Transcript) -> dict[str, Any]:
     return {"text": transcript.text, "usage": {"type": "duration", "seconds": math.ceil(transcript.duration)}}
 
 
-def as_verbose_json(transcript: Transcript, task: SpeechTask) -> dict[str, Any]:
-    """``verbose_json``."""
+def as_verbose_json(
+    transcript: Transcript, task: SpeechTask, words: bool = False, segments: bool = True
+) -> dict[str, Any]:
+    """``verbose_json``, with the times of words or segments that are wanted."""
+    timed: dict[str, Any] = {}
+    if words:
+        timed["words"] = [asdict(word) for word in transcript.words]
+    if segments:
+        timed["segments"] = [_fields(segment) for segment in transcript.segments]
     return {
         "task": str(task),
         "language": transcript.language,
         "duration": round(transcript.duration, 3),
         **as_json(transcript),
-        "segments": [asdict(segment) for segment in transcript.segments],
+        **timed,
     }
 
 
-def as_srt(segments: Sequence[Segment]) -> str:
+def _fields(segment: Segment) -> dict[str, Any]:
+    """OpenAI has words beside the segments."""
+    return {name: value for name, value in asdict(segment).items() if name != "words"}
+
+
+def timed_parts(segments: Sequence[Segment], words: bool) -> list[Segment | Word]:
+    """What gets a line of its own: the segments, or their words."""
+    return [part for segment in segments for part in (segment.words or () if words else (segment,))]
+
+
+def as_srt(parts: Sequence[Segment | Word]) -> str:
     """Subtitles for players of video."""
     return "".join(
-        f"{number}\n{_time(segment.start, ',')} --> {_time(segment.end, ',')}\n{_line(segment)}\n\n"
-        for number, segment in enumerate(segments, start=1)
+        f"{number}\n{_time(part.start, ',')} --> {_time(part.end, ',')}\n{_line(part)}\n\n"
+        for number, part in enumerate(parts, start=1)
     )
 
 
-def as_vtt(segments: Sequence[Segment]) -> str:
+def as_vtt(parts: Sequence[Segment | Word]) -> str:
     """Subtitles for web pages."""
     return "WEBVTT\n\n" + "".join(
-        f"{_time(segment.start, '.')} --> {_time(segment.end, '.')}\n{_line(segment)}\n\n" for segment in segments
+        f"{_time(part.start, '.')} --> {_time(part.end, '.')}\n{_line(part)}\n\n" for part in parts
     )
 
 
-def as_timed_line(segment: Segment) -> str:
+def as_timed_line(part: Segment | Word) -> str:
     """One line for people."""
-    return f"[{_time(segment.start, '.')} --> {_time(segment.end, '.')}] {_line(segment)}"
+    return f"[{_time(part.start, '.')} --> {_time(part.end, '.')}] {_line(part)}"
 
 
 def _time(seconds: float, point: str) -> str:
@@ -54,6 +72,7 @@ def _time(seconds: float, point: str) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest // 1000:02}{point}{rest % 1000:03}"
 
 
-def _line(segment: Segment) -> str:
+def _line(part: Segment | Word) -> str:
+    text = part.word if isinstance(part, Word) else part.text
     # An arrow would be read as times, an empty line as the end of the subtitle.
-    return " ".join(segment.text.replace("-->", "->").split())
+    return " ".join(text.replace("-->", "->").split())

@@ -20,6 +20,8 @@ class TranscriptionParams:
     """A text that came before, every window's: names and spellings are taken over from it."""
     timestamps: bool = False
     """Say when each segment begins and ends. Recordings that take several windows are always read so."""
+    word_timestamps: bool = False
+    """Say when each word begins and ends, too: one more pass for each window. Implies ``timestamps``."""
     condition_on_previous_text: bool = False
     """Let each window read what the ones before it said (transformers: ``condition_on_prev_tokens``)."""
     speech_probability: bool = False
@@ -33,7 +35,7 @@ class TranscriptionParams:
             if not isinstance(value, str) and (name == "prompt" or value is not None):
                 raise RequestError(f"{name} is {value!r:.40}; give a text.", name)
             require_utf8(value or "", name)
-        for name in ("timestamps", "condition_on_previous_text", "speech_probability"):
+        for name in ("timestamps", "word_timestamps", "condition_on_previous_text", "speech_probability"):
             if not isinstance(getattr(self, name), bool):
                 raise RequestError(f"{name} is {getattr(self, name)!r:.40}; it must be True or False.", name)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headstart.transcription.words import Word
+
 FRAMES_PER_TIME = 2
 """Frames of features from one time to the next."""
 FRAMES_PER_SECOND = 100
@@ -33,6 +35,8 @@ class Segment:
     """Bytes of the window's text, over those of the same compressed: high where it repeats itself."""
     no_speech_prob: float | None = None
     """How likely it is that nobody speaks in the window; None: it was not asked for."""
+    words: tuple[Word, ...] | None = None
+    """None: their times were not asked for."""
 
 
 class Piece(NamedTuple):

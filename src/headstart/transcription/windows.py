@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headstart.audio import Recording, read_recording
 from headstart.engine.constraint import TokenConstraint
-from headstart.engine.outputs import SequenceStats, TokenLogprobs
+from headstart.engine.outputs import FinishReason, SequenceStats, TokenLogprobs
 from headstart.engine.timestamp_rules import TimestampRules
 from headstart.enumerations import SpeechTask
 from headstart.errors import RequestError
@@ -24,6 +27,7 @@ from headstart.passes import EncoderInput
 from headstart.request import EncodedPrompt, Sample
 from headstart.sampling.params import SamplingParams
 from headstart.text.tokenizer import Tokenizer
+from headstart.transcription.alignment import Aligner
 from headstart.transcription.params import TranscriptionParams, check_sampling
 from headstart.transcription.segments import (
     FRAMES_PER_SECOND,
@@ -34,6 +38,7 @@ from headstart.transcription.segments import (
     settled,
 )
 from headstart.transcription.vocabulary import SpeechTokens
+from headstart.transcription.words import Word, words_of
 
 _ALL = SamplingParams(temperature=0, max_tokens=1, logprobs=-1)
 """All log-probabilities in one place: the model's settings may forbid the tokens that they are wanted of."""
@@ -62,12 +67,18 @@ class Transcript:
     stats: list[SequenceStats] = field(default_factory=list)
     """[window]."""
 
+    @property
+    def words(self) -> list[Word]:
+        """Of all segments; none where their times were not asked for."""
+        return [word for segment in self.segments for word in segment.words or ()]
+
 
 class Transcription:
     """One recording and how far it has been written down.
 
     Args:
         model: a Whisper.
+        aligner: of the model.
         audio: as ``audio.Recording.of`` takes it, or a file's path.
         params, sampling: how it is written down.
 
@@ -76,20 +87,23 @@ class Transcription:
         ConfigError: a package that this takes is not installed.
     """
 
-    def __init__(self, model: Model, audio: object, params: TranscriptionParams, sampling: SamplingParams) -> None:
+    def __init__(
+        self, model: Model, aligner: Aligner, audio: object, params: TranscriptionParams, sampling: SamplingParams
+    ) -> None:
         tokens = self._tokens = SpeechTokens.of(model.config, model.tokenizer)
         encoder = model.config.encoder
         assert encoder is not None
         tokens.check(params.language, params.task)
         check_sampling(sampling)
         self._params = params
+        self._aligner = aligner
         self._tokenizer = model.tokenizer
         self._vocab_size, self._encoder = model.config.vocab_size, encoder
         self._longest_before = model.config.max_positions // 2 - 1
         if isinstance(audio, str | Path):
             audio = read_recording(file_content(audio))
         self._recording = Recording.of(audio, encoder)
-        self._timed = params.timestamps or self._recording.frames > self._recording.window
+        self._timed = params.timestamps or params.word_timestamps or self._recording.frames > self._recording.window
         if self._timed:
             tokens.require_times(self._recording.seconds)
         logprobs = (sampling.logprobs or 0) if self._timed else sampling.logprobs
@@ -97,6 +111,8 @@ class Transcription:
         self._language = params.language or (None if tokens.languages else "en")
         self._seek = 0
         self._source: EncoderInput | None = None
+        self._begun: list[int] = []
+        """What the window's output begins with."""
         self._said = b""
         """Text that is final."""
         self._kept: list[int] = []
@@ -122,6 +138,7 @@ class Transcription:
         if self._language is None:
             return [Wanted(EncodedPrompt("", [start], source, ""), _ALL)]
         prompt = self._prompt()
+        self._begun = prompt.token_ids
         wanted = [Wanted(prompt, self._window_sampling(), self._rules if self._timed else None)]
         nobody = self._tokens.nobody
         if self._params.speech_probability and nobody is not None:
@@ -133,13 +150,17 @@ class Transcription:
         """Go on by the outputs of what was wanted, in its order; the segments that are new.
 
         Raises:
-            RequestError: one has failed.
+            RequestError: one has failed, or was ended.
+            ConfigError: memory for times of words is short.
         """
         for sample in samples:
             if sample.sequence.error is not None:
                 raise RequestError(sample.sequence.error, sample.sequence.error_field)
+            if sample.sequence.finish_reason is FinishReason.ABORT:
+                raise RequestError("the request was ended before its recording was.")
         window, *others = samples
         output = window.sequence.output
+        assert self._source is not None
         if self._language is None:
             heard, languages = window.sequence.logprobs[0].top, self._tokens.languages
             self._language = max(languages, key=lambda name: heard[languages[name]])
@@ -153,7 +174,11 @@ class Transcription:
         nobody = None
         if others and self._tokens.nobody is not None:
             nobody = math.exp(others[0].sequence.logprobs[0].top[self._tokens.nobody])
-        new = self._segments_of(pieces, window.sequence.logprobs, nobody)
+        over = None
+        if self._params.word_timestamps:
+            audible = min(self._recording.window, self._recording.frames - self._seek)
+            over = self._aligner.times(self._source, self._begun, output, audible)
+        new = self._segments_of(pieces, window.sequence.logprobs, nobody, over)
         for piece in pieces:
             self._kept += piece.tokens
             self._said += self._bytes_of(piece.tokens)
@@ -173,8 +198,9 @@ class Transcription:
         return text.rstrip("\ufffd").rstrip()
 
     def transcript(self) -> Transcript:
-        """What has been written down."""
-        return Transcript(_text(self._said), self._language or "", self._recording.seconds, self._segments, self._stats)
+        """What has been written down so far."""
+        said, seconds = _text(self._said), self._recording.seconds
+        return Transcript(said, self._language or "", seconds, list(self._segments), list(self._stats))
 
     def _window_sampling(self) -> SamplingParams:
         """Each window's draws are its own."""
@@ -209,18 +235,24 @@ class Transcription:
         )
 
     def _segments_of(
-        self, pieces: Sequence[Piece], logprobs: Sequence[TokenLogprobs], nobody: float | None
+        self,
+        pieces: Sequence[Piece],
+        logprobs: Sequence[TokenLogprobs],
+        nobody: float | None,
+        over: NDArray[np.float64] | None,
     ) -> list[Segment]:
+        """``over``: when each token of the window was said, where that was asked for."""
         text = _text(b"".join(self._bytes_of(piece.tokens) for piece in pieces)).encode()
         ratio = len(text) / len(zlib.compress(text))
         mean = sum(each.logprob for each in logprobs) / len(logprobs) if logprobs else None
-        begun, new = self._seek / FRAMES_PER_SECOND, list[Segment]()
+        begun, new, place = self._seek / FRAMES_PER_SECOND, list[Segment](), 0
         for piece in pieces:
+            first, place = place, place + len(piece.tokens)
             said = _text(self._bytes_of(piece.tokens))
             if not said and self._timed:
                 continue
             start, end = (
-                min(begun + place * SECONDS_PER_TIME, self._recording.seconds) for place in (piece.start, piece.end)
+                min(begun + time * SECONDS_PER_TIME, self._recording.seconds) for time in (piece.start, piece.end)
             )
             new.append(
                 Segment(
@@ -234,9 +266,22 @@ class Transcription:
                     avg_logprob=mean,
                     compression_ratio=ratio,
                     no_speech_prob=nobody,
+                    words=None if over is None else self._words(piece.tokens, first, over, start, end),
                 )
             )
         return new
+
+    def _words(
+        self, tokens: Sequence[int], first: int, over: NDArray[np.float64], start: float, end: float
+    ) -> tuple[Word, ...]:
+        """Of tokens from place ``first`` of a window's output on; their times stay between ``start`` and ``end``."""
+        said = [(place, text) for place, token in enumerate(tokens, first) if (text := self._bytes_of([token]))]
+        words = []
+        for span in words_of(said, self._language or ""):
+            begun = over[span.places[0] - 1] if span.places[0] else 0.0
+            times = np.clip(np.array([begun, over[span.places[-1]]]) + self._seek / FRAMES_PER_SECOND, start, end)
+            words.append(Word(span.text.strip(), *(round(float(each), 2) for each in times)))
+        return tuple(words)
 
     def _bytes_of(self, tokens: Sequence[int]) -> bytes:
         """What tokens say, times and special tokens left out."""

@@ -11,12 +11,24 @@ from native_cases import X86, Rows, has_isa, isa_params, make_pass, random_token
 from test_native_nearest import load, stored_linear
 from torch import Tensor
 
-from gguf_blocks import VOCAB, random_blocks, write_llama
+from gguf_blocks import BLOCK_TYPES, VOCAB, random_blocks, write_llama
 from headstart.backends.native import packed_cache
 from headstart.backends.native.backend import NativeBackend
-from headstart.backends.native.formats import BF16, FINE, KINDS, OWN, OWN_KERNELS, computed_in, nearest_forms
+from headstart.backends.native.formats import (
+    BF16,
+    EIGHT,
+    FINE,
+    FOUR,
+    KINDS,
+    OWN,
+    OWN_KERNELS,
+    computed_in,
+    nearest_forms,
+    single_form,
+)
 from headstart.backends.native.heads import NativeLinear
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.packed_model import PackedModel
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 
@@ -38,13 +50,16 @@ def own_layer(kind: str, rows: int, inputs: int, isa: str, threads: int = 2) -> 
     return NativeLinear(library, linear, "int4", threads, OWN + KINDS[kind]), linear.weight
 
 
+OF_GGUF = [kind for kind in OWN_KERNELS if kind in BLOCK_TYPES]
+
+
 def inputs_of(kind: str) -> tuple[int, ...]:
     """Blocks of 32 may end within a tile of 64 or 256 inputs."""
     return (256, 768) if kind.endswith("_K") or kind == "IQ4_XS" else (32, 96, 320)
 
 
 @pytest.mark.parametrize("isa", isa_params())
-@pytest.mark.parametrize("kind", OWN_KERNELS)
+@pytest.mark.parametrize("kind", OF_GGUF)
 def test_weights_are_those_of_the_file(kind: str, isa: str) -> None:
     """A row that is all zero but for one input says a weight; what is left are the roundings of a float."""
     for inputs in inputs_of(kind):
@@ -54,7 +69,7 @@ def test_weights_are_those_of_the_file(kind: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", isa_params())
-@pytest.mark.parametrize("kind", OWN_KERNELS)
+@pytest.mark.parametrize("kind", OF_GGUF)
 def test_rows_against_own_blocks(kind: str, isa: str) -> None:
     """Rows are rounded to 8191 units for 256 inputs, nothing else; the same bits with any number of them, any threads
     and on any processor of one arithmetic.
@@ -142,6 +157,42 @@ def test_a_file_is_kept_at_its_own_size(tmp_path: Path, tied: bool, monkeypatch:
 
 
 @needs_native
+def test_a_tied_table_in_eight_bits_is_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the output head's blocks, whose rows are the file's; from what is kept on disk too."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(packed_cache.VARIABLE, "100MB")
+    path = write_llama(tmp_path / "model.gguf", {"": "Q8_0"}, tied=True)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    tokens, said = random_tokens(20, 3, VOCAB), []
+    for _ in range(2):
+        backend = NativeBackend(config, weights, "nearest", 2)
+        assert backend.nbytes <= 1.02 * path.stat().st_size
+        said.append(run_chunks(backend, backend.allocate_cache(1, 32), tokens, [20], [0]))
+    monkeypatch.setenv(packed_cache.VARIABLE, "0")
+    monkeypatch.setattr(PackedModel, "_shares_head", lambda *_: False)
+    twice = NativeBackend(config, weights, "nearest", 2)
+    assert twice.nbytes > backend.nbytes
+    said.append(run_chunks(twice, twice.allocate_cache(1, 32), tokens, [20], [0]))
+    assert torch.equal(said[0], said[1])
+    assert torch.equal(said[0], said[2])
+
+
+@needs_native
+def test_a_matrix_by_itself_is_in_its_files_own_blocks() -> None:
+    """As those of encoders are."""
+
+    def form(kind: str, multiplies_bytes: bool = True) -> tuple[str, int]:
+        data = random_blocks(kind, 32, 256, np.random.default_rng(0))
+        return single_form(stored_linear(kind, data, 256), "nearest", multiplies_bytes)
+
+    assert form("Q6_K") == ("int4", OWN + KINDS["Q6_K"])
+    assert form("Q4_1") == ("int4", FOUR)
+    assert form("Q8_0") == ("int4", EIGHT)
+    assert form("Q8_0", multiplies_bytes=False) == ("int4", OWN + KINDS["Q8_0"])
+    assert form("IQ2_XS") == ("bf16", FOUR)
+
+
+@needs_native
 def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
     _, weights = load(tmp_path, {"attn_output.weight": "Q2_K", "ffn_down.weight": "IQ2_XS", "": "Q4_K"})
     forms = nearest_forms(weights, multiplies_bytes=True)
@@ -151,5 +202,10 @@ def test_what_has_no_kernel_is_named(tmp_path: Path) -> None:
         "Weights are computed in the file's own blocks (Q4_K), bf16 (IQ2_XS), "
         "blocks of 16 weights with 8 bits each (Q2_K)."
     )
+    for kind in BLOCK_TYPES:
+        _, weights = load(tmp_path, {"": kind})
+        said = computed_in(weights, nearest_forms(weights, multiplies_bytes=True))
+        assert (kind in said) == (kind not in ("Q4_1", "Q8_0")), kind
+        assert ("own blocks" in said) == (kind in OWN_KERNELS and kind not in ("Q4_1", "Q8_0")), kind
     _, weights = load(tmp_path, {"output.weight": "Q8_0", "": "Q4_1"})
     assert computed_in(weights, nearest_forms(weights, multiplies_bytes=True)) == ""

@@ -13,12 +13,23 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
+from headstart.models.weights import (
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    LinearWeights,
+    MlpWeights,
+    NormWeights,
+)
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
 CROSS_LINEARS = ("cross_query", "cross_output")
 """Those of a layer that reads an encoder memory, too, with the numbers behind."""
+LATENT_LINEARS = ("k_up", "value_up", "q_up")
+"""Those of a layer with latent attention likewise; it has no encoder memory."""
+GATE_LINEARS = ("gate",)
+"""That of a layer whose attention has a gate, likewise."""
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, by number."""
 
@@ -48,14 +59,33 @@ KINDS = {
     "BF16": 30,
     "TQ2_0": 35,
     "MXFP4": 39,
+    "INT4/32": 100,
+    "INT4/64": 101,
+    "INT4/128": 102,
+    "INT4/256": 103,
+    "INT8/32": 104,
+    "INT8/128": 105,
+    "INT8/ROW": 106,
+    "NF4": 107,
+    "FP4": 108,
+    "FP8": 110,
+    "FP8/128": 111,
 }
-"""What the library reads as files have it (``src/kernels/stored_rows.h``); of other types it is given floats."""
+"""What the library reads as files have it (``src/kernels/stored_rows.h``), a folder's by the names of
+``quantised.rows``; of other types it is given floats."""
 
+FOLDER_KERNELS = ("INT4/32", "INT4/64", "INT4/128", "INT4/256", "INT8/32", "INT8/128", "INT8/ROW", "NF4", "FP4")
+FLOAT8_KERNELS = ("FP8", "FP8/128")
 OWN_KERNELS = (
     *("Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
     *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *FOLDER_KERNELS,
+    *FLOAT8_KERNELS,
 )
 """What the library multiplies in the file's own blocks (``src/kernels/stored/``)."""
+
+_SHARED_ROWS = 16
+"""Of "FP8/128": neighbours in a matrix that are to have one scale."""
 
 _HELD_BY = {
     "Q4_0": {FOUR, EIGHT, FINE},
@@ -77,6 +107,8 @@ _HELD_BY = {
     "Q6_K": {FINE},
     "INT4": {FOUR},
     "INT8": {EIGHT},
+    **{kind: {FOUR} for kind in FOLDER_KERNELS if kind.startswith("INT4")},
+    **{kind: {EIGHT} for kind in FOLDER_KERNELS if kind.startswith("INT8")},
 }
 """Blocks that hold a type's weights better than bf16 does, most of them to the bit; fine ones hold whatever the library
 reads of a file itself. Types that are not named are in bf16."""
@@ -119,12 +151,18 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
-    no such expert), then cross attention's."""
-    assert layer.mixer is not None
+    no such expert), then cross attention's, or latent attention's further
+    ones, or the gate's."""
+    mixer = layer.mixer
+    assert mixer is not None
     assert layer.channel is not None
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
+    channel = (None, None) if dense is None else (dense.up, dense.down)
+    if isinstance(mixer, LatentWeights):
+        return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
+    attention, output, *gate = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)), *cross)
+    return (attention, output, *channel, *cross, *gate)
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:
@@ -178,10 +216,14 @@ def _nearest(types: Sequence[str]) -> int:
 
 
 def single_form(linear: LinearWeights, precision: Precision, multiplies_bytes: bool) -> tuple[Precision, int]:
-    """The precision of a matrix by itself in a model of this one, and its bits where that is in blocks."""
+    """The precision of a matrix by itself in a model of this one, and its bits where that is in blocks: the file's own,
+    if all of it is of one type that has a kernel."""
     if precision not in ("nearest", "blocks"):
         return precision, FOUR
+    types = set(own_types(linear.matrix))
     bits = _nearest(types_of(linear.matrix))
+    if len(types) == 1 and not (multiplies_bytes and types <= set(_AS_SMALL.get(bits, ()))):
+        return "int4", OWN + KINDS[types.pop()]
     if bits == FOUR or (bits == EIGHT and multiplies_bytes):
         return "int4", bits
     return ("bf16", FOUR) if precision == "nearest" else ("int4", EIGHT)
@@ -221,12 +263,22 @@ def _keep_own(linears: Sequence[LinearWeights | None], forms: NDArray[np.uint8])
 def own_types(matrix: Tensor | Matrix) -> tuple[str, ...]:
     """By part, the types of a matrix that can be multiplied in its file's own blocks; nothing where it cannot."""
     types = types_of(matrix)
-    if not all(each in OWN_KERNELS for each in types):
+    if not all(each in OWN_KERNELS for each in types) or not _one_kernel(matrix, types):
         return ()
     if len(set(types)) == 1:
         return (types[0],) * PARTS
     # Gates and ups are mixed with each other.
     return tuple(types) if len(types) == PARTS else ()
+
+
+def _one_kernel(matrix: Tensor | Matrix, types: Sequence[str]) -> bool:
+    """Whether one kernel takes all types: FP8 has another than whole numbers have, and its blocks are those of rows
+    that stay side by side."""
+    in_float8 = [each in FLOAT8_KERNELS for each in types]
+    if not any(in_float8) or isinstance(matrix, Tensor):
+        return True
+    together = all(part.order is None and part.rows % _SHARED_ROWS == 0 for part in matrix.parts)
+    return all(in_float8) and (together or "FP8/128" not in types)
 
 
 _CALLED = {
@@ -238,13 +290,16 @@ _CALLED = {
 
 
 def computed_in(weights: DecoderParts, forms: NDArray[np.uint8]) -> str:
-    """What a user is to know of a GGUF's types, a sentence; nothing where plain blocks hold all of them."""
+    """What a user is to know of a file's types, a sentence; nothing where blocks as small hold all of them to the
+    bit."""
     types: dict[str, set[str]] = {}
+    is_plain = True
     for linear, row in zip(matrices_of(weights), forms.tolist(), strict=True):
         for kind in () if linear is None else types_of(linear.matrix):
             if kind not in ("F32", "F16", "BF16"):
                 types.setdefault("the file's own blocks" if row[0] >= OWN else _CALLED[row[0]], set()).add(kind)
-    if set(types) <= {_CALLED[FOUR], _CALLED[EIGHT]}:
+                is_plain &= kind in _AS_SMALL.get(row[0], ())
+    if is_plain:
         return ""
     own_first = sorted(types, key=lambda name: (name in _CALLED.values(), name))
     parts = [f"{name} ({', '.join(sorted(types[name]))})" for name in own_first]

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Thread
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from headstart.backends.native.formats import (
     BF16,
+    EIGHT,
     KINDS,
     OWN,
     DecoderParts,
@@ -29,8 +30,9 @@ from headstart.backends.native.formats import (
     head_row,
     linears_of,
     nearest_forms,
+    types_of,
 )
-from headstart.backends.native.library import Experts, Library, Shape
+from headstart.backends.native.library import Experts, Latent, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     ACTIVATIONS,
@@ -46,10 +48,19 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
-from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
+from headstart.models.config import (
+    ExpertsConfig,
+    ExpertScore,
+    GroupScore,
+    HeadNorms,
+    LatentConfig,
+    ModelConfig,
+    NormKind,
+    QueryGrowth,
+)
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LinearWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights, LinearWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -139,9 +150,10 @@ class PackedModel:
         )
 
     def _shares_head(self, weights: DecoderParts) -> bool:
-        """Whether the embedding's rows are those of the head, which is kept as the file has it."""
-        head = self._forms[head_row(weights.layers)]
-        return weights.table is weights.head.matrix and head[0] >= OWN
+        """Whether the embedding's rows are to be those of the head, which is kept as the file has it."""
+        head = self._forms[head_row(weights.layers), 0]
+        in_eight = head == EIGHT and types_of(weights.head.matrix) == ["Q8_0"]
+        return weights.table is weights.head.matrix and bool(head >= OWN or in_eight)
 
     def _filled(self, weights: DecoderParts) -> int:
         """A model with its weights, from the cache if it has them."""
@@ -179,15 +191,14 @@ class PackedModel:
     def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
         for index, layer in enumerate(config.layers):
-            library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
+            rope = -1 if layer.rope is None else layer.rope
+            library.set_layer(handle, index, layer.window or 0, layer.chunk or 0, rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
-        shares = self._shares_head(weights)
-        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, parts, after_sums)
+            packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
             if isinstance(parts.channel, ExpertsWeights):
                 packer.router(index, parts.channel)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
@@ -197,19 +208,21 @@ class PackedModel:
             if following is not None:
                 expect(following[0].matrix)
             pack(linear)
+        shares = self._shares_head(weights) and self._losses(handle)[head_row(weights.layers), 0] == 0
+        packer.embedding(weights.table, weights.positions, THE_HEAD if shares else COPIED)
         return True
 
-    def _losses(self) -> NDArray[np.float64]:
+    def _losses(self, handle: int) -> NDArray[np.float64]:
         losses = np.zeros((len(self._forms), 3))
-        self._library.losses(self.handle, address(losses))
+        self._library.losses(handle, address(losses))
         return losses
 
     def _worse_than_bf16(self) -> NDArray[np.bool_]:
-        lost, by_bf16, squares = self._losses().T
+        lost, by_bf16, squares = self._losses(self.handle).T
         return np.asarray(lost > by_bf16 + 1e-10 * squares)
 
     def _rounding(self) -> Rounding:
-        lost, by_bf16, squares = self._losses().sum(0)
+        lost, by_bf16, squares = self._losses(self.handle).sum(0)
         return Rounding(0.0, 0.0) if squares == 0 else Rounding((lost / squares) ** 0.5, (by_bf16 / squares) ** 0.5)
 
     def _key(self, identity: WeightsIdentity) -> str:
@@ -250,7 +263,8 @@ def _sources() -> str:
     here = Path(__file__).parent
     models = here.parents[1] / "models"
     digest = hashlib.sha256()
-    for path in sorted(path for room in (here, models, models / "families") for path in room.iterdir()):
+    rooms = (here, models, models / "families", models / "quantised")
+    for path in sorted(path for room in rooms for path in room.iterdir()):
         if path.suffix != ".py":
             continue
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -266,7 +280,7 @@ def _table_bytes(table: Tensor | Matrix, in_full: bool) -> int:
     for part in table.parts:
         stored = part.stored
         in_file = stored is not None and stored.type in KINDS
-        if stored is not None and in_file and (stored.in_blocks or in_full):
+        if stored is not None and in_file and stored.make is None and (stored.in_blocks or in_full):
             total += len(stored.data)
         else:
             total += part.rows * inputs * (4 if in_full else 2)
@@ -274,16 +288,28 @@ def _table_bytes(table: Tensor | Matrix, in_full: bool) -> int:
 
 
 def _copied_bytes(matrix: Tensor | Matrix) -> int:
-    """Of what is read in floats as a whole: no form that the library knows."""
+    """Of what is read in floats as a whole, in no form that the library knows, or put into another order first."""
     if isinstance(matrix, Tensor):
         return 0
-    inputs = matrix.shape[1]
-    return sum(
-        2 * 4 * part.rows * inputs for part in matrix.parts if part.stored is None or part.stored.type not in KINDS
-    )
+    total = 0
+    for part in matrix.parts:
+        stored = part.stored
+        if stored is None or stored.type not in KINDS or stored.make is not None:
+            total += 2 * 4 * part.rows * matrix.shape[1]
+    return total
+
+
+def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) -> LayerWeights:
+    """A layer without norms of heads where it does not use them."""
+    norms, mixer = config.qk_norm, parts.mixer
+    if norms is None or norms.everywhere or config.layers[index].rope is not None:
+        return parts
+    assert isinstance(mixer, AttentionWeights)
+    return replace(parts, mixer=replace(mixer, q_norm=None, k_norm=None))
 
 
 def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
+    norms, growth = config.qk_norm or HeadNorms(), config.query_growth or QueryGrowth(0.0, 1)
     return Shape(
         vocab=config.vocab_size,
         hidden=config.hidden_size,
@@ -298,7 +324,11 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         activation=ACTIVATIONS.index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
-        joint_head_norms=config.qk_norm is not None and config.qk_norm.reach == "all",
+        joint_head_norms=norms.reach == "all",
+        head_norm=get_args(NormKind).index(norms.kind),
+        own_head_norms=norms.own,
+        rotated_head_norms=norms.rotated,
+        attention_gate=config.attention_gate,
         tokens=config.vocab_size,
         cross=config.encoder is not None,
         norm_eps=config.norm_eps,
@@ -308,7 +338,24 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         embedding_scale=config.embedding_scale,
         tap_scale=config.tap_scale,
         qkv_clip=config.qkv_clip or 0.0,
+        growth=growth.weight,
+        growth_trained=growth.trained,
+        growth_everywhere=growth.everywhere,
         experts=_experts(config.experts if config.has_experts else None),
+        latent=_latent(config.latent),
+    )
+
+
+def _latent(config: LatentConfig | None) -> Latent:
+    if config is None:
+        return Latent()
+    return Latent(
+        kv_rank=config.kv_rank,
+        plain_dim=config.plain_dim,
+        rope_dim=config.rope_dim,
+        value_dim=config.value_dim,
+        q_rank=config.q_rank or 0,
+        norm_eps=config.norm_eps,
     )
 
 

@@ -11,6 +11,8 @@ from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.backend import BackendKit
@@ -145,6 +147,46 @@ class EncoderDecoderBackend:
             taps[FINAL_TAP] = self._normed(hidden)
         normed = self._normed(hidden.index_select(0, self._tensor(batch.logit_rows)))
         return PassOutput(self._head(normed).float(), TapStates.of({tap: taps[tap] for tap in batch.taps}))
+
+    @torch.inference_mode()
+    def cross_weights(
+        self, source: EncoderInput, tokens: Sequence[int], heads: Sequence[tuple[int, int]]
+    ) -> NDArray[np.float32]:
+        """How much each row of a text looks at each position of an input: [head, row, position], a row's sum to 1.
+
+        Runs encoder and decoder once over all rows, beside any cache. Of decoders whose places are told by other means
+        than relative biases.
+
+        Args:
+            source: what the encoder reads.
+            tokens: [row] what the decoder reads.
+            heads: (layer, head) of the cross attention that is shown.
+        """
+        assert not self._relative
+        states = self.encoder.read(source)
+        rows = torch.arange(len(tokens), device=self.device)
+        hidden = self._embedder.tokens(torch.tensor(tokens, device=self.device), rows)
+        shown = dict[int, Tensor]()
+        for index in range(1 + max(layer for layer, _ in heads)):
+            parts, cross = self._layers[index], self._cross[index]
+            hidden = self._layer.attention(parts, hidden, self._attend_before)
+            memory = cross.kv(states).view(len(states), 2, self.config.num_kv_heads, self.config.head_dim)
+
+            def look(queries: Tensor, memory: Tensor = memory, index: int = index) -> Tensor:
+                keys, values = memory.transpose(0, 2).unbind(1)
+                scores = queries.transpose(0, 1) @ keys.transpose(1, 2) * self.config.scale
+                shown[index] = scores.softmax(-1, dtype=torch.float32)
+                return (shown[index].to(values.dtype) @ values).transpose(0, 1).flatten(1)
+
+            hidden = self._layer.cross_attention(cross, hidden, look)
+            hidden = self._layer.channel(parts, hidden)
+        return torch.stack([shown[layer][head] for layer, head in heads]).numpy(force=True)
+
+    def _attend_before(self, heads: Tensor) -> Tensor:
+        """Rows of one text see themselves and those before them, without a cache."""
+        q, k, v = heads.view(len(heads), 3, -1, self.config.head_dim).permute(1, 2, 0, 3)
+        seen = F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=self.config.scale)
+        return seen[0].transpose(0, 1).flatten(1)
 
     def _attend(self, heads: Tensor, cache: Tensor, layout: AttentionLayout, masks: Sequence[Tensor] | None) -> Tensor:
         config = self.config

@@ -25,9 +25,32 @@ def _whisper(fields: Fields) -> ModelConfig:
         positions="learned",
         key_bias=False,
         mel_bins=fields.integer("num_mel_bins", 80),
+        alignment_heads=_heads(fields),
+        smoothed_over=_odd(fields, "median_filter_width", 7),
         **generation_entries(fields),
     )
     return base_from_hf(fields, "whisper", encoder, fields.integer("max_target_positions", 448))
+
+
+def _heads(fields: Fields) -> tuple[tuple[int, int], ...]:
+    """``alignment_heads`` of the generation settings."""
+    key = "alignment_heads"
+    value = fields.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(i) is int and 0 <= i < 4096 for i in pair)
+        for pair in value
+    ):
+        raise fields.bad(key, value, "a list of pairs of a layer and a head")
+    return tuple((layer, head) for layer, head in value)
+
+
+def _odd(fields: Fields, key: str, default: int) -> int:
+    value = fields.integer(key, default, maximum=99)
+    if value % 2 == 0:
+        raise fields.bad(key, value, "an odd number")
+    return value
 
 
 _LAYOUT = EncoderDecoderLayout(

@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.derived import Derived, OpenWeights
+from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.parts import Found, Module, modules, setting, unpacked
+from headstart.models.quantised.rows import fits_half, integer_rows, integer_type, pairs
 
 _PLACES = [0, 4, 1, 5, 2, 6, 3, 7]
 """Where in a word each output's level is."""
@@ -47,7 +51,8 @@ def read_awq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
             raise module.fault(f"has {groups} groups for {inputs} inputs")
         size = 4 + 20 * groups / inputs
         read = partial(_matrix, module, inputs // groups)
-        found.derived[module.full("weight")] = Derived((outputs, inputs), "INT4", size, read)
+        own = partial(_own_rows, module, inputs // groups)
+        found.derived[module.full("weight")] = Derived((outputs, inputs), "INT4", size, read, own_rows=own)
         found.used.update(map(module.full, leaves))
     return found
 
@@ -58,6 +63,19 @@ def _matrix(module: Module, group: int) -> Tensor:
     scales = module.read("scales").float().repeat_interleave(group, 0)
     zeros = _in_order(module.read("qzeros")).repeat_interleave(group, 0) if "qzeros" in module else 8
     return ((levels - zeros).float() * scales).T.contiguous()
+
+
+def _own_rows(module: Module, group: int) -> OwnRows | None:
+    type_name = integer_type(4, group)
+    if type_name is None or not fits_half(module.read("scales")):
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        scales = module.read("scales").T
+        zeros = _in_order(module.read("qzeros")).T if "qzeros" in module else torch.full(scales.shape, 8)
+        return integer_rows(type_name, pairs(_in_order(module.read("qweight")).T), zeros, scales)
+
+    return OwnRows(type_name, make)
 
 
 def _in_order(words: Tensor) -> Tensor:

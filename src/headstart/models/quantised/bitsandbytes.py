@@ -16,13 +16,20 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.models.derived import Derived, OpenWeights
+from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.parts import Found, Module, modules
-
-_KINDS = ("nf4", "fp4")
+from headstart.models.quantised.rows import (
+    FOUR_BIT_FLOATS,
+    byte_row_type,
+    byte_rows,
+    four_bit_float_rows,
+    four_bit_float_type,
+)
 
 
 def read_bitsandbytes(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
@@ -37,9 +44,11 @@ def read_bitsandbytes(weights: OpenWeights, settings: Mapping[str, Any]) -> Foun
         module.require("weight", (outputs, inputs), "I8")
         module.require("SCB", (outputs,), "F32")
         size = 8 + 32 / inputs
-        found.derived[module.full("weight")] = Derived((outputs, inputs), "INT8", size, partial(_byte_matrix, module))
+        read = partial(_byte_matrix, module)
+        own = partial(_byte_rows, module)
+        found.derived[module.full("weight")] = Derived((outputs, inputs), "INT8", size, read, own_rows=own)
         found.used.update(module.full(leaf) for leaf in ("SCB", "weight_format") if leaf in module)
-    for kind in _KINDS:
+    for kind in FOUR_BIT_FLOATS:
         for module in modules(weights, f"weight.quant_state.bitsandbytes__{kind}"):
             _add_four_bit(found, module, kind)
     return found
@@ -74,7 +83,8 @@ def _add_four_bit(found: Found, module: Module, kind: str) -> None:
         leaves += ["weight.nested_absmax", "weight.nested_quant_map"]
     size = 4 + (8 if nested else 32) / block
     read = partial(_four_bit_matrix, module, shape, block, nested_block if nested else 0, offset)
-    found.derived[module.full("weight")] = Derived(shape, kind.upper(), size, read)
+    own = partial(_four_bit_rows, module, kind, shape, block, nested_block if nested else 0, offset)
+    found.derived[module.full("weight")] = Derived(shape, "FLOAT4", size, read, own_rows=own)
     found.used.update(map(module.full, leaves))
 
 
@@ -82,8 +92,39 @@ def _four_bit_matrix(module: Module, shape: tuple[int, ...], block: int, nested_
     """float32 [out, in]; ``nested_block`` 0: the absmax are as they are."""
     packed = module.read("weight").reshape(-1)
     values = module.read("weight.quant_map")[torch.stack([packed >> 4, packed & 15], 1).reshape(-1).long()]
+    largest = _largest(module, nested_block, offset)
+    return (values * largest.repeat_interleave(block)[: len(values)]).reshape(shape)
+
+
+def _largest(module: Module, nested_block: int, offset: float) -> Tensor:
+    """float32 [block] the largest magnitudes."""
     absmax = module.read("weight.absmax")
-    if nested_block:
-        scales = module.read("weight.nested_absmax").repeat_interleave(nested_block)[: len(absmax)]
-        absmax = module.read("weight.nested_quant_map")[absmax.long()] * scales + offset
-    return (values * absmax.repeat_interleave(block)[: len(values)]).reshape(shape)
+    if not nested_block:
+        return absmax
+    scales = module.read("weight.nested_absmax").repeat_interleave(nested_block)[: len(absmax)]
+    return module.read("weight.nested_quant_map")[absmax.long()] * scales + offset
+
+
+def _four_bit_rows(
+    module: Module, kind: str, shape: tuple[int, ...], block: int, nested_block: int, offset: float
+) -> OwnRows | None:
+    outputs, inputs = shape
+    type_name = four_bit_float_type(kind, module.read("weight.quant_map"), inputs, block)
+    if type_name is None or outputs * inputs % block:
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        return four_bit_float_rows(module.read("weight").reshape(-1), _largest(module, nested_block, offset), outputs)
+
+    return OwnRows(type_name, make)
+
+
+def _byte_rows(module: Module) -> OwnRows | None:
+    type_name = byte_row_type(module.matrix("weight")[1])
+    if type_name is None:
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        return byte_rows(module.read("weight"), (module.read("SCB") / 127)[:, None])
+
+    return OwnRows(type_name, make)

@@ -14,13 +14,23 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.derived import Derived, OpenWeights
+from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.fp8 import TYPES, add_fp8
 from headstart.models.quantised.parts import Found, Module, modules, unpacked
+from headstart.models.quantised.rows import (
+    byte_row_type,
+    byte_rows,
+    bytes_of,
+    fits_half,
+    integer_rows,
+    integer_type,
+)
 
 _FORMATS = ("pack-quantized", "int-quantized", "naive-quantized", "float-quantized")
 _IGNORED = ("input_scale", "input_zero_point", "weight_g_idx", "weight_zero_point", "weight_scale", "weight_shape")
@@ -76,15 +86,14 @@ def _add_packed(found: Found, module: Module, schemes: list[dict[str, Any]]) -> 
     elif groups < 1 or inputs % groups:
         raise module.fault(f"has {groups} groups for {inputs} inputs")
     size = bits + 16 * groups / inputs
-    found.derived[module.full("weight")] = Derived(
-        (outputs, inputs), f"INT{bits}", size, partial(_packed_matrix, module, bits, inputs)
-    )
+    read = partial(_packed_matrix, module, bits, inputs)
+    own = partial(_packed_rows, module, bits, inputs)
+    found.derived[module.full("weight")] = Derived((outputs, inputs), f"INT{bits}", size, read, own_rows=own)
     found.used.update(module.full(leaf) for leaf in ("weight_packed", *_IGNORED) if leaf in module)
 
 
 def _packed_matrix(module: Module, bits: int, inputs: int) -> Tensor:
     """float32 [out, in]."""
-    lowest = 1 << (bits - 1)
     levels = unpacked(module.read("weight_packed"), bits)[:, :inputs]
     scales = module.read("weight_scale").float()
     outputs, groups = scales.shape
@@ -94,10 +103,29 @@ def _packed_matrix(module: Module, bits: int, inputs: int) -> Tensor:
             raise module.fault("has weight_g_idx that names groups which are not there")
     else:
         of_group = torch.arange(inputs) // (inputs // groups)
-    zeros = torch.full((outputs, groups), lowest, dtype=torch.int32)
-    if "weight_zero_point" in module:
-        zeros = unpacked(module.read("weight_zero_point").T, bits).T[:outputs]
+    zeros = _zeros(module, bits, outputs, groups)
     return (levels - zeros[:, of_group]).float() * scales[:, of_group]
+
+
+def _zeros(module: Module, bits: int, outputs: int, groups: int) -> Tensor:
+    """int32 [out, group]"""
+    if "weight_zero_point" in module:
+        return unpacked(module.read("weight_zero_point").T, bits).T[:outputs]
+    return torch.full((outputs, groups), 1 << (bits - 1), dtype=torch.int32)
+
+
+def _packed_rows(module: Module, bits: int, inputs: int) -> OwnRows | None:
+    outputs, groups = module.matrix("weight_scale")
+    type_name = integer_type(bits, inputs // groups)
+    scales = module.read("weight_scale")
+    if type_name is None or "weight_g_idx" in module or not fits_half(scales):
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        levels = bytes_of(module.read("weight_packed"))[:, : inputs * bits // 8]
+        return integer_rows(type_name, levels, _zeros(module, bits, outputs, groups), module.read("weight_scale"))
+
+    return OwnRows(type_name, make)
 
 
 def _add_bytes(found: Found, module: Module) -> None:
@@ -110,7 +138,9 @@ def _add_bytes(found: Found, module: Module) -> None:
     if "weight_zero_point" in module:
         module.require("weight_zero_point", scales)
     size = 8 + 16 * math.prod(scales) / math.prod(shape)
-    found.derived[module.full("weight")] = Derived(shape, "INT8", size, partial(_byte_matrix, module, inputs // groups))
+    read = partial(_byte_matrix, module, inputs // groups)
+    own = partial(_byte_rows, module, inputs // groups)
+    found.derived[module.full("weight")] = Derived(shape, "INT8", size, read, own_rows=own)
     found.used.update(module.full(leaf) for leaf in _IGNORED if leaf in module)
 
 
@@ -126,3 +156,21 @@ def _byte_matrix(module: Module, group: int) -> Tensor:
     if "weight_zero_point" in module:
         levels = levels - spread("weight_zero_point")
     return levels * spread("weight_scale")
+
+
+def _byte_rows(module: Module, group: int) -> OwnRows | None:
+    if "weight_zero_point" in module:
+        return None
+    in_groups = integer_type(8, group) if fits_half(module.read("weight_scale")) else None
+    type_name = byte_row_type(group) or in_groups
+    if type_name is None:
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        levels, scales = module.read("weight"), module.read("weight_scale").reshape(-1, 1)
+        scales = scales.view(len(levels), -1) if len(scales) > 1 else scales.expand(len(levels), 1)
+        if type_name != in_groups:
+            return byte_rows(levels, scales)
+        return integer_rows(type_name, levels.view(torch.uint8) ^ 128, torch.full(scales.shape, 128), scales)
+
+    return OwnRows(type_name, make)

@@ -13,10 +13,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from headstart.models.derived import Derived, OpenWeights
+from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.parts import Found, Module, modules
+from headstart.models.quantised.rows import float8_rows, float8_type
 
 TYPES = ("F8_E4M3", "F8_E5M2")
 _SCALES = ("weight_scale_inv", "weight_scale")
@@ -49,8 +53,9 @@ def add_fp8(found: Found, module: Module, name: str, block: object = None) -> No
     size = _block(module, shape, scales, block)
     module.require(name, scales, "F32", "F16", "BF16")
     read = partial(_matrix, module, name, size)
+    own = partial(_own_rows, module, name, size)
     bits = 8 + 32 * math.prod(scales) / max(math.prod(shape), 1)
-    found.derived[module.full("weight")] = Derived(shape, "FP8", bits, read)
+    found.derived[module.full("weight")] = Derived(shape, "F8", bits, read, own_rows=own)
     found.used.update(module.full(leaf) for leaf in (name, *_IGNORED) if leaf in module)
 
 
@@ -72,7 +77,28 @@ def _block(module: Module, shape: tuple[int, ...], scales: tuple[int, ...], bloc
 def _matrix(module: Module, name: str, size: tuple[int, int]) -> Tensor:
     """float32 [out, in]."""
     weight, (rows, columns) = module.read("weight").float(), size
-    scales = module.read(name).float()
-    scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
+    scales = _scales(module, name)
     spread = scales.repeat_interleave(rows, 0)[: len(weight)].repeat_interleave(columns, 1)[:, : weight.shape[1]]
     return weight * spread
+
+
+def _scales(module: Module, name: str) -> Tensor:
+    """float32 [of rows, of columns]"""
+    scales = module.read(name).float()
+    return scales.reshape(-1, 1) if scales.ndim < 2 else scales
+
+
+def _own_rows(module: Module, name: str, size: tuple[int, int]) -> OwnRows | None:
+    rows, columns = size
+    _, inputs = module.matrix("weight")
+    type_name = float8_type(rows, columns, inputs)
+    if type_name is None or module.stored_type("weight") != "F8_E4M3":
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        numbers = module.read("weight")
+        if bool(((numbers.view(torch.uint8) & 0x7F) == 0x7F).any()):
+            raise module.fault("has weights that are no numbers")
+        return float8_rows(numbers, _scales(module, name), rows)
+
+    return OwnRows(type_name, make)

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.derived import Derived, OpenWeights
+from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.parts import Found, Module, modules, setting, unpacked
+from headstart.models.quantised.rows import bytes_of, fits_half, integer_rows, integer_type
 
 _FORMATS = {"gptq": 1, "gptq_v2": 0}
 """What is added to a stored zero."""
@@ -50,7 +53,8 @@ def read_gptq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
             raise module.fault(f"has {groups} groups for {inputs} inputs")
         size = bits + (16 + bits) * groups / inputs
         read = partial(_matrix, module, bits, _FORMATS[kind], inputs)
-        found.derived[module.full("weight")] = Derived((outputs, inputs), f"INT{bits}", size, read)
+        own = partial(_own_rows, module, bits, _FORMATS[kind], inputs)
+        found.derived[module.full("weight")] = Derived((outputs, inputs), f"INT{bits}", size, read, own_rows=own)
         found.used.update(map(module.full, leaves))
     return found
 
@@ -58,8 +62,7 @@ def read_gptq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
 def _matrix(module: Module, bits: int, added: int, inputs: int) -> Tensor:
     """float32 [out, in]."""
     levels = unpacked(module.read("qweight").T, bits)
-    # A stored zero of all ones stands for none: what is added runs over.
-    zeros = (unpacked(module.read("qzeros"), bits) + added) & ((1 << bits) - 1)
+    zeros = _zeros(module, bits, added)
     scales = module.read("scales").float()
     if "g_idx" in module:
         of_group = module.read("g_idx").long()
@@ -68,3 +71,25 @@ def _matrix(module: Module, bits: int, added: int, inputs: int) -> Tensor:
     else:
         of_group = torch.arange(inputs) // (inputs // len(scales))
     return (levels - zeros.T[:, of_group]).float() * scales.T[:, of_group]
+
+
+def _zeros(module: Module, bits: int, added: int) -> Tensor:
+    """int32 [group, out]; a stored zero of all ones stands for none: what is added runs over."""
+    return (unpacked(module.read("qzeros"), bits) + added) & ((1 << bits) - 1)
+
+
+def _own_rows(module: Module, bits: int, added: int, inputs: int) -> OwnRows | None:
+    scales = module.read("scales")
+    group = inputs // len(scales)
+    type_name = integer_type(bits, group)
+    if type_name is None or inputs % len(scales) or not fits_half(scales):
+        return None
+    if "g_idx" in module and not torch.equal(module.read("g_idx").long(), torch.arange(inputs) // group):
+        return None
+
+    def make(_: int | None) -> NDArray[np.uint8]:
+        words = module.read("qweight")
+        levels = bytes_of(words).view(*words.shape, 4).transpose(0, 1).flatten(1)
+        return integer_rows(type_name, levels, _zeros(module, bits, added).T, module.read("scales").T)
+
+    return OwnRows(type_name, make)

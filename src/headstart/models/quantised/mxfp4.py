@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headstart.errors import CheckpointError
-from headstart.models.derived import Derived, OpenWeights
+from headstart.models.derived import Derived, OpenWeights, OwnRows
 from headstart.models.quantised.parts import Found
+from headstart.models.quantised.rows import mxfp4_rows
 
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _BLOCK_BYTES = 16
@@ -45,7 +48,8 @@ def read_mxfp4(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
         experts, outputs, count, _ = shape
         made = (experts, 2 * _BLOCK_BYTES * count, outputs)
         read = partial(_matrices, weights, blocks, scales)
-        found.derived[name] = Derived(made, "MXFP4-ROWS", 4.25, read, read)
+        own = partial(_own_rows, weights, blocks, scales)
+        found.derived[name] = Derived(made, "MXFP4-ROWS", 4.25, read, read, own)
         found.used |= {blocks, scales}
     return found
 
@@ -57,3 +61,12 @@ def _matrices(weights: OpenWeights, blocks: str, scales: str, index: int | None 
     levels = torch.stack([packed & 15, packed >> 4], -1).flatten(-2)
     exponents = weights.read(scales, index).to(torch.int32) - 127
     return torch.ldexp(table[levels.long()], exponents[..., None]).flatten(-2).transpose(-1, -2).contiguous()
+
+
+def _own_rows(weights: OpenWeights, blocks: str, scales: str) -> OwnRows:
+    """Of one expert, its outputs' rows."""
+
+    def make(index: int | None) -> NDArray[np.uint8]:
+        return mxfp4_rows(weights.read(blocks, index), weights.read(scales, index))
+
+    return OwnRows("MXFP4", make, turned=True)

@@ -68,9 +68,13 @@ class Module:
         """
         if self.shape(leaf) != shape:
             raise self.fault(f"has {leaf} of shape {list(self.shape(leaf))} instead of {list(shape)}")
-        stored = self.weights.stored(self.full(leaf)).type
+        stored = self.stored_type(leaf)
         if types and stored not in types:
             raise self.fault(f"has {leaf} of type {stored} instead of {' or '.join(types)}")
+
+    def stored_type(self, leaf: str) -> str:
+        """By the name that the file gives it."""
+        return self.weights.stored(self.full(leaf)).type
 
     def read(self, leaf: str) -> Tensor:
         """One of its tensors as it is stored."""

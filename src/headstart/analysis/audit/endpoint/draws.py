@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from headstart.analysis.audit.endpoint.client import Answer, Endpoint, Listed, Position, Refused
-from headstart.analysis.audit.endpoint.findings import Finding, Result, not_offered
+from headstart.analysis.audit.endpoint.answers import Answer, Listed, Position
+from headstart.analysis.audit.endpoint.client import Endpoint, FailedRequest, Refused
+from headstart.analysis.audit.endpoint.findings import Finding, Result, failed, not_offered
 from headstart.analysis.audit.endpoint.laws import (
     OTHER,
     Calibration,
@@ -89,7 +90,15 @@ class LawChecks:
             yield finding
         for transform in transforms:
             on_law(f"Law of {transform.name}")
-            for finding in await self.check(transform):
+            try:
+                findings = await self.check(transform)
+            except Refused as error:
+                findings = [not_offered(f"law of {transform.name}", str(error))]
+            except FailedRequest as error:
+                yield failed(f"law of {transform.name}", 1, "requests", str(error))
+                findings = []
+                await self.endpoint.still_there()
+            for finding in findings:
                 yield finding
 
     async def prepare(self) -> tuple[list[Transform], list[Finding]]:
@@ -233,10 +242,7 @@ class LawChecks:
         self, endpoint: Endpoint, transform: Transform, seed: int, prompt: str, max_tokens: int, top: int | None
     ) -> Answer:
         fields = {"seed": seed, **transform.fields, "max_tokens": max_tokens, "top": top}
-        try:
-            return await endpoint.ask(prompt, **fields)
-        except Refused:
-            return await endpoint.ask(prompt, **{**fields, "seed": None})
+        return await endpoint.draw(prompt, **fields)
 
 
 def _telling(witnesses: Sequence[Answer], transform: Transform, asked: int) -> tuple[int, dict[str, float]]:

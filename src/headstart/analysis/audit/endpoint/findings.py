@@ -81,6 +81,8 @@ class EndpointAudit:
     requests: int = 0
     cut_short: bool = False
     """Not everything was checked that was to be."""
+    ended: str = ""
+    """Why the server could be asked no more; empty: it answered to the end."""
 
     @property
     def laws(self) -> list[Finding]:
@@ -131,7 +133,7 @@ class EndpointAudit:
         """One line."""
         if self.faults:
             more = len(self.faults) - 1
-            return f"FAIL: {self.faults[0]}" + (f"; and {more} more." if more else ".")
+            return f"FAIL: {self.faults[0].rstrip('.')}" + (f"; and {more} more." if more else ".")
         good = self.of(Result.PASS, Result.ROUNDING)
         texts = [finding for finding in good if finding.law is None]
         parts = [f"{len(texts)} checks of {sum(finding.trials for finding in texts)} answers hold"]

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headstart.analysis.audit.endpoint.client import CHAT, Answer, Choice, Refused
+from headstart.analysis.audit.endpoint.answers import CHAT, COMPLETIONS, Answer, Choice
+from headstart.analysis.audit.endpoint.client import Refused
 from headstart.analysis.audit.endpoint.findings import Finding, failed, not_offered, passed, unclear
-from headstart.analysis.audit.endpoint.texts import TIE, WITNESS_TOP, Greedy, hidden, same, together
+from headstart.analysis.audit.endpoint.texts import TIE, WITNESS_TOP, Greedy, same, shown, together
 
 COLOURS = ("red", "green", "blue")
 SCHEMA: dict[str, Any] = {
@@ -65,14 +66,8 @@ async def _check_form(
     greedy: Greedy, check: str, fields: Mapping[str, Any], right: Callable[[Choice], bool]
 ) -> list[Finding]:
     def ask(place: int, temperature: float, stream: bool = False) -> Any:
-        return greedy.endpoint.ask(
-            greedy.prompts[place],
-            stream,
-            temperature=temperature,
-            seed=place if temperature else None,
-            max_tokens=FORM_TOKENS,
-            **fields,
-        )
+        asked = {"stream": stream, "temperature": temperature, "max_tokens": FORM_TOKENS, **fields}
+        return greedy.endpoint.draw(greedy.prompts[place], place if temperature else None, **asked)
 
     places = range(len(greedy.prompts))
     try:
@@ -82,7 +77,7 @@ async def _check_form(
     work = [
         *(partial(ask, place, 0.0) for place in places),
         *(partial(ask, place, 1.0) for place in places),
-        *(partial(ask, place, 0.0, True) for place in places),
+        *(partial(ask, place, 0.0, True) for place in places if greedy.streams),
     ]
     crowd: list[Answer] = await together(work, greedy.endpoint.concurrency)
     answers = [*alone, *crowd]
@@ -91,12 +86,14 @@ async def _check_form(
     wrong = [answer for answer in ended if not right(answer.first)]
     if not ended:
         return [unclear(check, 0, "answers", f"none ended within {FORM_TOKENS} tokens")]
+    if len(wrong) == len(ended) and greedy.endpoint.api == COMPLETIONS:
+        return [not_offered(check, "OpenAI's completions have no such field, and it has no effect")]
     if wrong:
-        shown = wrong[0].text or str(wrong[0].first.calls)
-        said = f"{len(wrong)} of {len(ended)} answers do not fit the schema, such as {shown[:80]!r}"
+        words = wrong[0].text or str(wrong[0].first.calls)
+        said = f"{len(wrong)} of {len(ended)} answers do not fit the schema, such as {words[:80]!r}"
         return [failed(check, len(ended), "answers", said)]
     streams = crowd[2 * len(places) :]
-    parted = sum(_shape(one) != _shape(other) for one, other in zip(alone, streams, strict=True))
+    parted = sum(_shape(one) != _shape(other) for one, other in zip(alone, streams, strict=False))
     if parted:
         said = f"{parted} of {len(streams)} streams say something else than whole answers; rounding can do this"
         return [unclear(check, len(ended), "answers", said)]
@@ -147,7 +144,9 @@ def faults_of(answer: Answer) -> list[str]:
             faults.append(
                 f"the greedy token has {position.chosen.logprob:.3g} where another has {position.top[0].logprob:.3g}"
             )
-    spelt = "".join("" if hidden(position.chosen.text) else position.chosen.text for position in positions)
+    spelt = ""
+    for position in positions:
+        spelt += shown(position.chosen.text, answer.text, len(spelt))
     if "\ufffd" not in spelt and not same(spelt, answer.text):
         faults.append(f"the listed tokens spell {spelt[-40:]!r} where the text ends {answer.text[-40:]!r}")
     return faults

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from headstart.analysis.audit.endpoint.client import Answer, Listed, Position
+from headstart.analysis.audit.endpoint.answers import Answer, Listed, Position
 from headstart.analysis.audit.endpoint.texts import hidden
 from headstart.analysis.audit.goodness import Goodness, chi_square_tail
 

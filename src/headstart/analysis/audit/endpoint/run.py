@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+from headstart.analysis.audit.endpoint.answers import CHAT, COMPLETIONS
 from headstart.analysis.audit.endpoint.client import Endpoint, FailedRequest, Refused
 from headstart.analysis.audit.endpoint.draws import TRANSFORMS, LawChecks
-from headstart.analysis.audit.endpoint.findings import EndpointAudit, Finding, failed
+from headstart.analysis.audit.endpoint.findings import EndpointAudit, Finding, failed, not_offered
 from headstart.analysis.audit.endpoint.forms import check_grammar, check_logprobs, check_tools
 from headstart.analysis.audit.endpoint.texts import (
     Greedy,
@@ -19,6 +21,7 @@ from headstart.analysis.audit.endpoint.texts import (
     check_samples,
     check_seeds,
     check_stops,
+    check_streams,
 )
 from headstart.errors import ConfigError, HeadstartError
 
@@ -46,7 +49,7 @@ class EndpointSettings:
     def planned(self, prompts: int, servers: int) -> int:
         """Requests that an audit takes, at most."""
         laws = TRANSFORMS * (servers * self.samples + self.witnesses()) + self.samples
-        return servers * prompts * _PER_PROMPT + laws + 8
+        return servers * prompts * _PER_PROMPT + laws + 16
 
     def fitted(self, prompts: int, servers: int) -> EndpointSettings:
         """The same with as few samples as the budget asks for.
@@ -98,11 +101,10 @@ class EndpointRun:
                     await stack.enter_async_context(self.against.connected())
                 self.audit.model = self.endpoint.model or ""
                 await self._run()
-            except Refused as error:
-                raise HeadstartError(
-                    f"{self.endpoint.url} refuses what every server must answer ({error}); give shorter prompts, "
-                    "another --model, or --api completions for a model without a chat template."
-                ) from error
+            except HeadstartError as error:
+                if not self.audit.findings:
+                    raise
+                self.audit.ended, self.audit.cut_short = str(error), True
             finally:
                 self.audit.requests = self.asked
         return self.audit
@@ -116,10 +118,11 @@ class EndpointRun:
         greedy = Greedy(self.endpoint, self.prompts, self.settings.max_tokens)
         others = None if self.against is None else Greedy(self.against, self.prompts, self.settings.max_tokens)
         self.on_check("Greedy texts")
-        await greedy.begin()
+        await _begin(greedy)
         await self._judge("greedy texts", check_greedy(greedy))
+        await self._judge("greedy texts, streamed", _one(check_streams(greedy)))
         if others is not None:
-            await others.begin()
+            await _begin(others)
             await self._judge("greedy texts of both servers", _one(check_against(greedy, others)))
         self.on_check("Log-probabilities")
         await self._judge("log-probabilities", check_logprobs(greedy, others))
@@ -146,11 +149,29 @@ class EndpointRun:
         return ()
 
     async def _judge(self, check: str, judged: Awaitable[Iterable[Finding]]) -> None:
-        """Keep what a check finds; if the server fails at one of its requests, that is what it finds."""
+        """Keep what a check finds; if the server refuses or fails at one of its requests, that is what it finds.
+
+        Raises:
+            HeadstartError: the server is gone.
+        """
         try:
             self.audit.findings += await judged
+        except Refused as error:
+            self.audit.findings.append(not_offered(check, str(error)))
         except FailedRequest as error:
-            self.audit.findings.append(failed(check, 1, "requests", f"{error}"))
+            self.audit.findings.append(failed(check, 1, "requests", str(error)))
+            await self.endpoint.still_there()
+
+
+async def _begin(greedy: Greedy) -> None:
+    try:
+        await greedy.begin()
+    except Refused as error:
+        other = COMPLETIONS if greedy.endpoint.api == CHAT else CHAT
+        raise HeadstartError(
+            f"{greedy.endpoint.url} refuses what every server must answer ({error}); give shorter prompts, another "
+            f"--model, or --api {other}."
+        ) from error
 
 
 async def _one(judged: Awaitable[Finding]) -> list[Finding]:
@@ -160,13 +181,16 @@ async def _one(judged: Awaitable[Finding]) -> list[Finding]:
 async def declared_fields(endpoint: Endpoint) -> frozenset[str]:
     """Names of request fields that a server declares: in its OpenAPI document, or in llama.cpp's ``/props``."""
     names: set[str] = set()
-    described = await endpoint.look("/openapi.json") or {}
-    for schema in described.get("components", {}).get("schemas", {}).values():
-        if isinstance(schema, dict) and {"temperature", "top_p"} <= (schema.get("properties") or {}).keys():
-            names.update(schema["properties"])
-    props = await endpoint.look("/props") or {}
-    settings = props.get("default_generation_settings")
-    if isinstance(settings, dict):
-        params = settings.get("params")
-        names.update(settings, params if isinstance(params, dict) else ())
-    return frozenset(names)
+    for schema in _inside(await endpoint.look("/openapi.json"), "components", "schemas").values():
+        properties = _inside(schema, "properties")
+        if {"temperature", "top_p"} <= properties.keys():
+            names.update(properties)
+    settings = _inside(await endpoint.look("/props"), "default_generation_settings")
+    return frozenset(names.union(settings, _inside(settings, "params")))
+
+
+def _inside(value: Any, *names: str) -> dict[str, Any]:
+    """The object that lies in objects of these names; empty: there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}

@@ -7,12 +7,14 @@ rounds differently. The server's own log-probabilities at that place tell such a
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from headstart.analysis.audit.endpoint.client import Answer, Endpoint, Position, Refused
+from headstart.analysis.audit.endpoint.answers import Answer, Position
+from headstart.analysis.audit.endpoint.client import Endpoint, Refused
 from headstart.analysis.audit.endpoint.findings import Finding, Result, failed, not_offered, passed, unclear
 
 TIE = 0.25
@@ -49,6 +51,8 @@ class Greedy:
     """[prompt]"""
     seen: list[tuple[int, int, Answer]] = field(default_factory=list)
     """(prompt, max_tokens, answer) of every greedy request with one choice, for the checks of counts."""
+    streams: bool = True
+    """The server has not refused to stream."""
     _witnesses: dict[int, Answer | None] = field(default_factory=dict)
 
     async def ask(self, place: int, max_tokens: int | None = None, **fields: Any) -> Answer:
@@ -80,8 +84,8 @@ class Greedy:
         at = shared_length(expected, heard)
         witness = await self.witness(place)
         gap, tie = (None, None) if witness is None else _judge(witness, expected, heard, at)
-        shown = slice(max(at - _SHOWN // 2, 0), at + _SHOWN // 2)
-        return Parting(place + 1, at, expected[shown], heard[shown], gap, tie)
+        around = slice(max(at - _SHOWN // 2, 0), at + _SHOWN // 2)
+        return Parting(place + 1, at, expected[around], heard[around], gap, tie)
 
     async def compare(self, check: str, pairs: Sequence[tuple[int, str, str]]) -> Finding:
         """A finding about (prompt, expected text, heard text) pairs that must be equal."""
@@ -109,7 +113,7 @@ def judged(check: str, trials: int, partings: Sequence[Parting]) -> Finding:
 
 
 async def check_greedy(greedy: Greedy) -> list[Finding]:
-    """Greedy texts: again, among others, shorter, streamed, with log-probabilities."""
+    """Greedy texts: again, among others, shorter."""
     places = range(len(greedy.prompts))
     short = max(greedy.max_tokens // 4, 1)
 
@@ -121,10 +125,7 @@ async def check_greedy(greedy: Greedy) -> list[Finding]:
         return place, greedy.answers[place].text[: len(heard)], heard
 
     async def noise(place: int) -> None:
-        await greedy.endpoint.ask(greedy.prompts[place], temperature=1, max_tokens=greedy.max_tokens, seed=place)
-
-    async def streamed(place: int) -> tuple[int, str, str]:
-        return place, greedy.answers[place].text, (await greedy.ask(place, stream=True)).text
+        await greedy.endpoint.draw(greedy.prompts[place], place, temperature=1, max_tokens=greedy.max_tokens)
 
     findings = [
         await greedy.compare("greedy texts asked again", [await again(place) for place in places]),
@@ -137,8 +138,20 @@ async def check_greedy(greedy: Greedy) -> list[Finding]:
             work += [partial(again, place), partial(noise, place), partial(shorter, place)]
         heard = [pair for pair in await together(work, level) if pair is not None]
         findings.append(await greedy.compare(f"greedy texts, {level} at a time", heard))
-    findings.append(await greedy.compare("greedy texts, streamed", [await streamed(place) for place in places]))
     return findings
+
+
+async def check_streams(greedy: Greedy) -> Finding:
+    """Greedy texts, piece by piece."""
+    check = "greedy texts, streamed"
+    pairs = []
+    try:
+        for place, answer in enumerate(greedy.answers):
+            pairs.append((place, answer.text, (await greedy.ask(place, stream=True)).text))
+    except Refused as error:
+        greedy.streams = False
+        return not_offered(check, str(error))
+    return await greedy.compare(check, pairs)
 
 
 async def check_ends(greedy: Greedy) -> Finding:
@@ -160,7 +173,7 @@ async def check_ends(greedy: Greedy) -> Finding:
 async def check_stops(greedy: Greedy) -> list[Finding]:
     """A stop string from the middle of a known text cuts it there, whole or streamed."""
     findings: list[Finding] = []
-    for streamed in (False, True):
+    for streamed in (False, True) if greedy.streams else (False,):
         check = "stop strings, streamed" if streamed else "stop strings"
         pairs: list[tuple[int, str, str]] = []
         faults: list[str] = []
@@ -200,7 +213,8 @@ async def check_counts(greedy: Greedy) -> list[Finding]:
             faults.append(f"completion_tokens is {said} for a text cut at max_tokens {limit}")
         elif said > limit:
             faults.append(f"completion_tokens is {said}, beyond max_tokens {limit}")
-        if answer.total_tokens != (answer.prompt_tokens or 0) + said:
+        parts = answer.prompt_tokens, answer.total_tokens
+        if None not in parts and answer.total_tokens != (answer.prompt_tokens or 0) + said:
             faults.append(f"total_tokens is {answer.total_tokens}, not prompt_tokens + completion_tokens")
         # The token that ends a text may be counted and not listed.
         listed = answer.first.positions
@@ -220,8 +234,8 @@ async def check_samples(greedy: Greedy, count: int = 3) -> list[Finding]:
     for place, answer in enumerate(greedy.answers):
         try:
             several = await greedy.ask(place, n=count)
-            sampled = await greedy.endpoint.ask(
-                greedy.prompts[place], temperature=1, n=count, seed=place, max_tokens=greedy.max_tokens
+            sampled = await greedy.endpoint.draw(
+                greedy.prompts[place], place, temperature=1, n=count, max_tokens=greedy.max_tokens
             )
         except Refused as error:
             return [not_offered("n", str(error))]
@@ -287,7 +301,13 @@ async def together(work: Sequence[Callable[[], Awaitable[Any]]], level: int) -> 
         async with room:
             return await begin()
 
-    return list(await asyncio.gather(*(one(begin) for begin in work)))
+    # If one fails the others end with it: what is asked next may have to be alone.
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(begin)) for begin in work]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def same(one: str, other: str) -> bool:
@@ -304,6 +324,11 @@ def shared_length(one: str, other: str) -> int:
 def hidden(text: str) -> bool:
     """Whether a token of this text is one that answers do not show, such as the end of a text."""
     return not text or (text.startswith("<") and text.endswith(">") and len(text) > 2)
+
+
+def shown(token: str, text: str, at: int) -> str:
+    """What of a token stands at a place of a text: nothing, where it is hidden and the text does not have it."""
+    return "" if hidden(token) and not text.startswith(token, at) else token
 
 
 def _told(check: str, differing: int, trials: int) -> Finding:
@@ -327,7 +352,7 @@ def _judge(witness: Answer, expected: str, heard: str, at: int) -> tuple[float |
     """(nats between the two continuations, whether that is a tie) at the token where two texts part."""
     text, positions = "", witness.first.positions or ()
     for position in positions:
-        piece = "" if hidden(position.chosen.text) else position.chosen.text
+        piece = shown(position.chosen.text, witness.text, len(text))
         if len(text) + len(piece) > at or (len(text) == at and not piece):
             if not expected.startswith(text) or not heard.startswith(text):
                 return None, None
@@ -347,7 +372,8 @@ def _between(position: Position, *rests: str) -> tuple[float | None, bool | None
         matched.append(max(fitting, key=lambda each: len(each.text)))
     best = position.top[0].logprob
     gap = max(best - each.logprob for each in matched)
-    return gap, gap <= TIE
+    # Servers that say minus infinity: of no use in a report.
+    return (gap, gap <= TIE) if math.isfinite(gap) else (None, False)
 
 
 def _begins(rest: str, token: str) -> bool:

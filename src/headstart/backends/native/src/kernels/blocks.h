@@ -187,6 +187,16 @@ struct EightBits {
     store_half(block + kUnits + column * 2, grid.unit());
     return grid.lost();
   }
+  // The floats of some inputs of a column whose units count in `scale`.
+  static void read(const char *block, int column, float scale, int inputs, float *to) {
+    uint16_t half;
+    std::memcpy(&half, block + kUnits + column * 2, 2);
+    const float unit = from_half(half) * scale;
+    for (int k = 0; k < inputs; ++k) {
+      const auto level = static_cast<uint8_t>(block[k / 4 * kStepBytes + column * 4 + k % 4] + (128 - kZero));
+      to[k] = static_cast<float>(level - 128) * unit;
+    }
+  }
 };
 
 // The squares of some weights, and what bf16 would take of them.

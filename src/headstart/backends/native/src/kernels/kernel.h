@@ -3,6 +3,7 @@
 #include "traits.h"
 #include HEADSTART_KERNEL
 #include "blocks_fine.h"
+#include "float8_linear.h"
 #include "stored_linear.h"
 
 static inline LinearKernel linear_kernel(Precision precision) {
@@ -17,6 +18,8 @@ static inline LinearKernel linear_kernel(Precision precision) {
       return {ElementKind::int8, store_row_fine, multiply_linear_fine};
     case Precision::stored:
       return {ElementKind::int8, store_row_stored, multiply_linear_stored};
+    case Precision::float8:
+      return float8_kernel(own_linear_kernel(Precision::bf16));
     default:
       return own_linear_kernel(precision);
   }

@@ -1,6 +1,7 @@
 // Linear layers: weights packed once into the order in which they are read, and the kernels that multiply them.
 #pragma once
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <vector>
 
@@ -11,8 +12,8 @@
 #include "stored/all.h"
 #include "twelve_bits.h"
 
-// The last two are of single matrices, of models in int4.
-enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, fine, stored };
+// The last three are of single matrices, of models in int4.
+enum class Precision { bf16, int8, int8_fast, fp32, int4, int4_fast, fine, stored, float8 };
 
 // The rows that a linear layer reads: Bf16 or float elements by row, or tiled, [tile of 32 inputs][row][32] where
 // vectors multiply bf16, [tile of 64 inputs][row][plane][64] in 8 bits, with one scale a row or, behind the planes, the
@@ -111,9 +112,11 @@ static inline bool is_in_blocks(Precision p) {
 // How a matrix of so many bits is kept in a model that computes in `precision`.
 static inline Precision precision_of(int bits, Precision precision) {
   if (!is_in_blocks(precision)) return precision;
-  if (bits >= kStoredForm) return Precision::stored;
+  if (bits >= kStoredForm) return is_float8(bits - kStoredForm) ? Precision::float8 : Precision::stored;
   return bits == kUnquantisedBits ? Precision::bf16 : bits == kFineBits ? Precision::fine : precision;
 }
+// Whether a matrix is kept as its file has it.
+static inline bool is_kept(Precision p) { return p == Precision::stored || p == Precision::float8; }
 static inline bool is_quantised(Precision p) {
   return p == Precision::int8 || p == Precision::int8_fast || p == Precision::stored || is_in_blocks(p);
 }
@@ -139,9 +142,9 @@ static inline PackedLinear linear_layout(Precision precision, int outputs, int i
 
 // The same of weights in a file's own blocks, whose types `kind_of(pair)` says. Threads get about equally many bytes.
 template <class KindOf>
-static inline PackedLinear stored_layout(int outputs, int inputs, int padded_inputs, int pairs, int threads,
-                                         KindOf &&kind_of) {
-  PackedLinear linear = linear_layout(Precision::stored, outputs, inputs, padded_inputs, pairs, threads);
+static inline PackedLinear stored_layout(Precision precision, int outputs, int inputs, int padded_inputs, int pairs,
+                                         int threads, KindOf &&kind_of) {
+  PackedLinear linear = linear_layout(precision, outputs, inputs, padded_inputs, pairs, threads);
   linear.begins.push_back(0);
   for (int pair = 0; pair < pairs; ++pair) {
     linear.kinds.push_back(static_cast<uint8_t>(kind_of(pair)));
@@ -241,7 +244,7 @@ static inline void pack_linear(PackedLinear &linear, const StoredMatrix &weight,
                                OutputOf &&output_of) {
   const Precision precision = linear.precision;
   const size_t columns = static_cast<size_t>(linear.pairs) * kColumns;
-  const bool keeps = precision == Precision::stored;
+  const bool keeps = is_kept(precision);
   if (is_quantised(precision) && !keeps) linear.scales.assign(columns, 1.f);
   if (is_quantised(precision) && !keeps && !is_in_blocks(precision)) linear.column_sums.assign(columns, 0);
   if (bias) {
@@ -268,7 +271,7 @@ static inline void pack_linear(PackedLinear &linear, const StoredMatrix &weight,
         const int output = output_of(pair * kColumns + column);
         if (output < 0) continue;
         if (keeps) {
-          pack_stored(linear.kinds[pair], weight.row(output), at, column, linear.inputs);
+          pack_stored(linear.kinds[pair], weight.row(output), at, column, linear.inputs, linear.padded_inputs);
           continue;
         }
         if (precision == Precision::bf16) {
@@ -320,11 +323,30 @@ static inline HugeBuffer allocate_stream(const std::vector<PackedLinear *> &line
   return stream;
 }
 
-// A row of a matrix in a file's own blocks, as floats: what `read_stored_row` gives of the file.
+// Whether its rows can be read: one in a file's own blocks, or in blocks of 8 bits.
+static inline bool has_rows(const PackedLinear &linear) {
+  return is_kept(linear.precision) || (is_in_blocks(linear.precision) && linear.level_bits == 8);
+}
+
+// A row of such a matrix, as floats: where nothing was lost, what `read_stored_row` gives of the file.
 static inline void read_packed_row(const PackedLinear &linear, int column, float *to) {
   const int pair = column / kColumns;
   const char *block = linear.pair_weights(pair);
-  with_stored(linear.kinds[pair], [&](auto blocks) {
+  if (!is_kept(linear.precision)) {
+    for (int k = 0; k < linear.inputs; k += kBlockInputs, block += EightBits::kBytes)
+      EightBits::read(block, column % kColumns, linear.scales[column], std::min(kBlockInputs, linear.inputs - k),
+                      to + k);
+    return;
+  }
+  const int kind = linear.kinds[pair];
+  if (is_float8(kind)) {
+    const Float8Pair packed = float8_pair(kind, linear.padded_inputs);
+    std::vector<uint8_t> row(packed.bytes() / kColumns);
+    packed.move<false>(row.data(), const_cast<char *>(block), column % kColumns, linear.inputs);
+    read_float8_row(packed.in_blocks, row.data(), linear.inputs, to);
+    return;
+  }
+  with_stored(kind, [&](auto blocks) {
     for (int k = 0; k < linear.inputs; k += blocks.kInputs, block += blocks.kBytes)
       read_stored<decltype(blocks)>(block, column % kColumns, std::min(blocks.kInputs, linear.inputs - k), to + k);
   });
@@ -364,29 +386,39 @@ static inline void run_pair(const LinearKernel &kernel, const PackedLinear &line
   }
 }
 
+// Where pairs read rows of their own: of the first `pairs` those from the first on, of the next as many those behind
+// these `rows`, and so on.
+struct RowsByPair {
+  int pairs = INT_MAX, rows = 0;
+
+  int first(int pair) const { return pair / pairs * rows; }
+};
+
 // The products of a layer that thread t computes, without bias: `finish(pair, row, rows, out)` gets each block of 32
 // columns.
 template <class Finish>
 static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                                int thread, ReadAhead &ahead, PairDeal &deal, WantedFrom wanted, Finish &&finish) {
+                                int thread, ReadAhead &ahead, PairDeal &deal, WantedFrom wanted, RowsByPair by,
+                                Finish &&finish) {
   constexpr int kOut = kRowBlock * kColumns;
   alignas(64) float out[2 * kOut];
   const auto run = [&](int owner, int index, ReadAhead &reading) {
     const int pair = linear.first_pair[owner] + index;
     const char *weights = linear.pair_weights(owner, pair);
     const int first = pair < wanted.pairs ? wanted.row : 0;
-    if (first < rows) run_pair(kernel, linear, pair, weights, a, first, rows, reading, out, finish);
+    if (first < rows)
+      run_pair(kernel, linear, pair, weights, a.from(by.first(pair)), first, rows, reading, out, finish);
   };
   const auto pairs_of = [&](int owner) { return linear.first_pair[owner + 1] - linear.first_pair[owner]; };
   deal.begin(thread);
   const int most = kernel.multiply_two && rows <= kFewRows ? 2 : 1;
   for (PairDeal::Run next; (next = deal.take(thread, pairs_of(thread), most)).count > 0;) {
-    if (next.count == 1) {
-      run(thread, next.first, ahead);
+    const int pair = linear.first_pair[thread] + next.first;
+    if (next.count == 1 || by.first(pair) != by.first(pair + 1)) {
+      for (int i = 0; i < next.count; ++i) run(thread, next.first + i, ahead);
       continue;
     }
-    const int pair = linear.first_pair[thread] + next.first;
-    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), a, rows, ahead, out);
+    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), a.from(by.first(pair)), rows, ahead, out);
     for (int which = 0; which < 2; ++which) finish(pair + which, 0, rows, out + which * kOut);
   }
   for (int next = 1; next < deal.threads(); ++next) {
@@ -409,8 +441,9 @@ static inline void add_bias(const PackedLinear &linear, int pair, int rows, floa
 // The same with bias: the part of a layer that thread t computes.
 template <class Finish>
 static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish, WantedFrom wanted = {}) {
-  run_products(kernel, linear, a, rows, thread, ahead, deal, wanted, [&](int pair, int row, int n, float *out) {
+                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish, WantedFrom wanted = {},
+                              RowsByPair by = {}) {
+  run_products(kernel, linear, a, rows, thread, ahead, deal, wanted, by, [&](int pair, int row, int n, float *out) {
     add_bias(linear, pair, n, out);
     finish(pair, row, n, static_cast<const float *>(out));
   });

@@ -37,6 +37,9 @@ static inline Shorts operator|(Shorts x, Shorts y) {
 static inline Shorts operator-(Shorts x, int other) {
   return by_parts([&](int i) { return x.part[i] - static_cast<uint16_t>(other); });
 }
+static inline Shorts operator-(Shorts x, Shorts y) {
+  return by_parts([&](int i) { return x.part[i] - y.part[i]; });
+}
 static inline Shorts operator*(Shorts x, Shorts y) {
   return by_parts([&](int i) { return x.part[i] * y.part[i]; });
 }
@@ -61,6 +64,15 @@ static inline Shorts both_of(Shorts bytes, int which) {
 }
 static inline Shorts both_of_signed(Shorts bytes, int which) {
   return both([&](int i) { return (SumPart)((WordPart)bytes.part[i] << (24 - 8 * which)) >> 24; });
+}
+// Of sixteen bytes, [column], some bits.
+static inline Shorts both_of_bytes(const void *p, int shift, unsigned mask) {
+  typedef uint8_t Narrow __attribute__((vector_size(sizeof(ShortPart) / 4)));
+  return both([&](int i) {
+    Narrow some;
+    std::memcpy(&some, static_cast<const char *>(p) + i * sizeof some, sizeof some);
+    return __builtin_convertvector(some, WordPart) >> shift & mask;
+  });
 }
 // Sixteen numbers of 16 bits, [column]; the second of each column is zero.
 static inline Shorts load_wide(const void *p) {
@@ -100,5 +112,11 @@ static inline ShortSums dot(ShortSums sums, Shorts x, Shorts y) {
 #pragma GCC unroll 4
   for (int i = 0; i < kShortParts; ++i) sums.part[i] = dot_part(sums.part[i], x.part[i], y.part[i]);
   return sums;
+}
+// sums += others, each times the first number of its column.
+static inline void add_scaled(ShortSums &sums, const ShortSums &others, Shorts scale) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kShortParts; ++i)
+    sums.part[i] += others.part[i] * ((SumPart)((WordPart)scale.part[i] << 16) >> 16);
 }
 static inline Lanes to_floats(const ShortSums &sums) { return floats_of(sums.part); }

@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "no_bf16_dot.h"
 #include "vector.h"
 
 constexpr int kShortParts = 2;
@@ -19,6 +20,7 @@ static inline SumPart dot_part(SumPart sum, ShortPart x, ShortPart y) {
 static inline Lanes floats_of(const SumPart *sums) {
   return {_mm256_cvtepi32_ps((__m256i)sums[0]), _mm256_cvtepi32_ps((__m256i)sums[1])};
 }
+static inline Lanes lanes_of(const WordPart *bits) { return {(__m256)bits[0], (__m256)bits[1]}; }
 static inline ShortPart looked_up_part(ShortPart bytes, const int8_t *table) {
   const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i *>(table));
   return (ShortPart)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), (__m256i)bytes);

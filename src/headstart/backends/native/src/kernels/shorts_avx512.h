@@ -13,7 +13,18 @@ static inline SumPart dot_part(SumPart sum, ShortPart x, ShortPart y) {
   return (SumPart)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)x, (__m512i)y);
 }
 static inline Lanes floats_of(const SumPart *sums) { return {_mm512_cvtepi32_ps((__m512i)sums[0])}; }
+static inline Lanes lanes_of(const WordPart *bits) { return {(__m512)bits[0]}; }
 static inline ShortPart looked_up_part(ShortPart bytes, const int8_t *table) {
   const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i *>(table));
   return (ShortPart)_mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), (__m512i)bytes);
 }
+
+// sum + two bf16 weights of each column times the two of a row: one dot product, where there is one.
+#if defined(__AVX512BF16__)
+constexpr bool kDotsBf16 = true;
+static inline Lanes dot_bf16(Lanes sum, const ShortPart *weights, uint32_t two) {
+  return {_mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_set1_epi32(static_cast<int>(two)), (__m512bh)weights[0])};
+}
+#else
+#include "no_bf16_dot.h"
+#endif

@@ -52,8 +52,8 @@ class SingleLinear {
 
   static PackedLinear layout(Precision precision, int outputs, int inputs, int padded, int pairs, int threads,
                              int bits) {
-    if (precision == Precision::stored)
-      return stored_layout(outputs, inputs, padded, pairs, threads, [&](int) { return bits - kStoredForm; });
+    if (is_kept(precision))
+      return stored_layout(precision, outputs, inputs, padded, pairs, threads, [&](int) { return bits - kStoredForm; });
     return linear_layout(precision, outputs, inputs, padded, pairs, threads, bits);
   }
 

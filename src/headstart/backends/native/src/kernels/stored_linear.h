@@ -58,13 +58,14 @@ static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][2], const ch
   Shorts words[2][kGroupWords];
   if constexpr (kShortParts == 1) {  // a row's numbers are fetched once for both halves
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) Blocks::words(block, half, group, scales[half], words[half]);
+    for (int half = 0; half < 2; ++half)
+      Blocks::levels(block, half, group, words[half]), apply(scales[half], words[half]);
 #pragma GCC unroll 4
     for (int i = 0; i < kGroupWords; ++i) add_two<kRows>(sums, words[0][i], words[1][i], x + 4 * i);
   } else {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
-      Blocks::words(block, half, group, scales[half], words[0]);
+      Blocks::levels(block, half, group, words[0]), apply(scales[half], words[0]);
 #pragma GCC unroll 4
       for (int i = 0; i < kGroupWords; ++i)
 #pragma GCC unroll 16
@@ -77,6 +78,12 @@ static HEADSTART_PREFETCHES void add_group(ShortSums (&sums)[kRows][2], const ch
 // Whether the sums of a whole tile of rows are taken in integers.
 template <class Blocks>
 constexpr bool is_tile = Blocks::kSumInputs == kStoredTileInputs;
+
+// Whether few rows' sums are multiplied with a scale, instead of all levels. All are whole numbers: the sums are the
+// same.
+template <class Blocks, int kRows>
+constexpr bool scales_sums = std::is_same_v<decltype(Blocks::scales(nullptr, 0, 0)), Shorts> &&
+                             kRows <= (Blocks::kScaleInputs == kBlockInputs ? 8 : 2);
 
 // out[rows of a tile][32] += sums of products that count in the rows' units.
 template <int kRows>
@@ -127,9 +134,11 @@ static HEADSTART_PREFETCHES void clear(Lanes (&total)[2][kRows]) {
 }
 
 // out[kRows][32] = rows from `row` on times the pair's columns: weights go from their blocks straight into products.
+// Not inlined: its loop has the registers for itself.
 template <class Blocks, int kRows>
-static inline void multiply_stored_rows(const PackedLinear &linear, const char *block, const Activations &a, int row,
-                                        float *out, Prefetch prefetch) {
+__attribute__((noinline)) static void multiply_stored_rows(const PackedLinear &linear, const char *block,
+                                                           const Activations &a, int row, float *out,
+                                                           Prefetch prefetch) {
   constexpr int kGroups = Blocks::kInputs / kGroupInputs, kLines = Blocks::kBytes / kCacheLine;
   constexpr int kGroupLines = kLines / kGroups, kScaleGroups = Blocks::kScaleInputs / kGroupInputs;
   std::fill_n(out, kRows * kColumns, 0.f);
@@ -149,10 +158,23 @@ static inline void multiply_stored_rows(const PackedLinear &linear, const char *
           const int index = run * (Blocks::kSumInputs / Blocks::kScaleInputs) + scale;
           const decltype(Blocks::scales(block, 0, 0)) scales[2] = {Blocks::scales(block, 0, index),
                                                                    Blocks::scales(block, 1, index)};
-          for (int group = 0; group < kScaleGroups; ++group, x += 2 * kGroupInputs) {
+          const auto add_groups = [&](ShortSums(&to)[kRows][2], const auto &by) {
+            for (int group = 0; group < kScaleGroups; ++group, x += 2 * kGroupInputs) {
 #pragma GCC unroll 8
-            for (int i = 0; i < kGroupLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
-            add_group<Blocks, kRows>(sums, block, index * kScaleGroups + group, scales, x);
+              for (int i = 0; i < kGroupLines; ++i, line += kCacheLine) prefetch.ask<1>(line);
+              add_group<Blocks, kRows>(to, block, index * kScaleGroups + group, by, x);
+            }
+          };
+          if constexpr (scales_sums<Blocks, kRows>) {
+            ShortSums some[kRows][2];
+            const NoScales none[2];
+            add_groups(some, none);
+#pragma GCC unroll 2
+            for (int half = 0; half < 2; ++half)
+#pragma GCC unroll 16
+              for (int r = 0; r < kRows; ++r) add_scaled(sums[r][half], some[r][half], scales[half]);
+          } else {
+            add_groups(sums, scales);
           }
         }
         finish_sums<Blocks, kRows>(sums, block, run, tile, place, total, out);
@@ -191,7 +213,7 @@ struct UnpackedTile {
 #pragma GCC unroll 2
           for (int half = 0; half < 2; ++half) {
             Shorts some[kGroupWords];
-            Blocks::words(block, half, index * kScaleGroups + group, scales[half], some);
+            Blocks::levels(block, half, index * kScaleGroups + group, some), apply(scales[half], some);
 #pragma GCC unroll 4
             for (int i = 0; i < kGroupWords; ++i) store_shorts(to + i * kPairLine + half * kHalfLine, some[i]);
           }

@@ -7,8 +7,9 @@
 
 #include "../api.h"
 #include "cells.h"
+#include "folder_rows.h"
 
-// The numbers of types in GGUF.
+// The numbers of types in GGUF, and from 100 on those of folders (folder_rows.h).
 enum class Stored {
   f32 = 0,
   f16 = 1,
@@ -27,7 +28,24 @@ enum class Stored {
   bf16 = 30,
   tq2_0 = 35,
   mxfp4 = 39,
+  int4_32 = 100,
+  int4_64 = 101,
+  int4_128 = 102,
+  int4_256 = 103,
+  int8_32 = 104,
+  int8_128 = 105,
+  int8_row = 106,
+  nf4 = 107,
+  fp4 = 108,
+  fp8 = 110,
+  fp8_128 = 111,
 };
+
+// Of FP8, which is multiplied in kernels of its own (float8.h).
+static inline bool is_float8(int kind) {
+  return kind == static_cast<int>(Stored::fp8) || kind == static_cast<int>(Stored::fp8_128);
+}
+static inline bool is_float8_in_blocks(int kind) { return kind == static_cast<int>(Stored::fp8_128); }
 
 // The grid that 16 weights stand on: weight = unit * level + offset, level 0 to 255. Unit 0: none is known.
 struct StoredGrid {
@@ -38,8 +56,11 @@ struct StoredGrid {
 
 constexpr int kGridInputs = 16;
 
-// Of 32 weights with one grid.
+// Of 32 weights with one grid, and of 16 times `count`.
 static inline void fill_two(StoredGrid *to, float unit, float offset) { to[0] = to[1] = {unit, offset}; }
+static inline void fill_all(StoredGrid *to, int count, float unit, float offset) {
+  std::fill_n(to, count, StoredGrid{unit, offset});
+}
 
 static inline float stored_half(const uint8_t *p) {
   uint16_t half;
@@ -310,6 +331,24 @@ static inline bool with_block(int kind, Work &&work) {
       return work(BlockTQ2_0()), true;
     case Stored::mxfp4:
       return work(BlockMXFP4()), true;
+    case Stored::int4_32:
+      return work(BlockIntegers<32, 4>()), true;
+    case Stored::int4_64:
+      return work(BlockIntegers<64, 4>()), true;
+    case Stored::int4_128:
+      return work(BlockIntegers<128, 4>()), true;
+    case Stored::int4_256:
+      return work(BlockIntegers<256, 4>()), true;
+    case Stored::int8_32:
+      return work(BlockIntegers<32, 8>()), true;
+    case Stored::int8_128:
+      return work(BlockIntegers<128, 8>()), true;
+    case Stored::int8_row:
+      return work(BlockBytes()), true;
+    case Stored::nf4:
+      return work(BlockFourBitFloats<kNormalFloats>()), true;
+    case Stored::fp4:
+      return work(BlockFourBitFloats<kFourBitFloats>()), true;
     default:
       return false;
   }
@@ -330,6 +369,10 @@ static inline void read_stored_row(int kind, const uint8_t *row, int inputs, flo
         std::memcpy(&value, row + 2 * k, 2);
         to[k] = to_float(value);
       }
+      return;
+    case Stored::fp8:
+    case Stored::fp8_128:
+      read_float8_row(is_float8_in_blocks(kind), row, inputs, to);
       return;
     default:
       break;

@@ -1,5 +1,5 @@
-// The table of token embeddings: borrowed, or kept as a file has it, or the output head where that is kept so and both
-// are one. A pass reads a row or two.
+// The table of token embeddings: borrowed, or kept as a file has it, or the output head where that is kept so, or in
+// blocks of 8 bits, and both are one. A pass reads a row or two.
 #pragma once
 #include "../kernels/linear.h"
 #include "../kernels/openmp.h"

@@ -1,5 +1,8 @@
-// The kinds of blocks that are multiplied as a file has them.
+// The kinds of blocks that are multiplied as a file has them, and FP8 beside them.
 #pragma once
+#include "float8.h"
+#include "four_bit_floats.h"
+#include "integers.h"
 #include "nonlinear.h"
 #include "q3_k.h"
 #include "q4_k.h"
@@ -36,20 +39,45 @@ static inline bool with_stored(int kind, Work &&work) {
       return work(StoredIQ4_XS()), true;
     case Stored::mxfp4:
       return work(StoredMXFP4()), true;
+    case Stored::int4_32:
+      return work(StoredInt4_32()), true;
+    case Stored::int4_64:
+      return work(StoredInt4_64()), true;
+    case Stored::int4_128:
+      return work(StoredInt4_128()), true;
+    case Stored::int4_256:
+      return work(StoredInt4_256()), true;
+    case Stored::int8_32:
+      return work(StoredInt8_32()), true;
+    case Stored::int8_128:
+      return work(StoredInt8_128()), true;
+    case Stored::int8_row:
+      return work(StoredBytes()), true;
+    case Stored::nf4:
+      return work(StoredNF4()), true;
+    case Stored::fp4:
+      return work(StoredFP4()), true;
     default:
       return false;
   }
 }
 
-// Bytes of 32 columns.
+// Bytes of 32 columns; of the last block a part may have no inputs.
 static inline size_t stored_bytes(int kind, int inputs) {
+  if (is_float8(kind)) return float8_pair(kind, inputs).bytes();
   size_t bytes = 0;
-  with_stored(kind, [&](auto block) { bytes = static_cast<size_t>(inputs / block.kInputs) * block.kBytes; });
+  with_stored(kind, [&](auto block) {
+    bytes = static_cast<size_t>((inputs + block.kInputs - 1) / block.kInputs) * block.kBytes;
+  });
   return bytes;
 }
 
 // Brings a file's row of `inputs` into one column of a pair.
-static inline void pack_stored(int kind, const uint8_t *row, char *pair, int column, int inputs) {
+static inline void pack_stored(int kind, const uint8_t *row, char *pair, int column, int inputs, int padded_inputs) {
+  if (is_float8(kind)) {
+    float8_pair(kind, padded_inputs).move<true>(const_cast<uint8_t *>(row), pair, column, inputs);
+    return;
+  }
   with_stored(kind, [&](auto blocks) {
     using Blocks = decltype(blocks);
     using Block = typename Blocks::Block;

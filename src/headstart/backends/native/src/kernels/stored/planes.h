@@ -8,8 +8,10 @@
 // - kSumInputs: inputs whose products are summed in integers; with rows up to kRowLimit they fit 32 bits.
 // - kOffsets: whether its weights have an offset beside their level, one for 32 inputs.
 // - move(...): brings a column's block from the file's order into this one, or back.
-// - scales(...), kScaleInputs: whole numbers that levels are multiplied with, and of how many inputs each is.
-// - words(...): weights of eight inputs of one half, as whole numbers.
+// - levels(...): those of eight inputs of one half.
+// - scales(...), kScaleInputs: whole numbers that levels are multiplied with, or zeros that they are counted from, and
+// of
+//   how many inputs each is.
 // - unit(...), and with kOffsets offset(...): what sums of products with these, and of a row's inputs, count.
 #pragma once
 #include "../cells.h"
@@ -74,7 +76,30 @@ static inline void four_bit_levels(const char *line, Shorts (&words)[kGroupWords
   words[0] = all & 15, words[1] = all >> 4 & 15, words[2] = all >> 8 & 15, words[3] = all >> 12;
 }
 
+// Levels of bytes, in two lines: without a sign, and with one.
+static inline void byte_levels(const char *lines, Shorts (&words)[kGroupWords]) {
+  const Shorts first = load_shorts(lines), second = load_shorts(lines + kPairLine);
+  words[0] = first & 0xff, words[1] = first >> 8;
+  words[2] = second & 0xff, words[3] = second >> 8;
+}
+static inline void signed_byte_levels(const char *lines, Shorts (&words)[kGroupWords]) {
+  const Shorts first = load_shorts(lines), second = load_shorts(lines + kPairLine);
+  words[0] = lower_signed(first), words[1] = upper_signed(first);
+  words[2] = lower_signed(second), words[3] = upper_signed(second);
+}
+
+// What makes weights of levels: nothing, what is taken from them, or what they are multiplied with.
 struct NoScales {};
+struct Zeros {
+  Shorts zero;
+};
+static inline void apply(NoScales, Shorts (&)[kGroupWords]) {}
+static inline void apply(Zeros scales, Shorts (&words)[kGroupWords]) {
+  for (Shorts &each : words) each = each - scales.zero;
+}
+static inline void apply(Shorts scale, Shorts (&words)[kGroupWords]) {
+  for (Shorts &each : words) each = each * scale;
+}
 
 // Of types without offsets: a column's unit is what its block begins with.
 struct UnitsAlone {

@@ -32,13 +32,13 @@ struct StoredQ3_K : UnitsAlone {
       return (four | ((WordPart)upper.part[i] >> (byte + index / 4 * 2) & 3) << 4) - 32;
     });
   }
-  static void words(const char *block, int half, int group, Shorts scale, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const char *const part = block + kHeader + group / 4 * kPart + half * kHalfLine;
     const Shorts two = load_shorts(part + (1 + group % 4 / 2) * kPairLine) >> (group % 2 * 8);
     const Shorts third = load_shorts(part) >> (group % 4 * 4);
     words[0] = (two & 3) | (third << 2 & 4), words[1] = (two >> 2 & 3) | (third << 1 & 4);
     words[2] = (two >> 4 & 3) | (third & 4), words[3] = (two >> 6 & 3) | (third >> 1 & 4);
-    for (Shorts &each : words) each = (each - 4) * scale;
+    for (Shorts &each : words) each = each - 4;
   }
 
  private:

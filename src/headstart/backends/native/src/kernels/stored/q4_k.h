@@ -17,9 +17,8 @@ struct StoredQ4_K : SixBitScales {
     if (!kPacks) move_levels<kPacks>(stored, levels);
   }
 
-  static void words(const char *block, int half, int group, Shorts scale, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     four_bit_levels(block + kHeader + group * kPairLine + half * kHalfLine, words);
-    for (Shorts &each : words) each = each * scale;
   }
 
  private:

@@ -16,9 +16,8 @@ struct StoredQ5_K : SixBitScales {
     if (!kPacks) move_levels<kPacks>(stored, levels);
   }
 
-  static void words(const char *block, int half, int group, Shorts scale, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     five_bit_levels(block + kHeader + group / 4 * kPart + half * kHalfLine, group % 4, words);
-    for (Shorts &each : words) each = each * scale;
   }
 
  private:

@@ -34,7 +34,7 @@ struct StoredQ6_K : UnitsAlone {
     const char *const lines = block + kUnits + half * 4 * kHalfLine;
     return both_of_signed(load_shorts(lines + index / 4 * kHalfLine), index % 4);
   }
-  static void words(const char *block, int half, int group, Shorts scale, Shorts (&words)[kGroupWords]) {
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
     const char *const part = block + kHeader + group / 2 * kPart + half * kHalfLine;
     if (group % 2 == 0) {
       both_levels(load_shorts(part), words[0], words[1]);
@@ -46,7 +46,6 @@ struct StoredQ6_K : UnitsAlone {
       words[2] = shifted_signed((first << 12) | (second << 10 & 0xc00), 10);
       words[3] = shifted_signed((third << 12) | (second << 8 & 0xc00), 10);
     }
-    for (Shorts &each : words) each = each * scale;
   }
 
  private:

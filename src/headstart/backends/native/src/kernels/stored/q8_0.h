@@ -15,10 +15,7 @@ struct StoredQ8_0 : UnitsAlone {
   }
 
   static NoScales scales(const char *, int, int) { return {}; }
-  static void words(const char *block, int half, int group, NoScales, Shorts (&words)[kGroupWords]) {
-    const char *const lines = block + kHeader + 2 * group * kPairLine + half * kHalfLine;
-    const Shorts first = load_shorts(lines), second = load_shorts(lines + kPairLine);
-    words[0] = lower_signed(first), words[1] = upper_signed(first);
-    words[2] = lower_signed(second), words[3] = upper_signed(second);
+  static void levels(const char *block, int half, int group, Shorts (&words)[kGroupWords]) {
+    signed_byte_levels(block + kHeader + 2 * group * kPairLine + half * kHalfLine, words);
   }
 };
