@@ -67,7 +67,7 @@ NATIVE = (
     *("deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "glm4_moe_lite", "mistral4", "youtu", "minicpm3"),
     *("bloom", "mpt", "falcon", "falcon-alibi"),
     *("hunyuan_v1_dense", "hunyuan_v1_moe", "nanochat", "cohere", "phi", "persimmon", "stablelm", "stablelm-parallel"),
-    *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3"),
+    *("cohere2", "gptj", "codegen", "afmoe", "llama4", "ministral3", "dbrx", "qwen3_vl_moe"),
 )
 KEYS = 32
 
