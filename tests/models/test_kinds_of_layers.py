@@ -32,7 +32,7 @@ KINDS = {
 """Some have experts, too."""
 DRAFTERS = ("suffix", "early-exit", "draft-model", "auto")
 PROMPTS = [[5 + length, *range(10, 10 + length)] for length in (26, 25, 2, 33)]
-GREEDY = SamplingParams(temperature=0, max_tokens=18, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
 SLOWLY = SpeculationParams(draft_tokens=3)
 """Lest a sequence be ready before another one needs its room."""
 SHORT = {"max_context": 64, "cache_tokens": 64, "prefix_caching": True}
