@@ -117,7 +117,9 @@ def _heard(read: object, encoder: EncoderConfig) -> EncoderInput:
     if isinstance(found, abc.Mapping) and "features" in found:
         return source_of_features(found["features"], encoder)
     raise RequestError(
-        'this model\'s encoder reads audio; give {"audio": samples at 16 kHz} as encoder_prompt.', "prompt"
+        'this model\'s encoder reads audio; give {"audio": samples at 16 kHz} as encoder_prompt, or have a file '
+        "transcribed (headstart transcribe, POST /v1/audio/transcriptions).",
+        "prompt",
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headstart.drafting import DEFAULT_DRAFTER
 from headstart.drafting.context import DraftContext
-from headstart.drafting.options import HasOptions, NoOptions, check_files, parse_options
+from headstart.drafting.options import GuessesForEach, HasOptions, NoOptions, check_files, parse_options
 from headstart.errors import ConfigError, meant
 
 if TYPE_CHECKING:
@@ -325,6 +325,16 @@ def checked_options(
         options["draft_tokens"] = draft_tokens
     check_files(parse_options(drafter_options(drafter), name, options))
     return options
+
+
+def guesses_for_each(drafter: str | type[Any], options: Mapping[str, object]) -> int:
+    """Guesses that a drafter wants for every sequence, however many decode together; 0: it makes do with its share.
+
+    Raises:
+        ConfigError: as ``create_drafter``, as far as options tell.
+    """
+    parsed = parse_options(drafter_options(drafter), drafter_name(drafter), options)
+    return parsed.guesses_each if isinstance(parsed, GuessesForEach) else 0
 
 
 def create_drafter(drafter: str | type[Any], context: DraftContext, **options: object) -> Drafter:

@@ -50,7 +50,8 @@ def read_awq(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
         if groups < 1 or inputs % groups:
             raise module.fault(f"has {groups} groups for {inputs} inputs")
         size = 4 + 20 * groups / inputs
-        read, own = (partial(make, module, inputs // groups) for make in (_matrix, _own_rows))
+        read = partial(_matrix, module, inputs // groups)
+        own = partial(_own_rows, module, inputs // groups)
         found.derived[module.full("weight")] = Derived((outputs, inputs), "INT4", size, read, own_rows=own)
         found.used.update(map(module.full, leaves))
     return found

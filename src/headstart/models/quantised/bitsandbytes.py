@@ -44,7 +44,8 @@ def read_bitsandbytes(weights: OpenWeights, settings: Mapping[str, Any]) -> Foun
         module.require("weight", (outputs, inputs), "I8")
         module.require("SCB", (outputs,), "F32")
         size = 8 + 32 / inputs
-        read, own = (partial(make, module) for make in (_byte_matrix, _byte_rows))
+        read = partial(_byte_matrix, module)
+        own = partial(_byte_rows, module)
         found.derived[module.full("weight")] = Derived((outputs, inputs), "INT8", size, read, own_rows=own)
         found.used.update(module.full(leaf) for leaf in ("SCB", "weight_format") if leaf in module)
     for kind in FOUR_BIT_FLOATS:

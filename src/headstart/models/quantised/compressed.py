@@ -86,7 +86,8 @@ def _add_packed(found: Found, module: Module, schemes: list[dict[str, Any]]) -> 
     elif groups < 1 or inputs % groups:
         raise module.fault(f"has {groups} groups for {inputs} inputs")
     size = bits + 16 * groups / inputs
-    read, own = (partial(make, module, bits, inputs) for make in (_packed_matrix, _packed_rows))
+    read = partial(_packed_matrix, module, bits, inputs)
+    own = partial(_packed_rows, module, bits, inputs)
     found.derived[module.full("weight")] = Derived((outputs, inputs), f"INT{bits}", size, read, own_rows=own)
     found.used.update(module.full(leaf) for leaf in ("weight_packed", *_IGNORED) if leaf in module)
 
@@ -137,7 +138,8 @@ def _add_bytes(found: Found, module: Module) -> None:
     if "weight_zero_point" in module:
         module.require("weight_zero_point", scales)
     size = 8 + 16 * math.prod(scales) / math.prod(shape)
-    read, own = (partial(make, module, inputs // groups) for make in (_byte_matrix, _byte_rows))
+    read = partial(_byte_matrix, module, inputs // groups)
+    own = partial(_byte_rows, module, inputs // groups)
     found.derived[module.full("weight")] = Derived(shape, "INT8", size, read, own_rows=own)
     found.used.update(module.full(leaf) for leaf in _IGNORED if leaf in module)
 

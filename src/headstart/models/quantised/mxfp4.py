@@ -47,7 +47,8 @@ def read_mxfp4(weights: OpenWeights, settings: Mapping[str, Any]) -> Found:
             )
         experts, outputs, count, _ = shape
         made = (experts, 2 * _BLOCK_BYTES * count, outputs)
-        read, own = (partial(make, weights, blocks, scales) for make in (_matrices, _own_rows))
+        read = partial(_matrices, weights, blocks, scales)
+        own = partial(_own_rows, weights, blocks, scales)
         found.derived[name] = Derived(made, "MXFP4-ROWS", 4.25, read, read, own)
         found.used |= {blocks, scales}
     return found
