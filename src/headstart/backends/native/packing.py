@@ -106,7 +106,7 @@ class RowTable:
         data = stored.rows()
         self._alive += [data, part.order]
         order = None if part.order is None else address(part.order)
-        row_bytes = len(data) // stored.shape[0]
+        row_bytes = len(data) // stored.shape[1 if stored.turned else 0]
         return Rows(address(data), order, row_bytes, KINDS[stored.type], part.rows)
 
     def _tensor(self, weight: Tensor) -> Rows:
