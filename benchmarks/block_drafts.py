@@ -1,9 +1,10 @@
-"""What a draft of a block head costs beside a plain pass and an EAGLE-3 draft, in processor time.
+"""What drafts of one pass cost, of a block head and of masks, beside a plain pass and an EAGLE-3 draft; processor time.
 
     OMP_NUM_THREADS=1 python benchmarks/block_drafts.py --layers 3 --slots 9
 
-The block head has random weights and says the tokens that the shipped EAGLE-3 head says: cost alone is measured, after
-200 tokens, for trees of 31 nodes. All take turns; of each the least and the median of the turns are printed.
+The block head has random weights and says the tokens that the shipped EAGLE-3 head says; that head has a random mask
+state for P-EAGLE. Cost alone is measured, after 200 tokens, for trees of 31 nodes. All take turns; of each the least
+and the median of the turns are printed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -49,13 +51,20 @@ def main() -> None:
     blocks, steps = kit.block_pass(head, tables, "auto"), kit.head_pass(eagle, tables, "auto")
     growth = steps.growth(6, ids.numpy().astype(np.int32))
     assert growth is not None
+    slots = given.slots - 1
+    p_eagle = EagleHead(replace(eagle.config, slots=slots))
+    p_eagle.load_state_dict(eagle.state_dict(), strict=False)
+    masked = kit.masked_pass(p_eagle, tables, "auto")
+    at_once = masked.growth(8, ids.numpy().astype(np.int32))
+    assert at_once is not None
     hidden = model.config.hidden_size
     states, few = torch.randn(KNOWN, len(head.config.taps) * hidden), torch.randn(READ, len(head.config.taps) * hidden)
     features = np.random.default_rng(0).normal(size=(READ, len(eagle.config.taps) * hidden)).astype(np.float32)
-    block_cache, eagle_cache = blocks.new_cache(), steps.new_cache()
+    block_cache, eagle_cache, masked_cache = blocks.new_cache(), steps.new_cache(), masked.new_cache()
     blocks.read(states, [DraftRows(block_cache, KNOWN)])
     eagle_states = torch.randn(KNOWN, len(eagle.config.taps) * hidden)
     steps.read(np.zeros(KNOWN, np.int32), eagle_states, [DraftRows(eagle_cache, KNOWN)])
+    masked.read(np.zeros(KNOWN, np.int32), eagle_states, [DraftRows(masked_cache, KNOWN)])
     runner.cache.add(1)
     with runner.cache.reserve({1: KNOWN}):
         runner.forward([Span.chain(1, list(range(KNOWN)))])
@@ -68,6 +77,11 @@ def main() -> None:
     def eagle_draft() -> None:
         growth.grow([DraftRoot(eagle_cache, np.array([5, 6, 7], np.int32), features, NODES, 8)], EVERY_PATH, None)
         eagle_cache.truncate(KNOWN)
+
+    def masked_draft() -> None:
+        root = DraftRoot(masked_cache, np.array([5, 6, 7], np.int32), features, NODES, slots)
+        at_once.grow([root], EVERY_PATH, None)
+        masked_cache.truncate(KNOWN)
 
     def read() -> None:
         blocks.read(few, [DraftRows(block_cache, READ)])
@@ -87,6 +101,7 @@ def main() -> None:
     for _ in range(given.turns):
         timed("a plain pass", plain)
         timed("an EAGLE-3 draft of eight levels", eagle_draft)
+        timed(f"a P-EAGLE draft of {slots} slots", masked_draft)
         timed("reading three states", read)
         timed(f"a block of {given.slots} guesses by {given.layers} layers", block)
         block_cache.truncate(KNOWN)

@@ -3,8 +3,10 @@
     python benchmarks/expert_costs.py --layers 2 --rows 1,2,4,8,16 --repeats 9
     python benchmarks/expert_costs.py --layers 2 --precision int4 --turns 6
     python benchmarks/expert_costs.py --layers 8 --device cuda --rows 1,2,4,8,16,32,64
+    python benchmarks/expert_costs.py --model deepseek-v2-lite --layers 4 --precision int4 --turns 6
 
-Random weights have the shape of Qwen3-30B-A3B (hidden 2,048, 128 experts of 768, 8 used, 32 heads, 4 of keys) with
+Random weights have the shape of Qwen3-30B-A3B (hidden 2,048, 128 experts of 768, 8 used, 32 heads, 4 of keys) or of
+DeepSeek-V2-Lite (hidden 2,048, 64 experts of 1,408, 6 used, a shared one of 2,816, 16 heads of latent attention) with
 fewer layers and a small vocabulary: enough for cost, which grows with the layers. A layer takes 1.2 GB in bf16. Equally
 many rows are timed with few and with many distinct tokens in them, which call few and many experts, in turn.
 
@@ -18,7 +20,9 @@ import argparse
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,12 +34,13 @@ from headstart.backends.native.backend import NativeBackend
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.torch.backend import TorchBackend
 from headstart.drafting.planning.expert_calls import at_random
-from headstart.models.config import ExpertsConfig, HeadNorms, LayerConfig, ModelConfig, RopeConfig
+from headstart.models.config import ExpertsConfig, HeadNorms, LatentConfig, LayerConfig, ModelConfig, RopeConfig
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
     ExpertsWeights,
+    LatentWeights,
     LayerWeights,
     LinearWeights,
     MlpWeights,
@@ -44,22 +49,33 @@ from headstart.models.weights import (
 from headstart.runner import ModelRunner, Span
 from headstart.sampling.params import SamplingParams
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 2048, 32, 4, 128, 4096
-EXPERTS = ExpertsConfig(128, 8, 768, normalised=True)
+HIDDEN, VOCAB = 2048, 4096
+
+
+def _shape(family: str, heads: int, kv_heads: int, head_dim: int, experts: ExpertsConfig, **more: Any) -> ModelConfig:
+    settings: dict[str, Any] = {"layers": (LayerConfig(channel="experts"),), "ropes": (RopeConfig(1e6, head_dim),)}
+    sizes = (VOCAB, HIDDEN, heads, kv_heads, head_dim, experts.size, 4096)
+    return ModelConfig(family, *sizes, experts=experts, **settings | more)
+
+
+SHAPES = {
+    "qwen3-30b-a3b": _shape("qwen3_moe", 32, 4, 128, ExpertsConfig(128, 8, 768, normalised=True), qk_norm=HeadNorms()),
+    "deepseek-v2-lite": _shape(
+        *("deepseek_v2", 16, 16, 192, ExpertsConfig(64, 6, 1408, shared_size=2816)),
+        layers=(LayerConfig(mixer="latent", channel="experts"),),
+        ropes=(RopeConfig(1e4, 64),),
+        latent=LatentConfig(512, 128, 64, 128),
+    ),
+}
 Clock = Callable[[], float]
 DISTINCT = (1, 4, 64)
 """Different tokens among the rows of a pass, at most."""
 
 
-def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
-    """Of the shape of Qwen3-30B-A3B; matrices are made when they are read, of numbers that all of them share."""
-    config = ModelConfig(
-        *("qwen3_moe", VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS.size, 4096),
-        layers=(LayerConfig(channel="experts"),) * layers,
-        ropes=(RopeConfig(1e6, HEAD_DIM),),
-        qk_norm=HeadNorms(),
-        experts=EXPERTS,
-    )
+def random_model(shape: str, layers: int) -> tuple[ModelConfig, DecoderWeights]:
+    """Matrices are made when they are read, of numbers that all of them share."""
+    config = replace(SHAPES[shape], layers=SHAPES[shape].layers * layers)
+    experts = experts_of(config)
     drawn = torch.randn(1 << 26, generator=torch.Generator().manual_seed(0))
     places = np.random.default_rng(0)
 
@@ -74,24 +90,40 @@ def random_model(layers: int) -> tuple[ModelConfig, DecoderWeights]:
     def norm(size: int) -> NormWeights:
         return NormWeights(torch.ones(size))
 
+    def mlp(size: int) -> MlpWeights:
+        return MlpWeights(matrix(2 * size, HIDDEN), matrix(HIDDEN, size))
+
+    def attention() -> AttentionWeights | LatentWeights:
+        heads, size = config.num_heads, config.head_dim
+        if config.latent is None:
+            all_heads = (heads + 2 * config.num_kv_heads) * size
+            return AttentionWeights(matrix(all_heads, HIDDEN), matrix(HIDDEN, heads * size), norm(size), norm(size))
+        rank = config.latent.kv_rank
+        return LatentWeights(
+            down=matrix(heads * size + rank + config.latent.rope_dim, HIDDEN),
+            q_norm=None,
+            q_up=None,
+            kv_norm=norm(rank),
+            key_up=matrix(heads * rank, config.latent.plain_dim),
+            value_up=matrix(heads * config.latent.value_dim, rank),
+            output=matrix(HIDDEN, heads * config.latent.value_dim),
+        )
+
     def layer() -> LayerWeights:
-        attention = AttentionWeights(
-            matrix((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN),
-            matrix(HIDDEN, HEADS * HEAD_DIM),
-            norm(HEAD_DIM),
-            norm(HEAD_DIM),
-        )
-        experts = tuple(
-            MlpWeights(matrix(2 * EXPERTS.size, HIDDEN), matrix(HIDDEN, EXPERTS.size)) for _ in range(EXPERTS.count)
-        )
-        return LayerWeights(
-            attention, ExpertsWeights(matrix(EXPERTS.count, HIDDEN), experts), norm(HIDDEN), norm(HIDDEN)
-        )
+        mlps = tuple(mlp(experts.size) for _ in range(experts.count))
+        shared = mlp(experts.shared_size) if experts.shared_size else None
+        channel = ExpertsWeights(matrix(experts.count, HIDDEN), mlps, shared=shared)
+        return LayerWeights(attention(), channel, norm(HIDDEN), norm(HIDDEN))
 
     table = matrix(VOCAB, HIDDEN).weight
     return config, DecoderWeights(
         tuple(layer() for _ in range(layers)), norm(HIDDEN), LinearWeights(table), embedding=table
     )
+
+
+def experts_of(config: ModelConfig) -> ExpertsConfig:
+    assert config.experts is not None
+    return config.experts
 
 
 def timed(runner: ModelRunner, tokens: list[int], clock: Clock) -> tuple[float, float]:
@@ -107,7 +139,7 @@ def timed(runner: ModelRunner, tokens: list[int], clock: Clock) -> tuple[float, 
 
 def backend_of(given: argparse.Namespace) -> Backend:
     """The model as it is asked for."""
-    config, weights = random_model(given.layers)
+    config, weights = random_model(given.model, given.layers)
     if given.device == "cpu" and not given.torch:
         return NativeBackend(config, weights, given.precision)
     dtype = torch.bfloat16 if given.precision == "bf16" else torch.float32
@@ -148,7 +180,8 @@ def take_turns(backend: Backend, turns: int, tokens: int, clock: Clock) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=1, help="of 48")
+    parser.add_argument("--model", choices=SHAPES, default="qwen3-30b-a3b", help="whose shape")
+    parser.add_argument("--layers", type=int, default=1, help="of 48, or 27")
     parser.add_argument("--rows", default="1,2,4,8,16,32", help="of passes, with commas between them")
     parser.add_argument("--repeats", type=int, default=7, help="of each pass; medians are shown")
     parser.add_argument("--device", default="cpu")
@@ -172,14 +205,17 @@ def main() -> None:
                 tokens = np.resize(draws.choice(VOCAB, distinct, replace=False), rows).tolist()
                 found[rows, distinct].append(timed(runner, tokens, clock))
     name, threads = runner.backend.name, torch.get_num_threads()
-    print(f"{name} on {given.device}, {threads} threads, {given.layers} of 48 layers, {given.repeats} repeats")
+    experts = experts_of(backend.config)
+    print(
+        f"{given.model} by {name} on {given.device}, {threads} threads, {given.layers} layers, {given.repeats} repeats"
+    )
     print(f"{'rows':>5}{'tokens':>8}{'at random':>11}{'experts':>9}{'ms':>9}")
     points = []
     for (rows, distinct), passes in found.items():
-        experts, seconds = fmean(called for called, _ in passes), median(taken for _, taken in passes)
-        points.append((rows, experts, 1e3 * seconds))
-        chance = at_random(EXPERTS.count, EXPERTS.used, float(rows))
-        print(f"{rows:5}{distinct:8}{chance:11.1f}{experts:9.1f}{1e3 * seconds:9.2f}")
+        called, seconds = fmean(each for each, _ in passes), median(taken for _, taken in passes)
+        points.append((rows, called, 1e3 * seconds))
+        chance = at_random(experts.count, experts.used, float(rows))
+        print(f"{rows:5}{distinct:8}{chance:11.1f}{called:9.1f}{1e3 * seconds:9.2f}")
     known = np.array([(1.0, rows, experts) for rows, experts, _ in points])
     (base, row, expert), *_ = np.linalg.lstsq(known, np.array([ms for *_, ms in points]), rcond=None)
     print(f"least squares: {base:.2f} ms + {row:.3f} ms a row + {expert:.3f} ms a distinct expert")

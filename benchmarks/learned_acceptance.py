@@ -3,9 +3,11 @@ that learns online.
 
     python benchmarks/learned_acceptance.py rounds.jsonl --record PROMPTS.jsonl --per-group 8
     python benchmarks/learned_acceptance.py rounds.jsonl
+    python benchmarks/learned_acceptance.py --decode PROMPTS.jsonl --per-group 4 --nodes 4,8
 
 Both are told of each round after they have estimated it, in the order in which it was recorded; what is counted is what
 they said before. Rounds are those of ``auto`` with wide trees (rows cost nothing), so that either could have cut them.
+With ``--decode`` either decides while decoding which guesses are verified, always as many.
 """
 
 from __future__ import annotations
@@ -13,25 +15,23 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from merged_acceptance import Untimed
-from numpy.typing import NDArray
 
 from headstart.analysis.bench.prompts import choose, encode_turns, read_prompts
 from headstart.analysis.workbench import Workbench, contenders
-from headstart.draft_tree import MAX_GRADES, ROOT, DraftTree
+from headstart.draft_tree import MAX_GRADES, ROOT
 from headstart.drafting.base import RoundOutcome, SpeculationParams
-from headstart.drafting.head_drafters import eagle
 from headstart.drafting.planning import auto
 from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import Guesses, _Overlaid, _reach
-from headstart.heads.head_pass import GrownTree
+from headstart.drafting.planning.learned_acceptance import LearnedAcceptance, chances_of, clues_of
+from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
+from headstart.drafting.planning.round_costs import RoundCosts, TreeSize
 from headstart.loading import load_model
 from headstart.sampling.params import SamplingParams
 
@@ -39,8 +39,6 @@ _DRAFTERS = 'auto:drafter_options={"eagle3":{"min_probability":0.01,"tree_nodes"
 _SHARED_MEMORY = 1000.0
 _SIZES = (2, 4, 8, 16)
 """Nodes that are verified."""
-_FEATURES = 12
-_RATE, _DECAY = 0.3, 1e-4
 
 
 # What is recorded.
@@ -48,15 +46,6 @@ _RATE, _DECAY = 0.3, 1e-4
 
 def record(model_name: str, prompts: Path, out: Path, per_group: int, max_tokens: int) -> None:
     """Write a line for each sequence: the rates that drafters start from, and its rounds."""
-    scores: dict[bytes, list[float]] = {}
-
-    def with_scores(grown: Sequence[GrownTree], *others: Any) -> list[DraftTree]:
-        trees: list[DraftTree] = pruned(grown, *others)
-        for tree, own in zip(trees, grown, strict=True):
-            scores[tree.tokens.tobytes() + tree.parents.tobytes()] = own.scores.tolist()
-        return trees
-
-    pruned, eagle.pruned_trees = eagle.pruned_trees, with_scores
     model = load_model(model_name)
     bench = Workbench.of_model(model)
     engine = bench.open(contenders(_DRAFTERS)[1], Untimed)
@@ -70,13 +59,11 @@ def record(model_name: str, prompts: Path, out: Path, per_group: int, max_tokens
             followed = drafter._followed.get(outcome.sequence.id)
             if followed is None or not outcome.committed or not followed.guesses:
                 continue
-            said = []
-            for place, guesses in followed.guesses:
-                arrays = (np.array(each, dtype=np.int32) for each in (guesses.tokens, guesses.parents))
-                paths = scores.get(b"".join(each.tobytes() for each in arrays))
-                said.append([place, guesses.tokens, guesses.parents, guesses.grades, paths])
-            rounds.append({"said": list(outcome.committed), "guesses": said})
-        scores.clear()
+            guesses = [
+                [place, each.tokens, each.parents, [grade % MAX_GRADES for grade in each.grades], each.own]
+                for place, each in followed.guesses
+            ]
+            rounds.append({"said": list(outcome.committed), "guesses": guesses})
         observe(outcomes)
 
     drafter.observe = observed  # type: ignore[method-assign]
@@ -92,77 +79,52 @@ def record(model_name: str, prompts: Path, out: Path, per_group: int, max_tokens
                 rounds.clear()
 
 
+# What is decoded.
+
+
+class Fixed(RoundCosts):
+    """So many nodes pay in every round, whatever they are."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__()
+        self._nodes = nodes
+
+    def size(self, sequences: int, reach: Sequence[float], context: float) -> TreeSize:
+        return TreeSize(min(self._nodes * sequences, len(reach)))
+
+
+def decode(model_name: str, prompts: Path, per_group: int, max_tokens: int, sizes: Sequence[int]) -> None:
+    """Print tokens a round of either estimate, whose trees have so many nodes."""
+    model = load_model(model_name)
+    bench = Workbench.of_model(model)
+    params = SamplingParams(temperature=0, max_tokens=max_tokens)
+    learnt = LearnedAcceptance.weights
+    graded = property(lambda learned: learned._graded)
+    for nodes in sizes:
+        for name, weights in (("graded rates", graded), ("learnt", learnt)):
+            LearnedAcceptance.weights = weights  # type: ignore[assignment,method-assign]
+            engine = bench.open(contenders(_DRAFTERS)[1], Untimed)
+            engine.drafter._drafter.costs = Fixed(nodes)  # type: ignore[attr-defined]
+            counts: dict[str, list[int]] = {}
+            for prompt in choose(read_prompts(prompts), per_group):
+                encoded = encode_turns(model, prompt.turns[:1], [])
+                if bench.fits(encoded, max_tokens):
+                    sequence = bench.sequence(encoded, params, SpeculationParams(tree_nodes=63))
+                    bench.decode(engine, sequence)
+                    of_group = counts.setdefault(prompt.group, [0, 0, 0])
+                    for place, count in enumerate(
+                        (sequence.stats.tokens, sequence.stats.rounds, sequence.stats.drafted)
+                    ):
+                        of_group[place] += count
+            tokens, rounds, drafted = (sum(each) for each in zip(*counts.values(), strict=True))
+            of_groups = "  ".join(f"{group} {each[0] / each[1]:.3f}" for group, each in counts.items())
+            print(
+                f"{nodes} nodes, {name}: {tokens / rounds:.3f} ({drafted / rounds:.2f} drafted)  {of_groups}",
+                flush=True,
+            )
+
+
 # What is compared.
-
-
-@dataclass
-class Guess:
-    """One guess of a round, as both estimates see it."""
-
-    member: int
-    grade: int
-    depth: int
-    rank: int
-    chance: float | None
-    """The drafter's own, given its parent; None: it says none."""
-    parent: int
-
-
-def guesses_of(member: int, tokens: list[int], parents: list[int], grades: list[int], paths: Any) -> list[Guess]:
-    """All of one drafter's."""
-    found: list[Guess] = []
-    seen: dict[int, int] = {}
-    for parent, grade in zip(parents, grades, strict=True):
-        depth = 1 if parent == ROOT else found[parent].depth + 1
-        chance = None
-        if paths is not None:
-            above = 0.0 if parent == ROOT else paths[parent]
-            chance = math.exp(min(paths[len(found)] - above, 0.0))
-        rank = seen[parent] = seen.get(parent, -1) + 1
-        found.append(Guess(member, grade, depth, rank, chance, parent))
-    return found
-
-
-class Logistic:
-    """Weights for each member, learnt by AdaGrad; the graded rate is one of what it looks at."""
-
-    def __init__(self, members: int) -> None:
-        self.weights = np.zeros((members, _FEATURES))
-        self.weights[:, 1] = 1.0  # as the graded rate at first
-        self._squares = np.full((members, _FEATURES), 1.0)
-
-    def features(self, guess: Guess, rate: float) -> NDArray[np.float64]:
-        relation = guess.grade // MAX_GRADES
-        own = _logit(guess.chance) if guess.chance is not None else 0.0
-        return np.array(
-            [
-                1.0,
-                _logit(rate),
-                own,
-                float(guess.depth == 1),
-                math.log(guess.depth),
-                float(guess.rank == 0),
-                math.log1p(guess.rank),
-                float(relation == 1),
-                float(relation == 2),
-                own * (relation == 1),
-                own * (relation == 2),
-                own * math.log(guess.depth),
-            ]
-        )
-
-    def estimate(self, member: int, features: NDArray[np.float64]) -> float:
-        return 1 / (1 + math.exp(-float(np.clip(self.weights[member] @ features, -12, 12))))
-
-    def learn(self, member: int, features: NDArray[np.float64], held: bool) -> None:
-        gradient = (self.estimate(member, features) - held) * features
-        self._squares[member] += gradient**2
-        self.weights[member] -= _RATE * gradient / np.sqrt(self._squares[member])
-
-
-def _logit(chance: float) -> float:
-    chance = min(max(chance, 1e-3), 1 - 1e-3)
-    return math.log(chance / (1 - chance))
 
 
 class Score:
@@ -184,15 +146,10 @@ class Score:
         self.judged += 1
         self.bins[min(int(10 * estimate), 9)] += (estimate, held, 1)
 
-    def cut(self, tree: _Overlaid, chances: list[float], said: Sequence[int]) -> None:
+    def cut(self, tree: MergedGuesses, said: Sequence[int]) -> None:
         """How many tokens the best nodes by this estimate would have brought."""
         self.rounds += 1
-        totals: dict[int, float] = {}
-        for parent, chance in zip(tree.parents, chances, strict=True):
-            totals[parent] = totals.get(parent, 0.0) + chance
-        scaled = [chance / max(1.0, totals[parent]) for parent, chance in zip(tree.parents, chances, strict=True)]
-        reach = _reach(tree.parents, scaled)
-        order = sorted(range(len(reach)), key=reach.__getitem__, reverse=True)
+        order = tree.ranked(len(tree.tokens))
         children = {
             (parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens, strict=True))
         }
@@ -207,65 +164,55 @@ class Score:
             self.tokens[size] += 1 + next((i for i, each in enumerate(path) if place[each] >= size), len(path))
 
 
-def judged(guesses: list[Guess], tokens: list[int], said: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Guesses whose parent was on the target's path, and whether they held."""
-    path, first = ROOT, 0
-    for token in said:
-        accepted = None
-        for node in range(first, len(guesses)):
-            if guesses[node].parent == path:
-                held = tokens[node] == token
-                yield node, held
-                accepted = node if held else accepted
-        if accepted is None:
-            return
-        path, first = accepted, accepted + 1
-
-
 def replay(sequences: Sequence[Mapping[str, Any]]) -> list[Score]:
     """Both estimates over all rounds."""
-    members = len(sequences[0]["rates"])
     shared = [GuessRates(rates, 8.0, _SHARED_MEMORY) for rates in sequences[0]["rates"]]
-    learned = Logistic(members)
-    scores = [Score("graded rates"), Score("logistic"), Score("mean of both")]
+    learned = [LearnedAcceptance() for _ in shared]
+    scores = [Score("graded rates"), Score("learnt")]
     for sequence in sequences:
         own = [GuessRates(each, OWN_WEIGHT, OWN_MEMORY) for each in shared]
         for each in sequence["rounds"]:
-            said = each["said"]
-            proposals = [(member, guesses_of(member, *rest), rest[0]) for member, *rest in each["guesses"]]
-            tree = _Overlaid([(1 << m, Guesses(r[0], r[1], r[2])) for m, *r in each["guesses"]])
-            chances = [[0.0] * len(tree.tokens) for _ in scores]
-            seen = []
-            for (member, guesses, _), nodes in zip(proposals, tree.places, strict=True):
-                rows = [learned.features(guess, own[member].rates[guess.grade]) for guess in guesses]
-                graded = [own[member].rates[guess.grade] for guess in guesses]
-                logistic = [learned.estimate(member, row) for row in rows]
-                both = [(a + b) / 2 for a, b in zip(graded, logistic, strict=True)]
-                seen.append((rows, (graded, logistic, both)))
-                for estimate, merged in zip((graded, logistic, both), chances, strict=True):
-                    for node, chance in zip(nodes, estimate, strict=True):
-                        merged[node] += chance / tree.owners[node].bit_count()
-            for score, merged in zip(scores, chances, strict=True):
-                score.cut(tree, merged, said)
-            for (member, guesses, tokens), (rows, estimates) in zip(proposals, seen, strict=True):
-                for node, held in judged(guesses, tokens, said):
-                    for score, estimate in zip(scores, estimates, strict=True):
-                        score.count(estimate[node], held)
-                    own[member].count(guesses[node].grade, held)
-                    learned.learn(member, rows[node], held)
+            said, members = each["said"], [member for member, *_ in each["guesses"]]
+            overlay = Overlay([(1 << member, Guesses(*rest)) for member, *rest in each["guesses"]])
+            related = overlay.related()
+            (clues,) = clues_of([(overlay, related, [own[member].log_odds for member in members])])
+            graded = [
+                [own[member].rates[grade] for grade in guesses.grades]
+                for member, guesses in zip(members, related, strict=True)
+            ]
+            learnt = [
+                chances_of(rows @ learned[member].weights).tolist() for member, rows in zip(members, clues, strict=True)
+            ]
+            for score, estimates in zip(scores, (graded, learnt), strict=True):
+                score.cut(overlay.merged(estimates), said)
+            for place, (member, guesses, rows) in enumerate(zip(members, related, clues, strict=True)):
+                judged = guesses.judge(said)
+                for guess, held in judged:
+                    for score, estimates in zip(scores, (graded, learnt), strict=True):
+                        score.count(estimates[place][guess], held)
+                    own[member].count(guesses.grades[guess], held)
+                learned[member].learn(rows[[guess for guess, _ in judged]], [held for _, held in judged])
     return scores
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rounds", type=Path)
+    parser.add_argument("rounds", type=Path, nargs="?")
     parser.add_argument(
         "--record", type=Path, help="write that file: rounds of answers to prompts in Spec-Bench's form"
     )
+    parser.add_argument("--decode", type=Path, help="decode answers to prompts, likewise")
+    parser.add_argument("--nodes", default="4,8")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--per-group", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=128)
     wanted = parser.parse_args()
+    if wanted.decode is not None:
+        sizes = [int(each) for each in wanted.nodes.split(",")]
+        decode(wanted.model, wanted.decode, wanted.per_group, wanted.max_tokens, sizes)
+        return
+    if wanted.rounds is None:
+        parser.error("name a file of rounds, or prompts to --decode")
     if wanted.record is not None:
         record(wanted.model, wanted.record, wanted.rounds, wanted.per_group, wanted.max_tokens)
         return

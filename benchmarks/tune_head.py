@@ -4,7 +4,8 @@
 
 The target says each prompt's greedy answer once; its states are kept, and every setting drafts along them. Prints
 tokens and rows a round, milliseconds of a draft, and what a round of that many rows would bring: tokens over plain
-passes, if each further row takes ``--row-cost`` of one. Drafts follow one another here, so their weights are nearer
+passes, if each further row takes ``--row-cost`` of one. ``drafter=NAME`` among the settings asks another drafter, whose
+head must read the same layers. Drafts follow one another here, so their weights are nearer
 than in decoding: the column is for choosing among settings, not for promises.
 """
 
@@ -151,7 +152,8 @@ def main() -> None:
     plain = median(recorder.pass_seconds)
     print(f"{sum(len(text.tokens) - text.prompt_length for text in texts)} tokens; a plain pass {plain * 1e3:.2f} ms")
     for setting in options.settings:
-        drafter = LLM(llm.model, drafter=options.drafter, drafter_options=parse(setting)).engine.drafter
+        given = {"drafter": options.drafter, **parse(setting)}
+        drafter = LLM(llm.model, drafter=str(given.pop("drafter")), drafter_options=given).engine.drafter
         replay = Replay()
         for text in texts:
             replay.run(drafter, text, DraftBudget(nodes=64, depth=64))

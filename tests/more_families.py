@@ -227,7 +227,10 @@ MORE_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV3",
         {**TINY, **MOE, **GROUPED, **LATENT, "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}},
     ),
-    "glm4_moe_lite": ("Glm4MoeLite", {**TINY, **MOE, **LATENT, "n_shared_experts": 1, "routed_scaling_factor": 1.7}),
+    "glm4_moe_lite": (
+        "Glm4MoeLite",
+        {**TINY, **MOE, **GROUPED, **LATENT, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+    ),
     "mistral4": (
         "Mistral4",
         {**TINY, **MOE, **GROUPED, **LATENT}

@@ -102,6 +102,17 @@ def test_recordings_end_when_they_are_aborted_or_left(model: Model) -> None:
     asyncio.run(run())
 
 
+def test_growing_outputs_count_what_the_encoder_read(model: Model) -> None:
+    async def run() -> set[int]:
+        async with AsyncLLM(model, "none") as llm:
+            prompt = {"encoder_prompt": {"audio": sound(0.3)}, "decoder_prompt": None}
+            params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+            return {output.outputs[0].stats.prompt_tokens async for output in llm.generate(prompt, params)}
+
+    # The tiny encoder's window has 20 positions.
+    assert asyncio.run(run()) == {21}
+
+
 def test_what_is_wrong_gets_a_sentence(model: Model, tiny_model_dir: Path) -> None:
     async def run() -> None:
         async with AsyncLLM(model, "none") as llm:

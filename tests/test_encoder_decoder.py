@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel, WhisperFeatureExtractor
+from transformers import GenerationMixin, PreTrainedModel, WhisperFeatureExtractor
 
 from headstart import LLM, CheckpointError, ConfigError, RequestError, SamplingParams
 from headstart.backends.native.loader import load_library
 from headstart.drafting.registry import available_drafters
 from headstart.loading import Model, load_model
-from tiny_encoder_decoders import FAMILIES, START, WIDE, features, make_model, reference_tokens, save_model
+from tiny_encoder_decoders import (
+    FAMILIES,
+    START,
+    WIDE,
+    features,
+    inputs_of,
+    make_model,
+    reference_tokens,
+    save_model,
+)
 
 PROMPTS = ["Hello world", "Once upon a time, there was a house.", "abc abc abc", "x", "Hello world"]
 GREEDY = SamplingParams(temperature=0, max_tokens=20)
@@ -67,6 +76,37 @@ def test_greedy_tokens_are_those_of_transformers(family: str, wide: bool, tmp_pa
         assert (output.encoder_prompt, output.encoder_prompt_token_ids) == (prompt, list(prompt.encode()))
         assert (output.prompt, output.prompt_token_ids) == ("<|end|>", [START])
     assert len({tuple(output.token_ids) for output in outputs}) > 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_its_tokens_in_a_small_cache(family: str, tmp_path: Path) -> None:
+    """Greedy and beams are transformers', draws are plain ones: guessed at, together, preempted, read again."""
+    model = reference(family, seed=7, **WIDE[family])
+    read: list[Any] = [list(prompt.encode()) for prompt in ("Hello world", "abc abc abc abc", "x" * 30)]
+    prompts: list[Any] = read
+    if family == "whisper":
+        read = [features(seed) for seed in (1, 2, 3)]
+        prompts = [{"features": each} for each in read]
+    loaded = load_model(save_model(model, tmp_path), "fp32")
+    greedy = [reference_tokens(model, each, 24) for each in read]
+    beams = GenerationMixin.generate(
+        model, **inputs_of(model, read[0]), max_new_tokens=10, do_sample=False, num_beams=3, num_return_sequences=3,
+        use_cache=False,
+    )[:, 1:].tolist()  # fmt: skip
+    drawing = SamplingParams(temperature=0.9, seed=5, max_tokens=24, ignore_eos=True)
+    drawn = [output.token_ids for output in LLM(loaded, "none").generate(prompts, drawing)]
+    for drafter in ("recycling", "early-exit"):
+        llm = LLM(loaded, drafter, cache_tokens=5 * 32, max_context=64, prefix_caching=True)
+        for _ in range(2):
+            outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=24))
+            assert [output.token_ids for output in outputs] == greedy
+            outputs = llm.generate(prompts, drawing)
+            if not any(output.stats.sampled_rounds for output in outputs):
+                assert [output.token_ids for output in outputs] == drawn
+            (found,) = llm.generate(prompts[0], SamplingParams(beam_width=3, n=3, max_tokens=10))
+            for beam, row in zip(found.outputs, beams, strict=True):
+                assert beam.token_ids == row[: len(beam.token_ids)]
+            llm.engine.check()
 
 
 def _options(name: str, draft: Path, text: Path) -> dict[str, object]:
@@ -193,8 +233,10 @@ def test_outputs_go_on_with_a_decoder_prompt(plain: LLM) -> None:
             (rest,) = plain.generate({"encoder_prompt": read, "decoder_prompt": form}, GREEDY)
             assert rest.prompt_token_ids == [START, *begun]
             assert rest.token_ids[:15] == whole.token_ids[5:]
-    (alone,) = plain.generate({"encoder_prompt": "Hello world", "decoder_prompt": None}, GREEDY)
-    assert alone.token_ids == whole.token_ids
+    for nothing in (None, "", [], {"prompt": ""}):
+        (alone,) = plain.generate({"encoder_prompt": "Hello world", "decoder_prompt": nothing}, GREEDY)
+        assert alone.prompt_token_ids == [START]
+        assert alone.token_ids == whole.token_ids
 
 
 def test_what_generation_settings_force_is_said(tmp_path: Path) -> None:
@@ -354,6 +396,7 @@ def test_bad_audio_gets_a_sentence(prompt: Any, message: str, whisper: LLM) -> N
     ("prompt", "message"),
     [
         ({"encoder_prompt": []}, "encoder's prompt has no tokens"),
+        ("", "encoder's prompt has no tokens"),
         ({"encoder_prompt": None}, "no encoder_prompt"),
         ({"decoder_prompt": "x"}, "no encoder_prompt"),
         ({"encoder_prompt": "x", "image": 1}, "a prompt holds image beside encoder_prompt"),

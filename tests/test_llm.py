@@ -441,6 +441,14 @@ def test_a_whole_model_is_no_head_and_that_shows_before_anything_is_loaded(draft
         LLM("/not/even/looked/at", drafter, draft_model=tiny_model_dir)
 
 
+@pytest.mark.parametrize("drafter", ["draft-model", "multi-draft", "hierarchical"])
+def test_a_head_is_no_whole_model_and_names_what_runs_it(drafter: str, tiny_model_dir: Path, tmp_path: Path) -> None:
+    config = load_model(tiny_model_dir).config
+    save_head(EagleHead(eagle_config(config, "eagle3", None, slots=4)), tmp_path / "head")
+    with pytest.raises(ConfigError, match=r"is a draft head; use the drafter that runs it \(--drafter p-eagle\)"):
+        LLM("/not/even/looked/at", drafter, draft_model=tmp_path / "head")
+
+
 def test_it_says_which_head_drafts_and_why(
     tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

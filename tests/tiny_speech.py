@@ -70,8 +70,10 @@ def sound(seconds: float, seed: int = 0) -> np.ndarray:
     return (0.1 * wave + 0.01 * rng.standard_normal(len(times))).astype(np.float32)
 
 
-def as_file(wave: np.ndarray, rate: int = RATE, kind: str = "WAV", channels: int = 1) -> bytes:
+def as_file(
+    wave: np.ndarray, rate: int = RATE, kind: str = "WAV", channels: int = 1, subtype: str | None = None
+) -> bytes:
     """The content of a file."""
     written = io.BytesIO()
-    soundfile.write(written, np.stack([wave] * channels, axis=1), rate, format=kind)
+    soundfile.write(written, np.stack([wave] * channels, axis=1), rate, subtype, format=kind)
     return written.getvalue()

@@ -209,7 +209,7 @@ class AsyncLLM:
 
 def _nothing(sample: Sample) -> Completion:
     """A sample before its first piece."""
-    stats = SequenceStats(prompt_tokens=sample.sequence.prompt_length)
+    stats = SequenceStats(prompt_tokens=sample.sequence.stats.prompt_tokens)
     logprobs: list[TokenLogprobs] | None = None if sample.sequence.params.logprobs is None else []
     return Completion(sample.index, "", [], None, stats, [], logprobs)
 

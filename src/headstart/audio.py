@@ -109,7 +109,10 @@ def read_recording(data: bytes, most_seconds: float | None = None) -> tuple[NDAr
         if isinstance(error, RequestError):
             raise
         raise RequestError("the file holds no audio that can be read; give WAV, FLAC, Ogg or MP3.", "file") from error
-    return np.concatenate(mixed) if mixed else np.zeros(0, np.float32), rate
+    samples = np.concatenate(mixed) if mixed else np.zeros(0, np.float32)
+    if not np.isfinite(samples).all():
+        raise RequestError("the file holds samples that are no finite numbers; mend it.", "file")
+    return samples, rate
 
 
 def source_of_features(features: object, encoder: EncoderConfig) -> EncoderInput:

@@ -89,6 +89,8 @@ class DraftTree:
     """[node] how sure the drafter is of a guess given its parent, as one of a few classes of its own, 0 to
     ``MAX_GRADES`` - 1. What a class is worth is for its reader to learn; None: the drafter tells nodes apart by
     depth and rank alone."""
+    chances: NDArray[np.float64] | None = None
+    """[node] how likely the drafter holds a guess to be accepted, given that its parent is; None: it does not say."""
     inputs: RowInputs | None = None
     """Nodes, probe nodes all of them, that read something else than their token; None: no such node."""
 
@@ -201,6 +203,7 @@ class DraftTree:
             draws=draws,
             probe=None if self.probe is None else self.probe[kept],
             grades=None if self.grades is None else self.grades[kept],
+            chances=None if self.chances is None else self.chances[kept],
             inputs=None if self.inputs is None else _restricted(self.inputs, kept, place),
         )
 

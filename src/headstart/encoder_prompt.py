@@ -65,12 +65,12 @@ def encoded_pair(
     named = prompt if isinstance(prompt, abc.Mapping) else {}
     source_language, language = (_language(named, key) for key in ("src_lang", "tgt_lang"))
     if language is not None:
-        given = [] if begun is None else encoded(begun, tokenizer, False).token_ids
+        given = [] if begun is None else encoded(begun, tokenizer, False, may_be_empty=True).token_ids
         begins = int(given[:1] == [encoder.start_token_id])
         begun = [*given[:begins], language_token(tokenizer, language, "tgt_lang"), *given[begins:]]
     if encoder.mel_bins is not None:
         return with_decoder_prompt(_heard(read, encoder), "", begun, tokenizer, encoder)
-    source = encoded(cast(Prompt, read), tokenizer.for_encoder, add_special_tokens)
+    source = encoded(cast(Prompt, read), tokenizer.for_encoder, add_special_tokens, may_be_empty=True)
     ids = source.token_ids
     if not ids:
         raise RequestError("the encoder's prompt has no tokens; give at least one.", "prompt")
@@ -117,7 +117,9 @@ def _heard(read: object, encoder: EncoderConfig) -> EncoderInput:
     if isinstance(found, abc.Mapping) and "features" in found:
         return source_of_features(found["features"], encoder)
     raise RequestError(
-        'this model\'s encoder reads audio; give {"audio": samples at 16 kHz} as encoder_prompt.', "prompt"
+        'this model\'s encoder reads audio; give {"audio": samples at 16 kHz} as encoder_prompt, or have a file '
+        "transcribed (headstart transcribe, POST /v1/audio/transcriptions).",
+        "prompt",
     )
 
 
@@ -130,7 +132,7 @@ def with_decoder_prompt(
     Raises:
         RequestError: the model has no start token, and no prompt is given in its place.
     """
-    given = [] if begun is None else encoded(begun, tokenizer, False).token_ids
+    given = [] if begun is None else encoded(begun, tokenizer, False, may_be_empty=True).token_ids
     ids = list(given)
     if encoder.start_token_id is not None and ids[:1] != [encoder.start_token_id]:
         ids.insert(0, encoder.start_token_id)

@@ -15,7 +15,13 @@ from headstart.beam_search import BeamSearchOutput, BeamSearchParams
 from headstart.cache.prefix import PrefixIndex
 from headstart.drafting.base import SpeculationParams
 from headstart.drafting.options import asked_rows
-from headstart.drafting.registry import checked_options, chosen_drafter, create_drafter, drafter_name
+from headstart.drafting.registry import (
+    checked_options,
+    chosen_drafter,
+    create_drafter,
+    drafter_name,
+    guesses_for_each,
+)
 from headstart.encoder_prompt import encoded_for
 from headstart.engine.beams import BeamGroup
 from headstart.engine.constraint import TokenConstraint
@@ -149,7 +155,8 @@ class LLM:
         self.sampling_defaults = sampling_defaults(target.checkpoint, generation_config)
         """What a request gets that leaves sampling parameters out."""
         context = context_length(target.config, max_context)
-        guesses = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
+        shared = max(draft_tokens or 0, self.speculation.tree_nodes or 0, asked_rows(options))
+        guesses = max(shared, max_batch_size * guesses_for_each(drafter, options))
         limits = engine_limits(context, max_batch_size, max_rows, guesses, source_length(target.config, context))
         prefixes = PrefixIndex(f"{target.name}/{target.backend.name}") if prefix_caching else None
         runner = ModelRunner(

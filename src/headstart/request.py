@@ -305,8 +305,11 @@ def _require_known(tokens: abc.Sequence[int], vocab_size: int, whose: str) -> No
             raise RequestError(f"the prompt holds token {token}; {whose} ids go from 0 to {vocab_size - 1}.", "prompt")
 
 
-def encoded(prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool) -> EncodedPrompt:
-    """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text.
+def encoded(
+    prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool, may_be_empty: bool = False
+) -> EncodedPrompt:
+    """A prompt's token ids, with or without the special tokens that the tokenizer adds to a text. Unless it
+    ``may_be_empty``, an empty text becomes the begin-of-sequence token, as in transformers.
 
     Raises:
         RequestError: the text has no UTF-8 form, or the prompt is neither a text nor token ids.
@@ -318,8 +321,7 @@ def encoded(prompt: Prompt, tokenizer: Tokenizer, add_special_tokens: bool) -> E
         ids = _token_ids(prompt)
         return EncodedPrompt(tokenizer.decode(ids, skip_special_tokens=False), ids)
     ids = tokenizer.encode(prompt, add_special_tokens)
-    if not ids and tokenizer.bos_token_id is not None:
-        # An empty prompt becomes the begin-of-sequence token, as in transformers.
+    if not ids and not may_be_empty and tokenizer.bos_token_id is not None:
         ids = [tokenizer.bos_token_id]
     return EncodedPrompt(prompt, ids)
 

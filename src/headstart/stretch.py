@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headstart.draft_tree import DraftBudget
 from headstart.passes import IntArray, KVStorage
 from headstart.sampling.kernels import NoiseKey
@@ -43,6 +46,8 @@ class SpanRecord:
     """[guesser] how many they were."""
     judged: list[int]
     """[guesser] how many of its ``judgements`` are this round's."""
+    chances: list[float] = field(default_factory=list)
+    """[node] as in ``DraftTree``; empty: the drafter says none."""
 
     @property
     def said(self) -> int:
@@ -94,10 +99,14 @@ class Guesser:
     """Brings the drafter up to date, once the sequence holds what was said."""
     taps: tuple[int, ...] = ()
     """States that it reads, see ``PassBatch.taps``; one guesser at most reads any."""
-    rates: Sequence[float] = ()
-    """[grade] how often its guesses hold; needed under a ``CutRule``."""
+    log_odds: Sequence[float] = ()
+    """[grade] of how often its guesses hold; needed under a ``CutRule``, as are the weights."""
+    weights: NDArray[np.float64] | None = None
+    """[clue] what its guesses are estimated by (``drafting/planning/learned_acceptance.py``)."""
     judgements: list[Judgement] = field(default_factory=list)
     """After the stretch: its guesses that were judged, in order."""
+    clues: NDArray[np.float64] | None = None
+    """[judgement, clue] likewise, under a ``CutRule``."""
 
 
 @dataclass(frozen=True)

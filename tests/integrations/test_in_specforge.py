@@ -14,8 +14,8 @@ from headstart.heads.tables import TargetTables
 from headstart.layers.rotary import RotaryTable
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
-from headstart.training.eagle_objective import _Unrolled
 from headstart.training.states import Batch
+from headstart.training.unrolled import Unrolled
 from tiny_checkpoint import HIDDEN, write_tiny_model
 
 pytestmark = [pytest.mark.engines, needs(SGLANG)]
@@ -47,7 +47,7 @@ def test_specforge_computes_the_same_guesses(vocab: int | None, tmp_path: Path) 
         tokens=tokens, positions=torch.arange(ROWS)[None], documents=documents, answers=documents == 0,
         features=features, final=torch.zeros(1, ROWS, HIDDEN), favourites=documents,
     )  # fmt: skip
-    unrolled = _Unrolled(head, weights.embedding, RotaryTable(head.config.rope, torch.float32), batch)
+    unrolled = Unrolled(head, weights.embedding, RotaryTable(head.config.rope, torch.float32), batch)
     with torch.no_grad():
         ours = head.logits(unrolled.step())
     torch.testing.assert_close(ours, torch.load(logits)[: len(ours)], rtol=1e-4, atol=1e-4)

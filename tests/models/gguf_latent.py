@@ -28,10 +28,12 @@ _NAMES = {
 _WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_latent(model: PreTrainedModel, path: Path) -> Path:
+def write_latent(model: PreTrainedModel, path: Path, joint: bool = False, quantised: str | None = None) -> Path:
+    """``joint``: as before April 2025, when keys' and values' matrix was one. ``quantised``: the type of matrices whose
+    rows can be."""
     config: Any = model.config
     writer = gguf.GGUFWriter(path, "deepseek2")
-    _metadata(writer, config)
+    _metadata(writer, config, joint)
     tensors = dict(model.state_dict()) | {name: each for name, each in model.named_buffers() if "correction" in name}
     heads, plain = config.num_attention_heads, config.qk_nope_head_dim
     for name, tensor in tensors.items():
@@ -46,6 +48,7 @@ def write_latent(model: PreTrainedModel, path: Path) -> Path:
         elif rest.endswith("kv_b_proj"):
             both = tensor.view(heads, plain + config.v_head_dim, -1)
             parts = {"attn_k_b.weight": both[:, :plain].transpose(1, 2), "attn_v_b.weight": both[:, plain:]}
+            parts = {"attn_kv_b.weight": tensor} if joint else parts
         elif ending == "gate_up_proj":
             gate, up = tensor.chunk(2, dim=1)
             parts = {"ffn_gate_exps.weight": gate, "ffn_up_exps.weight": up}
@@ -55,7 +58,12 @@ def write_latent(model: PreTrainedModel, path: Path) -> Path:
             target = next(found.expand(to) for each, to in _NAMES.items() if (found := re.fullmatch(each, rest)))
             parts = {f"{target}.{ending}": tensor}
         for target, part in parts.items():
-            writer.add_tensor(f"{block}.{target}", part.contiguous().float().numpy())
+            values = part.contiguous().float().numpy()
+            kind = None if quantised is None else gguf.GGMLQuantizationType[quantised]
+            if kind is None or values.ndim == 1 or "inp" in target or values.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+                writer.add_tensor(f"{block}.{target}", values)
+            else:
+                writer.add_tensor(f"{block}.{target}", gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -63,23 +71,28 @@ def write_latent(model: PreTrainedModel, path: Path) -> Path:
     return path
 
 
-def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
+def _metadata(writer: gguf.GGUFWriter, config: Any, joint: bool) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(1)
+    writer.add_head_count_kv(config.num_attention_heads if joint else 1)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_token_list([f"<{i}>" for i in range(config.vocab_size)])
-    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    dense = [i for i, kind in enumerate(getattr(config, "mlp_layer_types", None) or []) if kind == "dense"]
+    writer.add_leading_dense_block_count(len(dense) if dense else config.first_k_dense_replace)
     if config.q_lora_rank is not None:
         writer.add_q_lora_rank(config.q_lora_rank)
     writer.add_kv_lora_rank(config.kv_lora_rank)
-    writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
-    writer.add_value_length(config.kv_lora_rank)
-    writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
-    writer.add_value_length_mla(config.v_head_dim)
+    if joint:
+        writer.add_key_length(config.qk_nope_head_dim + config.qk_rope_head_dim)
+        writer.add_value_length(config.v_head_dim)
+    else:
+        writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+        writer.add_value_length(config.kv_lora_rank)
+        writer.add_key_length_mla(config.qk_nope_head_dim + config.qk_rope_head_dim)
+        writer.add_value_length_mla(config.v_head_dim)
     writer.add_rope_dimension_count(config.qk_rope_head_dim)
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope["rope_theta"])
@@ -88,7 +101,7 @@ def _metadata(writer: gguf.GGUFWriter, config: Any) -> None:
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
-    sigmoid = config.model_type == "deepseek_v3"
+    sigmoid = config.model_type in ("deepseek_v3", "glm4_moe_lite")
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)

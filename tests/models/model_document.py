@@ -29,6 +29,7 @@ WIDE = {"hidden_size": 256, "n_embd": 256, "d_model": 256, "head_dim": 64} | {
     "rotary_dim": 32,
 }
 """Heads of 64 dimensions, as most models have, in place of the tiny ones."""
+WIDE_LATENT = {"kv_lora_rank": 64, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 96}
 
 
 def examples() -> dict[str, ModelConfig]:
@@ -41,6 +42,7 @@ def examples() -> dict[str, ModelConfig]:
         kept = found.setdefault(described["model_type"], config)
         if supports(kept) is not None and supports(config) is None:
             found[described["model_type"]] = config
+    found["kimi_k2"] = found["deepseek_v3"]  # transformers reads its text as such
     for family, (name, settings) in WITH_ENCODER.items():
         described = getattr(transformers, f"{name}Config")(**settings | WIDE_WITH_ENCODER[family]).to_dict()
         found.setdefault(described["model_type"], config_from_hf(described))
@@ -50,6 +52,9 @@ def examples() -> dict[str, ModelConfig]:
 def widened(settings: dict[str, Any]) -> dict[str, Any]:
     """The same with wide heads."""
     wide = settings | {key: value for key, value in WIDE.items() if key in settings}
+    if "kv_lora_rank" in settings:
+        wide |= WIDE_LATENT | {"num_key_value_heads": 4}
+        wide |= {} if settings.get("q_lora_rank") is None else {"q_lora_rank": 96}
     if isinstance(wide.get("text_config"), dict):
         wide["text_config"] = widened(wide["text_config"])
     longrope = isinstance(wide.get("rope_parameters"), dict) and "short_factor" in wide["rope_parameters"]

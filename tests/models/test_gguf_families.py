@@ -168,12 +168,19 @@ SAME_STRETCH = {**YARN, "mscale": 0.9, "mscale_all_dim": 0.9}
 
 @pytest.mark.parametrize(
     ("name", "changes"),
-    [("deepseek_v2", {}), ("deepseek_v2-lite", {}), ("deepseek_v3", {"rope_parameters": SAME_STRETCH})],
+    [
+        ("deepseek_v2", {}),
+        ("deepseek_v2-lite", {}),
+        ("deepseek_v3", {"rope_parameters": SAME_STRETCH}),
+        ("glm4_moe_lite", {}),
+    ],
 )
-def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("joint", [False, True])
+def test_so_do_files_with_latent_attention(name: str, changes: dict[str, Any], joint: bool, tmp_path: Path) -> None:
+    """Those from before April 2025 hold one matrix for keys and values."""
     model = make_model(name, **changes)
     tokens = [3 + (7 * i) % 90 for i in range(33)]
-    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf"), tokens)
+    logits = logits_of(write_latent(model, tmp_path / "tiny.gguf", joint), tokens)
     assert (logits - reference_logits(model, tokens)).abs().max().item() <= 1e-4
 
 

@@ -18,6 +18,8 @@ from headstart.analysis import theory
 from headstart.loading import Model, load_model
 from headstart.server.lab_files import page_files
 from headstart.server.settings import ServerSettings
+from tiny_encoder_decoders import make_model as make_encoder_decoder
+from tiny_encoder_decoders import save_model as save_encoder_decoder
 
 CHAT = [{"role": "user", "content": "abc abc abc"}]
 GREEDY: dict[str, Any] = {"messages": CHAT, "temperature": 0, "max_tokens": 40}
@@ -123,6 +125,24 @@ def test_plain_decoding_is_shown_as_such(llm: LLM) -> None:
     assert start["drafter"] is None
     assert all(event["nodes"] == [] and event["path"] == [] for event in rounds)
     assert {token["origin"] for event in rounds for token in event["tokens"]} == {"plain"}
+
+
+def test_the_encoders_call_stands_before_the_rounds(tmp_path: Path) -> None:
+    """Of every run: the second one of an equal input is not flattered."""
+    encoding = LLM(load_model(save_encoder_decoder(make_encoder_decoder("bart"), tmp_path), "fp32"), "copy")
+    body = {"messages": [{"role": "user", "content": "the house is wonderful"}], "temperature": 0, "max_tokens": 12}
+
+    async def work(client: httpx.AsyncClient) -> list[list[dict[str, Any]]]:
+        plain = body | {"speculation": {"off": True}}
+        return [told(await client.post("/lab/run", json=each)) for each in (body, plain, body)]
+
+    for start, *rounds, end in ask(encoding, work):
+        stats = end["stats"]
+        assert 0 < stats["encoder_seconds"] <= stats["prefill_seconds"] <= stats["seconds"]
+        assert start["prompt_tokens"] == stats["prompt_tokens"] == len("the house is wonderful") + 1
+        assert all(event["pass_seconds"] > 0 for event in rounds)
+        assert len(rounds) == stats["rounds"] > 0
+    assert encoding.engine.runner.encoder_passes == 3
 
 
 def test_runs_share_nothing(llm: LLM) -> None:

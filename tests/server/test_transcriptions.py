@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import soxr
 from serving import SETTINGS, ask, events
@@ -149,6 +150,7 @@ def test_texts_stream_as_they_become_final(data: bytes, heard: Model) -> None:
     [
         (b"no audio", {}, "holds no audio"),
         (as_file(sound(0.3)[:0]), {}, "the recording is empty; give one that has samples"),
+        (as_file(np.full(99, np.nan, np.float32), subtype="FLOAT"), {}, "samples that are no finite numbers"),
         (SHORT, {"response_format": "docx"}, "response_format is 'docx'"),
         (SHORT, {"temperature": "warm"}, "temperature is 'warm'"),
         (SHORT, {"temperature": "-1"}, "temperature"),

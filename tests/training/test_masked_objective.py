@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from training_toys import packs, tables, target
 
+from headstart.backends.torch.eagle_pass import EaglePass
 from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.errors import ConfigError
 from headstart.heads.eagle import EagleHead, eagle_config
@@ -17,12 +19,13 @@ from headstart.heads.loading import kind_of, load_head
 from headstart.heads.saving import save_head
 from headstart.llm import LLM
 from headstart.sampling.params import SamplingParams
-from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.eagle_objective import EagleObjective
 from headstart.training.making import HeadSettings
 from headstart.training.recipe import train_head
 from headstart.training.states import Batch, TargetStates
 from headstart.training.text import TextSettings
 from headstart.training.trainer import TrainSettings
+from headstart.training.unrolled import Unrolled
 from headstart.training.warm_start import begin_from
 
 VOCAB = 259
@@ -45,12 +48,12 @@ def test_masks_in_training_are_the_masks_that_are_served() -> None:
     head = masked_head()
     batch = batch_of(head)
     objective = EagleObjective(head, tables(), torch.arange(VOCAB))
-    unrolled = _Unrolled(head, tables().embedding, objective._rotary, batch)
+    unrolled = Unrolled(head, tables().embedding, objective._rotary, batch, mask=objective._mask())
     everywhere = unrolled.places.clone()
-    logits = [head.logits(unrolled.step())]
+    logits = [head.logits(unrolled.step(masked=False))]
     for _ in range(2):
         unrolled.drop(0.9)
-        logits.append(head.logits(unrolled.step()))
+        logits.append(head.logits(unrolled.step(masked=True)))
     assert 0 < int(unrolled.places.sum()) < int(everywhere.sum())
     served = MaskedPass(head, tables(), torch.float32)
     left = unrolled.places[everywhere].nonzero().squeeze(1)
@@ -63,6 +66,57 @@ def test_masks_in_training_are_the_masks_that_are_served() -> None:
         assert cache.rows == place + 1 - first
         torch.testing.assert_close(logits[0][left[3 * number]], said[0, 0], atol=1e-3, rtol=1e-3)
         torch.testing.assert_close(logits[2][3 * number], said[0, 2], atol=1e-3, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_masks_stand_behind_steps_that_were_fed_back() -> None:
+    """One true step, one of the head's own, then a mask: as an EAGLE-3 pass and a mask's rows behind it would be."""
+    head = masked_head()
+    batch = batch_of(head)
+    objective = EagleObjective(head, tables(), torch.arange(VOCAB), steps=2)
+    unrolled = Unrolled(head, tables().embedding, objective._rotary, batch, mask=objective._mask())
+    everywhere = unrolled.places.clone()
+    unrolled.step(masked=False)
+    unrolled.drop(0.5)
+    logits = [head.logits(unrolled.step(masked=False)), head.logits(unrolled.step(masked=True))]
+    left = unrolled.places[everywhere].nonzero().squeeze(1)
+    assert len(left) < int(everywhere.sum())
+    served = EaglePass(head, tables(), torch.float32)
+    mask = head.fuse(head.mask_hidden[0])
+    for number, place in enumerate(unrolled.places[0].nonzero().squeeze(1).tolist()[:9:4]):
+        first = place - int(batch.positions[0, place])
+        cache, tokens = served.new_cache(), batch.tokens[0].int().numpy()
+        state, _ = served.read(
+            tokens[first + 1 : place + 2], batch.features[0, first : place + 1], [DraftRows(cache, place + 1 - first)]
+        )
+        rows = [(tokens[place + 2 : place + 3], state), (np.array([head.config.mask_token_id], np.int32), mask)]
+        for level, (token, states) in enumerate(rows):
+            path = np.arange(level + 1, dtype=np.int32)[None]
+            _, said = served.step(token, states, [DraftRows(cache, 1, path)])
+            torch.testing.assert_close(logits[level][4 * number], said[0], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_how_many_steps_masks_stand_behind_is_drawn(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    step = Unrolled.step
+
+    def told(unrolled: Unrolled, masked: bool) -> torch.Tensor:
+        asked.append(masked)
+        return step(unrolled, masked)
+
+    monkeypatch.setattr(Unrolled, "step", told)
+    head = masked_head(slots=4)
+    batch, objective = batch_of(head), EagleObjective(head, tables(), torch.arange(VOCAB), steps=steps)
+    found = set()
+    for seed in range(12):
+        torch.manual_seed(seed)
+        asked.clear()
+        objective.loss(batch)
+        assert len(asked) == 4
+        assert asked == sorted(asked)
+        found.add(asked.index(True))
+    assert found == set(range(1, steps + 1))
 
 
 def test_the_loss_reaches_every_parameter() -> None:
@@ -78,7 +132,7 @@ def test_dropped_places_leave_the_loss_what_it_is_on_average(monkeypatch: pytest
     head = masked_head()
     batch, objective = batch_of(head, 4), EagleObjective(head, tables(), torch.arange(VOCAB))
     losses = [objective.loss(batch).item() for _ in range(12)]
-    monkeypatch.setattr(_Unrolled, "drop", lambda self, kept: 1.0)
+    monkeypatch.setattr(Unrolled, "drop", lambda self, kept: 1.0)
     whole = objective.loss(batch).item()
     assert min(losses) != max(losses)
     assert sum(losses) / len(losses) == pytest.approx(whole, rel=0.03)

@@ -20,11 +20,12 @@ from headstart.models.weight_loading import load_decoder
 from headstart.passes import FINAL_TAP
 from headstart.runner import ModelRunner, Span
 from headstart.text.corpus import Document
-from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.eagle_objective import EagleObjective
 from headstart.training.objective import Chains, HeldOut, StepLosses, Teacher
 from headstart.training.packs import Pack
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.states import Batch, TargetStates
+from headstart.training.unrolled import Unrolled
 from tiny_checkpoint import write_tiny_model
 
 
@@ -54,7 +55,7 @@ def test_unrolled_steps_are_the_rows_of_a_draft(steps: int, changes: dict[str, i
     head = random_head(**changes)
     pack = packs()[0]
     batch = batch_of(head.config.taps, pack)
-    unrolled = _Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
+    unrolled = Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
     with torch.no_grad():
         rows_said = [unrolled.step() for _ in range(steps)]
     outputs = [torch.full((*unrolled.places.shape, rows.shape[-1]), torch.nan) for rows in rows_said]

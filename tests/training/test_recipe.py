@@ -59,10 +59,10 @@ def test_every_head_is_trained_reported_and_drafts(name: HeadName, tmp_path: Pat
     assert known["held_out_accepted_length"] == result.progress.best >= 1
     assert "<svg" in (tmp_path / "report.html").read_text()
     assert json.loads((tmp_path / "training.json").read_text())["step"] == 3
-    if name != "draft-model":
+    if name not in ("draft-model", "mtp"):
         load_head(tmp_path, target().config)
     # A head that has learnt next to nothing is sure of nothing.
-    unsure = ("eagle3", "p-eagle", "dflash", "dspark", "jetspec", "medusa")
+    unsure = ("eagle3", "p-eagle", "dflash", "dspark", "jetspec", "medusa", "mtp")
     options: dict[str, object] = {"min_probability": 0.0} if name in unsure else {}
     if name == "dspark":
         options["confidence"] = False
@@ -292,7 +292,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
-        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
+        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, p-eagle, eagle, mtp"),
         ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, p-eagle, eagle"),
         ("eagle3", HeadSettings(causal=True), "causal is a setting of dflash"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),

@@ -13,11 +13,12 @@ from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.layers.rotary import RotaryTable
 from headstart.training import losses
-from headstart.training.eagle_objective import EagleObjective, _Unrolled
+from headstart.training.eagle_objective import EagleObjective
 from headstart.training.losses import ROW_LOSSES
 from headstart.training.objective import Chains, StepLosses, Teacher
 from headstart.training.states import Batch, TargetStates
 from headstart.training.text_lessons import BatchTextTokens, TextLessons
+from headstart.training.unrolled import Unrolled
 
 VOCAB = target().config.vocab_size
 IDS = torch.arange(VOCAB)[torch.arange(VOCAB) % 3 > 0]
@@ -90,7 +91,7 @@ def test_the_loss_and_its_gradients_are_those_of_one_wide_row(
 
     text_tokens, teacher = text_tokens_of(head, batch), Teacher(tables(), IDS)
     places = StepLosses(head, teacher, batch, name, decay, text_tokens)
-    unrolled = _Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
+    unrolled = Unrolled(head, tables().embedding, RotaryTable(head.config.rope, torch.float32), batch)
     every = torch.cat((IDS, text_tokens.ids))
     learnt, whole = 0, torch.zeros(())
     for step in range(steps):

@@ -65,6 +65,8 @@ def train(
 
         headstart train eagle3 --out heads/more --init heads/mine --prompts new.jsonl --earlier-corpus heads/mine/corpus
 
+        headstart train mtp --out heads/mtp --minutes 60
+
         headstart train draft-model --layers 0,1,29 --out small
 
         headstart train eagle3 --out heads/large --tokens 20000000 --ray --ray-address auto --cpus-per-writer 8

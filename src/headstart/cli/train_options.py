@@ -31,6 +31,7 @@ class HeadChoice(StrEnum):
     EAGLE = "eagle"
     MEDUSA = "medusa"
     BLOCKWISE = "blockwise"
+    MTP = "mtp"
     DRAFT_MODEL = "draft-model"
     PASS = "pass"
 
@@ -187,7 +188,9 @@ class HeadOptions:
         int | None,
         typer.Option(
             min=1,
-            help="Steps that an EAGLE head is unrolled on its own states in training. Left out: 4 (eagle3), 1 (eagle).",
+            help="Steps that an EAGLE head or a multi-token module is unrolled on its own states in training; "
+            "of p-eagle the most that its masks stand behind, so that it may be stepped, too. Left out: 4 (eagle3, "
+            "mtp), 1 (p-eagle, eagle).",
             rich_help_panel=HEAD,
         ),
     ] = None

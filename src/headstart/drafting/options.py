@@ -105,6 +105,14 @@ def asked_rows(options: Mapping[str, object]) -> int:
 
 
 @runtime_checkable
+class GuessesForEach(Protocol):
+    """Options that want so many guesses for every sequence, however many decode together."""
+
+    @property
+    def guesses_each(self) -> int: ...
+
+
+@runtime_checkable
 class ChecksFiles(Protocol):
     """Options that may name a model or a head."""
 

@@ -118,7 +118,12 @@ def _outcome(sequence: SequenceView, root: int, span: SpanRecord, graded: bool) 
         sequence,
         root,
         np.append(np.int32(sequence.tokens[root]), tokens),
-        DraftTree(tokens, parents, grades=grades if graded and span.tokens else None),
+        DraftTree(
+            tokens,
+            parents,
+            grades=grades if graded and span.tokens else None,
+            chances=np.array(span.chances) if span.chances else None,
+        ),
         tuple(span.path[: len(committed) - 1]),
         committed,
     )

@@ -122,7 +122,8 @@ class Growth(Protocol):
     """Whole drafts in compiled code."""
 
     def grow(self, roots: Sequence[DraftRoot], bounds: PathBounds, scores: RowScores | None) -> list[GrownTree]:
-        """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does.
+        """Read the true rows, then grow a tree for each root from its likeliest paths, as ``ConfidenceTrees`` does; as
+        ``likeliest_paths`` does where one pass says all depths.
 
         The rows of the drafts are forgotten, the true ones stay.
 
@@ -228,6 +229,15 @@ class MaskedHeadPass(CachingHeadPass, Protocol):
 
         Returns:
             States that say them [group, slot, hidden], and float32 logits [group, slot, draft vocab].
+        """
+        ...
+
+    def growth(self, width: int, ids: IntArray) -> Growth | None:
+        """What makes whole drafts of one pass; None where that is left to the drafter.
+
+        Args:
+            width: best tokens of each depth that may be guessed.
+            ids: as of ``HeadPass``.
         """
         ...
 

@@ -33,7 +33,7 @@ class LatentParts(Protocol):
     def kv_norm(self) -> Operation: ...
     @property
     def key_up(self) -> Tensor:
-        """[head, plain_dim, kv_rank]"""
+        """[head, kv_rank, plain_dim]"""
         ...
 
     @property
@@ -57,7 +57,7 @@ def run_latent(config: LatentConfig, parts: LatentParts, x: Tensor, attend: Atte
         queries = parts.q_up(parts.q_norm(queries))
     queries = queries.reshape(len(x), heads, config.plain_dim + config.rope_dim)
     plain, turning = torch.split(queries, [config.plain_dim, config.rope_dim], dim=-1)
-    taken = torch.einsum("rhd,hdk->rhk", plain, parts.key_up)
+    taken = torch.einsum("rhd,hkd->rhk", plain, parts.key_up)
     seen = attend(torch.cat((taken, turning), dim=-1), torch.cat((parts.kv_norm(state), shared_key), dim=-1))
     values = torch.einsum("rhk,hvk->rhv", seen, parts.value_up)
     return parts.output(values.reshape(len(x), -1))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from headstart.models.config import (
     Mamba2Config,
     MambaConfig,
 )
-from headstart.models.layout_tensors import LayoutTensors, Shape, stacked
+from headstart.models.layout_tensors import LayoutTensors, Shape, require_weights, stacked
 from headstart.models.stored import FileMatrix, MatrixPart
 from headstart.models.weights import (
     AttentionWeights,
@@ -185,35 +186,67 @@ class Assembly(LayoutTensors):
             states = {"q_down": latent.q_rank} | states
             q_up = self._linear(index, {"q_up": heads}, latent.q_rank, False)
             q_norm = self._norm(self.layout.layer["q_norm"].format(i=index), "q_norm", latent.q_rank)
-        both = config.num_heads * (latent.plain_dim + latent.value_dim)
+        key_up, value_up = (
+            self._parted(index, latent) if "kv_up" in self.layout.layer else self._stacked_by_head(index, latent)
+        )
         return LatentWeights(
             down=self._linear(index, states, config.hidden_size, latent.bias),
             q_norm=q_norm,
             q_up=q_up,
             kv_norm=self._norm(self.layout.layer["kv_norm"].format(i=index), "kv_norm", latent.kv_rank),
-            kv_up=self._linear(index, {"kv_up": both}, latent.kv_rank, False)
-            if "kv_up" in self.layout.layer
-            else self._key_value_up(index, latent),
+            key_up=key_up,
+            value_up=value_up,
             output=self._linear(
                 index, {"output": config.hidden_size}, config.num_heads * latent.value_dim, config.output_bias
             ),
         )
 
-    def _key_value_up(self, index: int, latent: LatentConfig) -> LinearWeights:
-        """Of two tensors, [head, kv_rank, plain_dim] and [head, value_dim, kv_rank]."""
+    def _parted(self, index: int, latent: LatentConfig) -> tuple[LinearWeights, LinearWeights]:
+        """What takes queries to the states' space and values from there, of one tensor
+        [head * (plain_dim + value_dim), kv_rank], keys first."""
         heads, rank = self.config.num_heads, latent.kv_rank
-        names = [self._name(index, role) for role in ("key_up", "value_up")]
+        size = latent.plain_dim + latent.value_dim
+        whole = self._matrix("kv_up", self._name(index, "kv_up"), (heads * size, rank))
+        order = np.arange(heads * size, dtype=np.int32) if whole.order is None else whole.order
+        of_values = order.reshape(heads, size)[:, latent.plain_dim :].ravel()
+
+        def read(keys: bool) -> Tensor:
+            both = whole.read().to(self.dtype).view(heads, size, rank)
+            return both[:, : latent.plain_dim].transpose(1, 2) if keys else both[:, latent.plain_dim :]
+
+        bits = self._stored_bits(whole.name)
+        key_up = MatrixPart(whole.name, heads * rank, lambda: read(True).flatten(0, 1))
+        value_up = MatrixPart(
+            whole.name, heads * latent.value_dim, lambda: read(False).flatten(0, 1), whole.stored, of_values
+        )
+        return (
+            LinearWeights(FileMatrix((key_up,), latent.plain_dim, self.dtype), stored_bits=bits),
+            LinearWeights(FileMatrix((value_up,), rank, self.dtype), stored_bits=bits),
+        )
+
+    def _stacked_by_head(self, index: int, latent: LatentConfig) -> tuple[LinearWeights, LinearWeights]:
+        """The same of two tensors, [head, kv_rank, plain_dim] and [head, value_dim, kv_rank]."""
+        return (
+            self._stack(index, "key_up", latent.kv_rank, latent.plain_dim),
+            self._stack(index, "value_up", latent.value_dim, latent.kv_rank),
+        )
+
+    def _stack(self, index: int, role: str, outputs: int, inputs: int) -> LinearWeights:
+        """[head * out, in] of a tensor [head, out, in]."""
+        name, shape = self._name(index, role), (self.config.num_heads, outputs, inputs)
 
         def read() -> Tensor:
-            keys = self.fetch(names[0], (heads, rank, latent.plain_dim)).transpose(1, 2)
-            values = self.fetch(names[1], (heads, latent.value_dim, rank))
-            return torch.cat((keys.to(self.dtype), values.to(self.dtype)), dim=1).flatten(0, 1)
+            return self.fetch(name, shape).to(self.dtype).flatten(0, 1)
 
+        stored = None
         if self.source is None:
             read()
-        rows = heads * (latent.plain_dim + latent.value_dim)
-        matrix = FileMatrix((MatrixPart(names[0], rows, read),), rank, self.dtype)
-        return LinearWeights(matrix, stored_bits=max(map(self._stored_bits, names)))
+        else:
+            stored = self.source.stored(name)
+            require_weights(name, stored, shape)
+            stored = replace(stored, shape=(shape[0] * outputs, inputs))
+        part = MatrixPart(name, shape[0] * outputs, read, stored)
+        return LinearWeights(FileMatrix((part,), inputs, self.dtype), stored_bits=self._stored_bits(name))
 
     def _convolution(self, index: int, convolution: ConvolutionConfig) -> ConvolutionWeights:
         size, bias = self.config.hidden_size, convolution.bias

@@ -16,7 +16,8 @@ from torch import Tensor
 from headstart.models.assembly import Assembly
 from headstart.models.config import ModelConfig
 from headstart.models.families import tensor_layout
-from headstart.models.families.multi_token import multi_token_layout
+from headstart.models.families.base import CheckpointKind, TensorLayout
+from headstart.models.families.multi_token import MultiTokenLayout, multi_token_layout
 from headstart.models.layout_tensors import Fetch, Shape, require_weights
 from headstart.models.weight_loading import check_names
 from headstart.models.weights import LayerWeights, LinearWeights, NormWeights
@@ -73,9 +74,7 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
         numbers.append(number)
     if not numbers:
         return None
-    layout = tensor_layout(config, checkpoint.kind)
-    own = {role: name.replace("layers.{i}", names.layer) for role, name in layout.layer.items()}
-    layout = replace(layout, prefix="", layer=own)
+    layout = layout_of_modules(config, checkpoint.kind, names)
     like = names.like(config)
     config = replace(config, layers=(like,) * len(numbers))
     projection = (config.hidden_size, 2 * config.hidden_size)
@@ -105,3 +104,10 @@ def load_multi_token(checkpoint: Checkpoint, config: ModelConfig, dtype: torch.d
     modules(note, None)
     check_names(config, shapes, expected, [])
     return MultiTokenModules(config, modules(read, checkpoint), names.hidden_first)
+
+
+def layout_of_modules(config: ModelConfig, kind: CheckpointKind, names: MultiTokenLayout) -> TensorLayout:
+    """The names of a family's layers, moved to where its modules' layers are."""
+    layout = tensor_layout(config, kind)
+    own = {role: name.replace("layers.{i}", names.layer) for role, name in layout.layer.items()}
+    return replace(layout, prefix="", layer=own)

@@ -14,9 +14,12 @@ from torch import Tensor
 from headstart.errors import CheckpointError
 from headstart.models.config import ModelConfig, RopeConfig
 from headstart.models.families import tensor_layout
+from headstart.models.families.base import TensorLayout
+from headstart.models.families.multi_token import multi_token_layout
 from headstart.models.files import write_tensors
+from headstart.models.multi_token import MultiTokenModule, layout_of_modules
 from headstart.models.rope_frequencies import inverse_frequencies
-from headstart.models.weights import AttentionWeights, DecoderWeights, LinearWeights, MlpWeights
+from headstart.models.weights import AttentionWeights, DecoderWeights, LayerWeights, LinearWeights, MlpWeights
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -48,13 +51,7 @@ def save_model(
     """
     check_writable(config)
     description = _description(config, weights, dtype or weights.embedding.dtype) | dict(more or {})
-    tensors = {
-        name: tensor if dtype is None or tensor.dim() == 1 else tensor.to(dtype)
-        for name, tensor in _tensors(config, weights).items()
-    }
-    directory.mkdir(parents=True, exist_ok=True)
-    write_tensors(directory / "model.safetensors", tensors)
-    (directory / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    _write(directory, _tensors(config, weights), description, dtype)
 
 
 def check_writable(config: ModelConfig) -> None:
@@ -136,7 +133,6 @@ def _described_rope(rope: RopeConfig, factors: Tensor | None) -> RopeConfig:
 
 def _tensors(config: ModelConfig, weights: DecoderWeights) -> dict[str, Tensor]:
     layout = tensor_layout(config, "hf")
-    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     tensors = {
         f"{layout.prefix}{layout.embedding}.weight": weights.embedding,
         f"{layout.prefix}{layout.final_norm}.weight": weights.final_norm.weight,
@@ -144,28 +140,103 @@ def _tensors(config: ModelConfig, weights: DecoderWeights) -> dict[str, Tensor]:
     if weights.head.weight is not weights.embedding:
         tensors[f"{layout.head}.weight"] = weights.head.weight
 
-    def add(index: int, roles: Sequence[str], linear: LinearWeights, sizes: Sequence[int]) -> None:
+    for index, layer in enumerate(weights.layers):
+        tensors |= _layer_tensors(config, layout, index, layer)
+    return _apart(tensors)
+
+
+def save_modules(
+    config: ModelConfig,
+    target: DecoderWeights,
+    modules: Sequence[MultiTokenModule],
+    directory: Path,
+    *,
+    description: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Write multi-token modules by themselves, named as the target's family has them, with its ``config.json``.
+
+    Args:
+        config, target: the target's.
+        description: its own ``config.json``; None: written from ``config``, as ``save_model`` does.
+        dtype, more: as there.
+
+    Raises:
+        CheckpointError: the layers of this family cannot be written.
+    """
+    check_modules_writable(config)
+    names = multi_token_layout(config, "hf")
+    assert names is not None
+    layout = layout_of_modules(config, "hf", names)
+    tensors: dict[str, Tensor] = {}
+    for place, module in enumerate(modules):
+        number = names.number(place, config)
+        tensors |= _layer_tensors(config, layout, number, module.layer)
+        for name, weight in (
+            (names.embedding_norm, module.embedding_norm.weight),
+            (names.hidden_norm, module.hidden_norm.weight),
+            (names.projection, module.projection.weight),
+            (names.final_norm, module.final_norm.weight),
+        ):
+            tensors[f"{name.format(i=number)}.weight"] = weight
+    told = description if description is not None else _description(config, target, dtype or torch.float32)
+    _write(directory, _apart(tensors), dict(told) | dict(more or {}), dtype)
+
+
+def check_modules_writable(config: ModelConfig) -> None:
+    """Refuse a target whose modules ``save_modules`` cannot write.
+
+    Raises:
+        CheckpointError: its layers are not those of Llama's kin.
+    """
+    if config.family not in (*_ARCHITECTURES, "mimo"):
+        raise CheckpointError(
+            f"multi-token modules of family {config.family!r} cannot be written; only those of "
+            f"{', '.join(_ARCHITECTURES)} and mimo can."
+        )
+
+
+def _layer_tensors(config: ModelConfig, layout: TensorLayout, index: int, layer: LayerWeights) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    mixer, channel = layer.mixer, layer.channel
+    assert isinstance(mixer, AttentionWeights)
+    assert isinstance(channel, MlpWeights)
+
+    def add(roles: Sequence[str], linear: LinearWeights, sizes: Sequence[int]) -> None:
         for ending, whole in (("weight", linear.weight), ("bias", linear.bias)):
             if whole is not None:
                 for role, part in zip(roles, torch.split(whole, list(sizes)), strict=True):
                     tensors[f"{layout.prefix}{layout.layer[role].format(i=index)}.{ending}"] = part
 
-    for index, layer in enumerate(weights.layers):
-        mixer, channel = layer.mixer, layer.channel
-        assert isinstance(mixer, AttentionWeights)
-        assert isinstance(channel, MlpWeights)
-        add(index, ("q", "k", "v"), mixer.qkv, (q, kv, kv))
-        add(index, ("output",), mixer.output, (config.hidden_size,))
-        add(index, ("gate", "up"), channel.up, (config.mlp_size, config.mlp_size))
-        add(index, ("down",), channel.down, (config.hidden_size,))
-        norms = {
-            "attention_norm": layer.attention_norm,
-            "mlp_norm": layer.mlp_norm,
-            "q_norm": mixer.q_norm,
-            "k_norm": mixer.k_norm,
-        }
-        for role, norm in norms.items():
-            if norm is not None:
-                tensors[f"{layout.prefix}{layout.layer[role].format(i=index)}.weight"] = norm.weight
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    add(("q", "k", "v"), mixer.qkv, (q, kv, kv))
+    add(("output",), mixer.output, (config.hidden_size,))
+    add(("gate", "up"), channel.up, (config.mlp_size, config.mlp_size))
+    add(("down",), channel.down, (config.hidden_size,))
+    norms = {
+        "attention_norm": layer.attention_norm,
+        "mlp_norm": layer.mlp_norm,
+        "q_norm": mixer.q_norm,
+        "k_norm": mixer.k_norm,
+    }
+    for role, norm in norms.items():
+        if norm is not None:
+            tensors[f"{layout.prefix}{layout.layer[role].format(i=index)}.weight"] = norm.weight
+    return tensors
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     # The parts of a fused matrix share memory, which safetensors does not write.
     return {name: tensor.cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
+def _write(
+    directory: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any], dtype: torch.dtype | None
+) -> None:
+    stored = {
+        name: tensor if dtype is None or tensor.dim() == 1 else tensor.to(dtype) for name, tensor in tensors.items()
+    }
+    directory.mkdir(parents=True, exist_ok=True)
+    write_tensors(directory / "model.safetensors", stored)
+    (directory / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

@@ -128,8 +128,10 @@ class LatentWeights:
     """[num_heads * head_dim, q_rank]"""
     kv_norm: NormWeights
     """[kv_rank]"""
-    kv_up: LinearWeights
-    """[num_heads * (plain_dim + value_dim), kv_rank], head by head, keys first."""
+    key_up: LinearWeights
+    """[num_heads * kv_rank, plain_dim], head by head: what takes queries to the states' space."""
+    value_up: LinearWeights
+    """[num_heads * value_dim, kv_rank], head by head: what takes values from there."""
     output: LinearWeights
     """[hidden, num_heads * value_dim]"""
 
@@ -138,7 +140,7 @@ class LatentWeights:
         yield self.down
         if self.q_up is not None:
             yield self.q_up
-        yield from (self.kv_up, self.output)
+        yield from (self.key_up, self.value_up, self.output)
 
 
 @dataclass(frozen=True)

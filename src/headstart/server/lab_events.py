@@ -40,8 +40,9 @@ class LabEvents:
     def __init__(self, sample: Sample, drafter: str | None, tokenizer: Tokenizer) -> None:
         self._drafter = drafter
         self._tokenizer = tokenizer
-        self._prompt_tokens = sample.sequence.prompt_length
-        self._text = IncrementalDetokenizer(tokenizer, sample.sequence.tokens[: self._prompt_tokens])
+        sequence = sample.sequence
+        self._prompt_tokens = sequence.stats.prompt_tokens
+        self._text = IncrementalDetokenizer(tokenizer, sequence.tokens[: sequence.prompt_length])
         self._load = LoadWatch(threads=1)
 
     def start(self) -> Event:

@@ -18,19 +18,21 @@ from headstart.heads.parallel import ParallelConfig, ParallelHeads
 from headstart.heads.tables import TargetTables
 from headstart.loading import Model
 from headstart.models.config import ModelConfig
-from headstart.models.saving import check_writable
+from headstart.models.saving import check_modules_writable, check_writable
 from headstart.models.weights import DecoderWeights, choose_layers, select_layers
 from headstart.training.block_objective import BlockObjective
 from headstart.training.draft_objective import DraftModelObjective
 from headstart.training.eagle_objective import EagleObjective
 from headstart.training.lookahead_objective import LookaheadObjective
 from headstart.training.losses import LossName
+from headstart.training.module_start import MODULE_KIND, first_module
+from headstart.training.multi_token_objective import MultiTokenObjective
 from headstart.training.objective import Objective
 from headstart.training.parallel_objective import ParallelObjective
 from headstart.training.warm_start import KnownHead
 
 HeadName = Literal[
-    "eagle3", "p-eagle", "dflash", "dspark", "jetspec", "eagle", "medusa", "blockwise", "draft-model", "pass"
+    "eagle3", "p-eagle", "dflash", "dspark", "jetspec", "eagle", "medusa", "blockwise", "mtp", "draft-model", "pass"
 ]
 _FIRST_SURENESS = 0.1
 _SLOTS = 4
@@ -39,14 +41,14 @@ _MASKED_SLOTS = 8
 _RESIDUAL_BLOCKS = 4
 HEAD_NAMES: tuple[HeadName, ...] = get_args(HeadName)
 _BLOCK_NAMES: tuple[HeadName, ...] = ("dflash", "dspark", "jetspec")
-WHOLE_VOCABULARY = ("draft-model", "pass")
+WHOLE_VOCABULARY = ("mtp", "draft-model", "pass")
 """Those that say all of the target's tokens, and learn of all unless told otherwise."""
 _USERS: dict[str, tuple[HeadName, ...]] = {
     "slots": ("p-eagle", *_BLOCK_NAMES, "medusa", "blockwise", "pass"),
-    "unroll": ("eagle3", "eagle"),
+    "unroll": ("eagle3", "p-eagle", "eagle", "mtp"),
     "dropout": ("eagle3", "p-eagle", "eagle"),
     "layers": ("draft-model", *_BLOCK_NAMES, "eagle3", "p-eagle", "eagle"),
-    "init": ("eagle3", "p-eagle", *_BLOCK_NAMES, "eagle", "medusa", "blockwise"),
+    "init": ("eagle3", "p-eagle", *_BLOCK_NAMES, "eagle", "medusa", "blockwise", "mtp"),
     "residual_blocks": ("medusa",),
     "reads_token": ("medusa",),
     "causal": _BLOCK_NAMES,
@@ -62,13 +64,14 @@ class HeadSettings:
     """The head, and what it is taught."""
 
     draft_vocab: int | None = None
-    """Tokens it can say (draft models and look-ahead embeddings say all, and learn of these); None: enough for 97 % of
-    what the target says, or all for those two; 0: all."""
+    """Tokens it can say (modules, draft models and look-ahead embeddings say all, and learn of these); None: enough for
+    97 % of what the target says, or all for those three; 0: all."""
     slots: int | None = None
     """Future tokens (P-EAGLE, DFlash, Medusa, blockwise, PaSS); None: as many as the head that is begun from, or four,
     eight for P-EAGLE, nine for DFlash."""
     unroll: int | None = None
-    """Steps that EAGLE heads are unrolled for; None: 4 for EAGLE-3, 1 for EAGLE-1."""
+    """Steps that EAGLE heads and multi-token modules are unrolled for, and the most that P-EAGLE's masks stand behind;
+    None: 4 for EAGLE-3 and modules, 1 for the others."""
     decay: float | None = None
     """Weight of a depth relative to the one above it; None: 0.8, for DFlash by the length of its blocks."""
     dropout: float | None = None
@@ -79,7 +82,8 @@ class HeadSettings:
     last. Of an EAGLE head or a block head: how many it has; None: as many as the head that is begun from, or one, three
     for a block head."""
     init: Path | None = None
-    """Directory of a head to begin from (EAGLE, DFlash, Medusa, blockwise); P-EAGLE also begins from EAGLE-3."""
+    """Directory of a head to begin from (EAGLE, DFlash, Medusa, blockwise, a multi-token module); P-EAGLE also begins
+    from EAGLE-3. A multi-token module without one begins from the target's own, where that has one."""
     residual_blocks: int | None = None
     """Of each of Medusa's slots, one after the other; None: as many as the head that is begun from, or four."""
     reads_token: bool | None = None
@@ -141,6 +145,8 @@ def require_trainable(name: HeadName, head: HeadSettings, target: ModelConfig) -
     if name == "draft-model":
         check_writable(target)
         _first_layers(head.layers, target.num_layers)
+    if name == MODULE_KIND:
+        check_modules_writable(target)
 
 
 def _first_layers(wanted: int | tuple[int, ...] | None, available: int) -> list[int]:
@@ -165,6 +171,18 @@ def make_objective(
         with_ends = replace(config, eos_token_ids=target.eos_token_ids)
         small, its_weights = select_layers(with_ends, weights, _first_layers(settings.layers, config.num_layers))
         return DraftModelObjective(small, its_weights, tables, ids, target.checkpoint, loss=settings.loss)
+    if name == MODULE_KIND:
+        return MultiTokenObjective(
+            config,
+            weights,
+            target.checkpoint,
+            first_module(target, weights, settings.init),
+            tables,
+            ids,
+            loss=settings.loss,
+            steps=4 if settings.unroll is None else settings.unroll,
+            decay=decay,
+        )
     if name == "pass":
         lookahead = LookaheadEmbeddings(slots_of(name, settings, known), config.hidden_size).to(ids.device)
         lookahead.begin_like(tables.embedding, config.embedding_scale)

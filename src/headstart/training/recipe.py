@@ -40,6 +40,7 @@ from headstart.training.making import (
     slots_of,
     trunk_of,
 )
+from headstart.training.module_start import MODULE_KIND
 from headstart.training.objective import Objective
 from headstart.training.packs import Pack
 from headstart.training.progressing import Progressing
@@ -121,7 +122,7 @@ def train_head(
         target = load_model(model, precision)
         # What cannot be trained is refused before hours of text are written.
         require_trainable(name, head, target.config)
-        known = None if head.init is None else load_known(head.init, target.config, name)
+        known = None if head.init is None or name == MODULE_KIND else load_known(head.init, target.config, name)
         source = TextSource(
             model, target, text, out, wishes.seed, team.leads, told, precision=precision, writers=writers
         )

@@ -95,8 +95,8 @@ void *read_model(Reader &from, int &vocab) {
   void *model = headstart_create(shape, bits);
   const int norms = from.number(), linears = from.number();
   for (int layer = 0; layer < shape->layers; ++layer) {
-    const int window = from.number(), rope = from.number();
-    headstart_set_layer(model, layer, window, rope);
+    const int window = from.number(), chunk = from.number(), rope = from.number();
+    headstart_set_layer(model, layer, window, chunk, rope);
     for (int i = 0; i < norms; ++i) read_norm(from, model, layer, i);
     for (int i = 0; i < linears; ++i) read_linear(from, model, layer, i);
     read_experts(from, model, layer);

@@ -93,7 +93,7 @@ def write_model(path: Path, config: ModelConfig, weights: DecoderWeights, precis
         _array(to, blocks_forms(weights, precision == "blocks"))
         _numbers(to, len(NORMS), len(LINEARS))
         for layer, parts in zip(config.layers, weights.layers, strict=True):
-            _numbers(to, layer.window or 0, -1 if layer.rope is None else layer.rope)
+            _numbers(to, layer.window or 0, layer.chunk or 0, -1 if layer.rope is None else layer.rope)
             for norm in norms_of(parts):
                 _norm(to, norm, config.norm_offset)
             for linear in linears_of(parts):

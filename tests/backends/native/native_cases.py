@@ -23,6 +23,7 @@ from headstart.models.weights import (
     AttentionWeights,
     DecoderWeights,
     ExpertsWeights,
+    LatentWeights,
     LayerWeights,
     LinearWeights,
     MlpWeights,
@@ -89,9 +90,35 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
         )
 
     def head_norm(heads: int) -> NormWeights | None:
-        if config.qk_norm is None:
+        norms = config.qk_norm
+        if norms is None:
             return None
-        return NormWeights(1 + normal(head_dim * (heads if config.qk_norm.reach == "all" else 1), scale=0.2))
+        shape = (heads * head_dim,) if norms.reach == "all" else (heads, head_dim) if norms.own else (head_dim,)
+        return NormWeights(1 + normal(*shape, scale=0.2), normal(*shape, scale=0.2) if norms.bias else None)
+
+    def latent() -> LatentWeights:
+        of, heads = config.latent, config.num_heads
+        assert of is not None
+        rank = of.q_rank
+        return LatentWeights(
+            down=linear((rank or heads_width) + of.kv_rank + of.rope_dim, hidden, scale=1.5),
+            q_norm=None if rank is None else norm(rank),
+            q_up=None if rank is None else linear(heads_width, rank, scale=1.5),
+            kv_norm=norm(of.kv_rank),
+            key_up=linear(heads * of.kv_rank, of.plain_dim),
+            value_up=linear(heads * of.value_dim, of.kv_rank),
+            output=linear(hidden, heads * of.value_dim),
+        )
+
+    def attention() -> AttentionWeights:
+        return AttentionWeights(
+            qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
+            output=linear(hidden, heads_width, config.output_bias),
+            q_norm=head_norm(config.num_heads),
+            k_norm=head_norm(config.num_kv_heads),
+            sinks=normal(config.num_heads) if config.sinks else None,
+            gate=linear(heads_width, hidden, scale=2.0) if config.attention_gate else None,
+        )
 
     hidden, head_dim = config.hidden_size, config.head_dim
     heads_width = config.num_heads * head_dim
@@ -99,14 +126,8 @@ def random_weights(config: ModelConfig, seed: int = 0) -> DecoderWeights:
     layers = tuple(
         LayerWeights(
             attention_norm=norm(hidden) if config.pre_norms else None,
-            mixer=AttentionWeights(
-                qkv=linear(qkv_width, hidden, config.qkv_bias, scale=1.5),
-                output=linear(hidden, heads_width, config.output_bias),
-                q_norm=head_norm(config.num_heads),
-                k_norm=head_norm(config.num_kv_heads),
-                sinks=normal(config.num_heads) if config.sinks else None,
-            ),
-            mlp_norm=norm(hidden) if config.pre_norms else None,
+            mixer=latent() if layer.mixer == "latent" else attention(),
+            mlp_norm=norm(hidden) if config.pre_norms and not config.shared_norm else None,
             channel=channel(layer),
             attention_post_norm=norm(hidden) if config.post_norms else None,
             mlp_post_norm=norm(hidden) if config.post_norms else None,
@@ -226,6 +247,35 @@ def run_chunks(
         logits.append(backend.forward(make_pass(Rows(chunk, start + done, blocks)), storage).logits)
         done += len(chunk)
     return torch.cat(logits)
+
+
+SHUFFLED = [3, 0, 2, 1, 5, 4]
+"""Six blocks in no order."""
+
+
+def check_rows_of_their_own(config: ModelConfig, precision: Precision, isa: str) -> None:
+    """Rows have the same bits chunked or not, beside others' rows, in trees and along their paths, where the last layer
+    has fewer rows, with one thread or two."""
+    tokens, others, tree = random_tokens(24), random_tokens(40, seed=1), random_tree(9, seed=2)
+    own, foreign = SHUFFLED[:3], SHUFFLED[3:]
+    said: list[Tensor] = []
+    for threads in (1, 2):
+        backend = native(config, precision, isa, threads)
+        expected = run_chunks(backend, storage := backend.allocate_cache(6, BLOCK), tokens, [1], own)
+        for sizes in ([24], [2, 3, 5, 13, 1]):
+            again = run_chunks(backend, backend.allocate_cache(6, BLOCK), tokens, sizes, own)
+            assert torch.equal(again, expected), sizes
+        beside = make_pass(Rows(others, 0, foreign), Rows(tokens, 0, own))
+        assert torch.equal(backend.forward(beside, backend.allocate_cache(6, BLOCK)).logits[40:], expected)
+        some = make_pass(Rows(tokens, 0, own), logit_rows=[5, 23])
+        assert torch.equal(backend.forward(some, backend.allocate_cache(6, BLOCK)).logits, expected[[5, 23]])
+        nodes = backend.forward(make_pass(Rows(others[:9], 24, own, tree)), storage).logits
+        for leaf in sorted(set(range(9)) - set(tree))[:2]:
+            path = path_to(tree, leaf)
+            plain = run_chunks(backend, storage, [others[row] for row in path], [1], own, start=24)
+            assert torch.equal(nodes[path], plain)
+        said.append(torch.cat((expected, nodes)))
+    assert torch.equal(*said)
 
 
 def random_tokens(count: int, seed: int = 0, vocab: int = 77) -> list[int]:

@@ -34,6 +34,8 @@ ISA = "" if load_library() is None else load_library().isa  # type: ignore[union
 TIMED = {"seconds", "draft_seconds", "target_seconds", "prefill_seconds", "draft_prefill_seconds"}
 HIDDEN = 96
 DRAFTERS = ("none", "suffix", "eagle3", "auto")
+ONE_PASS = "p-eagle"
+"""Makes its trees of one pass; otherwise it is as ``eagle3``."""
 
 
 def mapped_tables() -> TargetTables:
@@ -42,9 +44,9 @@ def mapped_tables() -> TargetTables:
     return TargetTables(tables(random_head()).embedding, rows * HIDDEN**-0.5)
 
 
-def mapped_head() -> EagleHead:
+def mapped_head(**changes: object) -> EagleHead:
     """A random head that may say tokens of the text beyond its vocabulary."""
-    head = random_head(HIDDEN)
+    head = random_head(HIDDEN, **changes)  # type: ignore[arg-type]
     map_rows(head, mapped_tables().head, 0.15)
     return head
 
@@ -53,6 +55,8 @@ def options_of(drafter: str, head: Path) -> dict[str, object]:
     few = {"min_probability": 0.0, "draft_tokens": 4, "width": 3, "precision": "bf16"}
     if drafter == "eagle3":
         return {"model": str(head), **few}
+    if drafter == ONE_PASS:
+        return {"model": str(head / ONE_PASS), **few}
     if drafter == "auto":
         return {"drafters": "suffix+eagle3", "model": str(head), "drafter_options": {"eagle3": few}}
     return {}
@@ -132,16 +136,6 @@ class ShortText(CutText):
     def append(self, token_id: int, ends: bool) -> None:
         self.left -= 1
         super().append(token_id if self.left else self.token, ends)
-
-
-class Heard:
-    """Rates that keep what they are told."""
-
-    def __init__(self) -> None:
-        self.judged: list[tuple[int, bool]] = []
-
-    def count(self, grade: int, accepted: bool) -> None:
-        self.judged.append((grade, accepted))
 
 
 def guesser_of(drafter: Drafter, sequence: SequenceView, limits: StretchLimits) -> Guesser:

@@ -15,7 +15,6 @@ from headstart.backends.torch.backend import TorchBackend
 from headstart.enumerations import Precision
 from headstart.errors import ConfigError
 from headstart.loading import create_backend
-from headstart.models.config import RopeConfig
 
 ISA = next((isa for isa in ("avx512", "avxvnni", "avx2") if has_isa(isa)), None)
 pytestmark = pytest.mark.skipif(ISA is None, reason="no compiler, or neither AVX-512 nor AVX2 on this machine")
@@ -31,7 +30,6 @@ def backend() -> NativeBackend:
     ("changes", "reason"),
     [
         ({"head_dim": 48}, "head_dim 48"),
-        ({"ropes": (RopeConfig(theta=1e4, dim=16),)}, "16 rotated dimensions"),
         ({"num_heads": 5}, "5 heads"),
     ],
 )

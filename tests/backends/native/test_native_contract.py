@@ -10,12 +10,12 @@ from typing import get_args
 import pytest
 
 from headstart import runner
-from headstart.backends.native import formats, heads, library, packing, storage
-from headstart.backends.native.formats import CROSS_LINEARS, LINEARS
+from headstart.backends.native import formats, heads, library, packing, storage, stretch
+from headstart.backends.native.formats import CROSS_LINEARS, GATE_LINEARS, LATENT_LINEARS, LINEARS
 from headstart.backends.native.precision import PRECISIONS
 from headstart.backends.native.toolchain import SOURCES
 from headstart.draft_tree import MAX_GRADES, ROOT
-from headstart.drafting.planning import guess_rates, merged
+from headstart.drafting.planning import guess_rates, learned_acceptance, merged
 from headstart.models.config import ExpertScore, GroupScore, NormKind
 from headstart.stretch import MOST_GUESSERS
 
@@ -134,6 +134,9 @@ def constant(name: str) -> float:
         ("kAgreed", guess_rates.AGREED),
         ("kContradicted", guess_rates.CONTRADICTED),
         ("kMostCertain", merged._MOST_CERTAIN),
+        ("kClues", learned_acceptance.CLUES),
+        ("kLeast", guess_rates._LEAST),
+        ("kUnsaid", stretch._UNSAID),
         ("kPageKeys", storage.PAGE_KEYS),
         ("kPageKeys", runner.BLOCK_SIZE),
     ],
@@ -154,17 +157,23 @@ def snake(name: str) -> str:
     return words.replace("query_", "q_").replace("key_", "k_")
 
 
+def linears(name: str) -> list[str]:
+    """Matrices of a layer; those of some kinds of attention have the numbers behind the ones that all layers have."""
+    first, *others = enumerators("pass/decoder.h", name)
+    assert name == "LinearIndex" or first.endswith(" = kOwnLinears")
+    return [snake(each) for each in (first.partition(" = ")[0], *others)]
+
+
 def test_enumerations_are_in_the_same_order() -> None:
     # "blocks" and "nearest" are int4 to the library; "fine" and "stored" are forms of single matrices.
     named = [each.replace("-", "_") for each in PRECISIONS if each not in ("blocks", "nearest")]
     assert enumerators("kernels/linear.h", "Precision") == [*named, "fine", "stored"]
     assert enumerators("kernels/rowwise.h", "NormKind") == list(get_args(NormKind))
     assert enumerators("kernels/vector_math.h", "Activation") == list(packing.ACTIVATIONS)
-    assert [snake(each) for each in enumerators("pass/decoder.h", "LinearIndex")] == [
-        *LINEARS,
-        *CROSS_LINEARS,
-        "linears",
-    ]
+    assert linears("LinearIndex") == [*LINEARS, "own_linears"]
+    assert linears("CrossLinearIndex") == [*CROSS_LINEARS, "cross_linears"]
+    assert linears("LatentLinearIndex") == [*LATENT_LINEARS, "linears"]
+    assert linears("GateLinearIndex") == [*GATE_LINEARS, "gate_linears"]
     assert [snake(each) for each in enumerators("pass/decoder.h", "NormIndex")] == [*packing.NORMS, "norms"]
     experts = [snake(each).removeprefix("expert_") for each in enumerators("pass/experts.h", "ExpertLinearIndex")]
     assert experts == [*formats.EXPERT_LINEARS, "linears"]

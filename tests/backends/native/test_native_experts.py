@@ -10,14 +10,14 @@ import torch
 from native_cases import (
     BLOCK,
     FUSED,
+    SHUFFLED,
     Rows,
+    check_rows_of_their_own,
     has_isa,
     isa_params,
     make_pass,
     native,
-    path_to,
     random_tokens,
-    random_tree,
     random_weights,
     run_chunks,
     small_config,
@@ -64,7 +64,6 @@ KINDS = {
 }  # fmt: skip
 FASTEST = "" if load_library() is None else load_library().isa  # type: ignore[union-attr]
 each_kind = pytest.mark.parametrize("kind", KINDS)
-BLOCKS = [3, 0, 2, 1, 5, 4]
 
 
 @cache
@@ -72,7 +71,7 @@ def torch_logits(kind: str) -> tuple[Tensor, float | None]:
     config = KINDS[kind]
     torch.set_num_threads(1)
     backend = TorchBackend(config, random_weights(config), torch.float32)
-    out = backend.forward(make_pass(Rows(random_tokens(50), 0, BLOCKS)), backend.allocate_cache(6, BLOCK))
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
     return out.logits, out.experts
 
 
@@ -81,45 +80,23 @@ def torch_logits(kind: str) -> tuple[Tensor, float | None]:
 def test_logits_and_distinct_experts_are_pytorchs(kind: str, isa: str) -> None:
     backend = native(KINDS[kind], "fp32", isa, 2)
     assert supports(KINDS[kind]) is None
-    out = backend.forward(make_pass(Rows(random_tokens(50), 0, BLOCKS)), backend.allocate_cache(6, BLOCK))
+    out = backend.forward(make_pass(Rows(random_tokens(50), 0, SHUFFLED)), backend.allocate_cache(6, BLOCK))
     expected, experts = torch_logits(kind)
     assert (out.logits - expected).abs().max().item() <= 1e-4
     assert out.experts == experts
 
 
-def check_bits(kind: str, precision: Precision, isa: str) -> None:
-    """Whatever rows share its experts: chunks, others' rows, trees; with one thread or two."""
-    config = KINDS[kind]
-    tokens, others, tree = random_tokens(24), random_tokens(40, seed=1), random_tree(9, seed=2)
-    said: list[Tensor] = []
-    for threads in (1, 2):
-        backend = native(config, precision, isa, threads)
-        expected = run_chunks(backend, storage := backend.allocate_cache(6, BLOCK), tokens, [1], BLOCKS[:3])
-        for sizes in ([24], [2, 3, 5, 13, 1]):
-            again = run_chunks(backend, backend.allocate_cache(6, BLOCK), tokens, sizes, BLOCKS[:3])
-            assert torch.equal(again, expected), sizes
-        beside = make_pass(Rows(others, 0, BLOCKS[3:]), Rows(tokens, 0, BLOCKS[:3]))
-        assert torch.equal(backend.forward(beside, backend.allocate_cache(6, BLOCK)).logits[40:], expected)
-        nodes = backend.forward(make_pass(Rows(others[:9], 24, BLOCKS[:3], tree)), storage).logits
-        for leaf in sorted(set(range(9)) - set(tree))[:2]:
-            path = path_to(tree, leaf)
-            plain = run_chunks(backend, storage, [others[row] for row in path], [1], BLOCKS[:3], start=24)
-            assert torch.equal(nodes[path], plain)
-        said.append(torch.cat((expected, nodes)))
-    assert torch.equal(*said)
-
-
 @each_isa
 @each_precision
 def test_a_rows_bits_are_its_own(precision: Precision, isa: str) -> None:
-    check_bits("shared by a gate", precision, isa)
+    check_rows_of_their_own(KINDS["shared by a gate"], precision, isa)
 
 
 @needs_native
 @pytest.mark.parametrize("precision", ["bf16", "int4"])
 @each_kind
 def test_so_they_are_in_every_kind(kind: str, precision: Precision) -> None:
-    check_bits(kind, precision, FASTEST)
+    check_rows_of_their_own(KINDS[kind], precision, FASTEST)
 
 
 @each_isa
@@ -143,7 +120,7 @@ def test_instruction_sets_of_one_arithmetic_agree(precision: Precision) -> None:
     here = [isa for isa in FUSED if has_isa(isa)]
     if len(here) < 2:
         pytest.skip("one such instruction set on this machine")
-    batch = make_pass(Rows(random_tokens(40), 0, BLOCKS))
+    batch = make_pass(Rows(random_tokens(40), 0, SHUFFLED))
     logits = []
     for isa in here:
         backend = native(KINDS["shared by a gate"], precision, isa, 2)
@@ -175,7 +152,7 @@ def test_layers_that_are_not_run_do_not_count() -> None:
     backend = native(KINDS["softmax"], "fp32", FASTEST)
     reference = TorchBackend(KINDS["softmax"], random_weights(KINDS["softmax"]), torch.float32)
     for depth in (1, 2, 3):
-        batch = make_pass(Rows(random_tokens(7), 0, BLOCKS), num_layers=depth)
+        batch = make_pass(Rows(random_tokens(7), 0, SHUFFLED), num_layers=depth)
         counts = [each.forward(batch, each.allocate_cache(6, BLOCK)).experts for each in (backend, reference)]
         assert counts[0] == counts[1] is not None
     dense = native(small_config(), "fp32", FASTEST)

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from headstart.backends.native.heads import NativeEaglePass, NativeLinear, best_tokens, native_kit, supports_head
 from headstart.backends.native.loader import load_library
+from headstart.backends.native.masked_pass import NativeMaskedPass
 from headstart.backends.native.precision import Precision
 from headstart.backends.torch.eagle_pass import EaglePass
+from headstart.backends.torch.masked_pass import MaskedPass
 from headstart.backends.torch.parallel_pass import best_tokens as best_by_torch
 from headstart.errors import ConfigError
 from headstart.heads.eagle import EagleHead, eagle_config
-from headstart.heads.head_pass import DraftCache, DraftRows, HeadPass
+from headstart.heads.head_pass import DraftCache, DraftRows, HeadPass, MaskedHeadPass
 from headstart.heads.tables import TargetTables
 from headstart.heads.text_vocabulary import text_vocabulary
 from headstart.models.weights import LinearWeights
@@ -139,6 +141,44 @@ def test_heads_agree_with_pytorch(name: str, isa: str) -> None:
     ):
         native = NativeEaglePass(head, tables(head), precision, 1, isa)  # type: ignore[arg-type]
         assert distance(whole_draft(native, head.config, lengths), wanted) < tolerance, precision
+
+
+def guesses(head: MaskedHeadPass, lengths: Sequence[int], slots: Sequence[int]) -> list[Tensor]:
+    """States and logits of two drafts, with so many slots, each with new true rows first; side by side."""
+    taps, hidden = len(head.config.taps), head.config.hidden_size  # type: ignore[attr-defined]
+    caches = [head.new_cache() for _ in lengths]
+    said: list[Tensor] = []
+    for turn, asked in enumerate(slots):
+        counts = [length if turn == 0 else 2 for length in lengths]
+        rngs = [np.random.default_rng([length, turn]) for length in lengths]
+        tokens = [rng.integers(0, VOCAB, count).astype(np.int32) for rng, count in zip(rngs, counts, strict=True)]
+        features = [rng.normal(size=(count, taps * hidden)) for rng, count in zip(rngs, counts, strict=True)]
+        rows = [DraftRows(cache, count) for cache, count in zip(caches, counts, strict=True)]
+        said += head.guess(np.concatenate(tokens), torch.from_numpy(np.concatenate(features)).float(), rows, asked)
+        assert [cache.rows for cache in caches] == [length + 2 * turn for length in lengths]
+    return said
+
+
+@pytest.mark.parametrize("isa", isa_params())
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "eagle1" not in name])
+def test_masks_agree_with_pytorch(name: str, isa: str) -> None:
+    head = random_head(**VARIANTS[name], slots=5, mask_token_id=6)  # type: ignore[arg-type]
+    wanted = guesses(MaskedPass(head, tables(head), torch.float32), (70, 5), (5, 3))
+    for precision, tolerance in (("fp32", 1e-5), ("bf16", 0.02), ("int8", 0.1)):
+        native = NativeMaskedPass(head, tables(head), precision, 1, isa)  # type: ignore[arg-type]
+        assert distance(guesses(native, (70, 5), (5, 3)), wanted) < tolerance, precision
+
+
+@needs_native
+@pytest.mark.parametrize("precision", ["bf16", "int8-fast", "int4-fast", "fp32"])
+def test_masks_do_not_depend_on_their_company(precision: Precision) -> None:
+    """Other sequences, further masks, threads."""
+    head = random_head(slots=5, mask_token_id=6)
+    together = guesses(NativeMaskedPass(head, tables(head), precision, 1), (40, 7, 90), (5, 5))
+    for i, length in enumerate((40, 7, 90)):
+        alone = guesses(NativeMaskedPass(head, tables(head), precision, 2), (length,), (4, 2))
+        for turn, (got, beside) in enumerate(zip(alone, together, strict=True)):
+            assert torch.equal(got[0], beside[i, : (4, 4, 2, 2)[turn]])
 
 
 @pytest.mark.parametrize("isa", isa_params())

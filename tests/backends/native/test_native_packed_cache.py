@@ -75,6 +75,25 @@ def test_the_second_start_packs_nothing_and_says_the_same(
     assert torch.equal(logits_of(second), logits_of(first))
 
 
+WIDE_LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32}
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [("youtu", WIDE_LATENT), ("bloom", {"hidden_size": 64, "n_head": 2}), ("llama4", {"head_dim": 32})],
+)
+def test_so_do_models_with_attention_of_other_kinds(
+    tmp_path: Path, folder: Path, packed: list[int], family: str, sizes: dict[str, int]
+) -> None:
+    make_model(family, **sizes).save_pretrained(tmp_path / "model")
+    first = load(tmp_path / "model", "bf16")
+    count = len(packed)
+    assert len(list(folder.iterdir())) == 1
+    second = load(tmp_path / "model", "bf16")
+    assert len(packed) == count
+    assert torch.equal(logits_of(second), logits_of(first))
+
+
 def test_other_arrangements_have_entries_of_their_own(tmp_path: Path, folder: Path, packed: list[int]) -> None:
     path = write_llama(tmp_path / "model.gguf", MIX)
     said = logits_of(load(path))

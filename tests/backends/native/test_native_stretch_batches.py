@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from native_cases import no_number, random_tokens
-from stretch_cases import DRAFTERS, Counted, CutText, Heard, make_engine, one_by_one, told
+from stretch_cases import DRAFTERS, ONE_PASS, Counted, CutText, make_engine, one_by_one, told
 
 from headstart.analysis.watching import Watching
 from headstart.backends.native.growth import NativeGrowth, NativeHeadGrower
@@ -21,7 +21,8 @@ from headstart.drafting.planning import auto_members
 from headstart.drafting.planning.auto import AutoDrafter
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import Guesses, merge, relate
+from headstart.drafting.planning.learned_acceptance import CLUES, Clues, chances_of, clues_of
+from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
 from headstart.drafting.planning.pass_trials import TriedPass
 from headstart.engine.outputs import FinishReason
 from headstart.engine.pool import DrafterPool
@@ -32,7 +33,7 @@ from toys import run_all, toy_sequence
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", [*DRAFTERS, ONE_PASS])
 @pytest.mark.parametrize("together", [2, 6])
 def test_requests_that_decode_together_are_told_the_same(
     drafter: str, together: int, head_directory: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
@@ -181,12 +182,31 @@ def test_a_head_that_fails_for_one_costs_a_tolerant_engine_its_guesses_alone(
     assert pool.faults == {"default": 1}
 
 
+def merged_in_python(
+    proposed: Sequence[Guesses], rates: Sequence[GuessRates], weights: Sequence[Clues]
+) -> tuple[MergedGuesses, list[Guesses], list[Clues]]:
+    """Of one sequence: the merged tree, and of each drafter its guesses with grades that say what the other does, and
+    the clues of these."""
+    overlay = Overlay([(1 << place, guesses) for place, guesses in enumerate(proposed)])
+    related = overlay.related()
+    (clues,) = clues_of([(overlay, related, [each.log_odds for each in rates])])
+    chances = [chances_of(rows @ each).tolist() for rows, each in zip(clues, weights, strict=True)]
+    return overlay.merged(chances), related, clues
+
+
+def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[tuple[int, ...]]:
+    """[node] the tokens down to it."""
+    said: list[tuple[int, ...]] = []
+    for token, parent in zip(tokens, parents, strict=True):
+        said.append((*(said[parent] if parent >= 0 else ()), token))
+    return said
+
+
 def trees_in_python(
-    guesses: Sequence[Sequence[tuple[int, Guesses, GuessRates]]], rule: CutRule, most: Sequence[int]
+    merged: Sequence[MergedGuesses], rule: CutRule, most: Sequence[int]
 ) -> tuple[list[tuple[list[int], list[int], list[float]]], float]:
-    """What the planner does with the same guesses [sequence][drafter] and costs: tokens, parents and gains of each
-    sequence; expected tokens."""
-    merged = [merge(each) for each in guesses]
+    """What the planner does with the same guesses [sequence] and costs: tokens, parents and gains of each sequence;
+    expected tokens."""
     ranked = [(merged[i].reach[node], i, node) for i, count in enumerate(most) for node in merged[i].ranked(count)]
     ranked.sort(key=lambda each: -each[0])
     tokens = said = float(len(merged))
@@ -209,7 +229,7 @@ def trees_in_python(
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: Path) -> None:
-    """Round for round, with made-up rates and costs."""
+    """Round for round, with made-up rates, weights and costs."""
     engine = make_engine("auto", head_directory)
     planner = engine.drafter
     assert isinstance(planner, AutoDrafter)
@@ -229,7 +249,7 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         engine.step()
     drafters, cache = [member.drafter for member in planner._members], engine.runner.cache
     views = [planner._followed[sequence.id].view for sequence in sequences]
-    verified, competed = [0, 0], 0
+    verified, competed, agreed = [0, 0], 0, 0
     for _ in range(40):
         limits = [
             StretchLimits(1, 1.0, 50, 500, frozenset(), DraftBudget(int(rng.integers(1, 25)), int(rng.integers(1, 6))))
@@ -239,27 +259,23 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
         prior = [
             [GuessRates(rng.uniform(0, 1, 3 * MAX_GRADES).tolist(), 1.0, 10.0) for _ in drafters] for _ in sequences
         ]
+        weights = [[rng.normal(0, 0.5, CLUES) for _ in drafters] for _ in sequences]
         nodes = sum(each.budget.nodes for each in limits)
         seconds = np.cumsum(rng.uniform(0.0, 0.4, rng.integers(1, nodes + 2))) + 1
         rule = CutRule([-1, 0, 1, int(rng.integers(2))], seconds.tolist(), 0.1)
-        proposed = [
-            relate([Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters])
-            for view, budget in zip(views, budgets, strict=True)
+        merged = [
+            merged_in_python([Guesses.of(drafter.propose([view], [budget])[0]) for drafter in drafters], *known)
+            for view, budget, *known in zip(views, budgets, prior, weights, strict=True)
         ]
         wanted, expected = trees_in_python(
-            [
-                [(1 << i, guesses, rates) for i, (guesses, rates) in enumerate(zip(*each, strict=True))]
-                for each in zip(proposed, prior, strict=True)
-            ],
-            rule,
-            [each.budget.nodes for each in limits],
+            [each for each, _, _ in merged], rule, [each.budget.nodes for each in limits]
         )
         # Those of a head come from one draft, with room for every sequence.
         offered = [drafter.stretch(views, limits) for drafter in drafters]  # type: ignore[attr-defined]
         guessers = [[drafting.guessers[i][0] for drafting in offered] for i in range(together)]
-        for own, rates in zip(guessers, prior, strict=True):
-            for guesser, rate in zip(own, rates, strict=True):
-                guesser.rates = rate.rates
+        for known in zip(guessers, prior, weights, strict=True):
+            for guesser, rates, own in zip(*known, strict=True):
+                guesser.log_odds, guesser.weights = rates.log_odds, own
         with cache.reserve({each.id: its.rows for each, its in zip(sequences, limits, strict=True)}):
             (done,) = engine.runner.run_stretch(
                 [each.id for each in sequences],
@@ -276,12 +292,17 @@ def test_guesses_are_merged_and_cut_as_in_python(together: int, head_directory: 
             assert (span.tokens, span.parents) == wanted[i][:2]
             assert span.gains == pytest.approx(wanted[i][2], rel=1e-12)
             verified = [sum(pair) for pair in zip(verified, span.verified, strict=True)]
-            for guesses, guesser in zip(proposed[i], guessers[i], strict=True):
+            chances = dict(zip(paths(merged[i][0].tokens, merged[i][0].parents), merged[i][0].chances, strict=True))
+            assert span.chances == pytest.approx([chances[path] for path in paths(span.tokens, span.parents)])
+            for guesses, clues, guesser in zip(*merged[i][1:], guessers[i], strict=True):
                 guesser.finish()
-                heard = Heard()
-                guesses.judge(sequences[i].tokens[-span.said :], heard)  # type: ignore[arg-type]
-                assert heard.judged == [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
+                judged = guesses.judge(sequences[i].tokens[-span.said :])
+                said = [(judgement.grade, judgement.holds) for judgement in guesser.judgements]
+                assert said == [(guesses.grades[guess], holds) for guess, holds in judged]
+                np.testing.assert_allclose(guesser.clues, clues[[guess for guess, _ in judged]], atol=1e-9)
+                agreed += sum(guesser.clues[:, 5])  # type: ignore[index]
     assert min(verified) > 0
+    assert agreed > 0
     assert competed > 0 or together == 1
 
 

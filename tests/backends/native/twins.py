@@ -48,7 +48,12 @@ class Pair:
 
 PAIRS = {
     "planner": Pair(
-        ("drafting/planning/merged.py", "drafting/planning/round_costs.py"),
+        (
+            "drafting/planning/merged.py",
+            "drafting/planning/learned_acceptance.py",
+            "drafting/planning/guess_rates.py",
+            "drafting/planning/round_costs.py",
+        ),
         ("rounds/tree_cut.h", "rounds/guesses.h"),
         ("backends/native/test_native_stretch_batches.py::test_guesses_are_merged_and_cut_as_in_python",),
     ),
@@ -61,6 +66,11 @@ PAIRS = {
         ("drafting/head_drafters/head_trees.py",),
         ("rounds/draft.h",),
         ("drafting/head_drafters/test_grown_trees.py",),
+    ),
+    "trees of one pass": Pair(
+        ("drafting/head_drafters/marginal_trees.py",),
+        ("rounds/likeliest_paths.h",),
+        ("drafting/head_drafters/test_grown_trees.py::test_grown_trees_are_those_of_steps",),
     ),
     "noise ranking": Pair(
         ("drafting/head_drafters/noise_ranking.py",),

@@ -1,4 +1,4 @@
-"""Drafts grown in one native call are, tree for tree, those that grow step by step."""
+"""Drafts grown in one native call are, tree for tree, those that grow step by step, or of one pass in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headstart.backends.native.loader import load_library
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import DraftBudget, RoundOutcome
 from headstart.drafting.context import DraftContext
-from headstart.drafting.head_drafters.eagle import Eagle2Drafter
+from headstart.drafting.head_drafters.growing import GrowingDrafter
 from headstart.drafting.registry import create_drafter
 from headstart.heads.eagle import EagleHead, eagle_config
 from headstart.heads.head_pass import DraftRoot, GrownTree
@@ -33,7 +33,8 @@ from toys import ToyBackend, hashed_logits
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no native path on this machine")
 
-VOCAB, DRAFT_VOCAB, HIDDEN, ROUNDS = 77, 45, 96, 4
+VOCAB, DRAFT_VOCAB, HIDDEN, ROUNDS, SLOTS = 77, 45, 96, 4, 6
+VARIANTS = ("eagle3", "eagle2", "p-eagle")
 TARGET = replace(head_target(VOCAB), hidden_size=HIDDEN, head_dim=32, ropes=(RopeConfig(1000.0, 32),))
 GREEDY = SamplingParams(temperature=0)
 CASES: Mapping[str, Mapping[str, object]] = {
@@ -48,9 +49,11 @@ CASES: Mapping[str, Mapping[str, object]] = {
 
 
 def random_head(variant: str, num_layers: int = 1) -> EagleHead:
-    """EAGLE-3's cannot say every token, and says some in another order."""
-    reduced = DRAFT_VOCAB if variant == "eagle3" else None
-    head = EagleHead(eagle_config(TARGET, variant, reduced, num_layers))  # type: ignore[arg-type]
+    """EAGLE-3's cannot say every token, and says some in another order; P-EAGLE's is such a head."""
+    reduced = None if variant == "eagle" else DRAFT_VOCAB
+    fused = "eagle" if variant == "eagle" else "eagle3"
+    masks = {"slots": SLOTS, "mask_token_id": 6} if variant == "p-eagle" else {}
+    head = EagleHead(eagle_config(TARGET, fused, reduced, num_layers, **masks))  # type: ignore[arg-type]
     shake(head, 3, 0.15)
     if head.config.reduced:
         ids = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(4))[:DRAFT_VOCAB]
@@ -67,9 +70,9 @@ def tables() -> TargetTables:
 
 def drafters(
     directory: Path, variant: str, options: Mapping[str, object], vocab: int = VOCAB, num_layers: int = 1
-) -> list[Eagle2Drafter]:
+) -> list[GrowingDrafter]:
     """One that grows trees natively, and the same that grows them step by step."""
-    save_head(random_head("eagle3" if variant == "eagle3" else "eagle", num_layers), directory)
+    save_head(random_head("eagle" if variant == "eagle2" else variant, num_layers), directory)
     backend = ToyBackend(VOCAB, hashed_logits(VOCAB))
     backend.config = TARGET
     context = DraftContext(
@@ -78,18 +81,20 @@ def drafters(
         lend_tables=tables,
     )
     both = [create_drafter(variant, context, model=str(directory), **options) for _ in range(2)]
-    assert all(isinstance(drafter, Eagle2Drafter) for drafter in both)
+    assert all(isinstance(drafter, GrowingDrafter) for drafter in both)
     assert isinstance(both[0]._growth, NativeGrowth)
     both[1]._growth = None
     return both
 
 
-def states(rows: int, drafter: Eagle2Drafter, seed: Sequence[int]) -> TapStates:
+def states(rows: int, drafter: GrowingDrafter, seed: Sequence[int]) -> TapStates:
     rng = np.random.default_rng([*seed])
     return TapStates.of({tap: torch.from_numpy(rng.normal(size=(rows, HIDDEN))).float() for tap in drafter.needs.taps})
 
 
-def rounds(drafter: Eagle2Drafter, params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
+def rounds(
+    drafter: GrowingDrafter, params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
+) -> list[DraftTree]:
     """Every tree of a few rounds of several sequences, in which a path made up beforehand is accepted."""
     sequences = []
     for place, own in enumerate(params):
@@ -118,7 +123,7 @@ def rounds(drafter: Eagle2Drafter, params: Sequence[SamplingParams], budgets: Se
 
 
 def assert_alike(
-    both: Sequence[Eagle2Drafter], params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
+    both: Sequence[GrowingDrafter], params: Sequence[SamplingParams], budgets: Sequence[DraftBudget]
 ) -> int:
     """The nodes that were compared."""
     grown, stepped = (rounds(drafter, params, budgets) for drafter in both)
@@ -129,7 +134,7 @@ def assert_alike(
     return sum(map(len, grown))
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "eagle2"])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", CASES)
 def test_grown_trees_are_those_of_steps(name: str, variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, CASES[name])
@@ -137,12 +142,13 @@ def test_grown_trees_are_those_of_steps(name: str, variant: str, tmp_path: Path)
     assert nodes > 0 or name == "defaults"
 
 
-@pytest.mark.parametrize("variant", ["eagle3", "eagle2"])
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_of_heads_of_several_layers(variant: str, tmp_path: Path) -> None:
     both = drafters(tmp_path, variant, {"min_probability": 0.0, "draft_tokens": 4}, num_layers=2)
     assert assert_alike(both, [GREEDY] * 3, [DraftBudget(31, 9), DraftBudget(4, 2), DraftBudget(9, 5)])
 
 
+@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
 @pytest.mark.parametrize(
     "params",
     [
@@ -151,33 +157,38 @@ def test_of_heads_of_several_layers(variant: str, tmp_path: Path) -> None:
         SamplingParams(temperature=1.3, top_p=0.8, min_p=0.01),
     ],
 )
-def test_with_the_noise_of_sampling_requests(params: SamplingParams, tmp_path: Path) -> None:
-    both = drafters(tmp_path, "eagle3", {"min_probability": 0.001, "draft_tokens": 4})
+def test_with_the_noise_of_sampling_requests(params: SamplingParams, variant: str, tmp_path: Path) -> None:
+    both = drafters(tmp_path, variant, {"min_probability": 0.001, "draft_tokens": 4})
     budgets = [DraftBudget(15, 5), DraftBudget(15, 2), DraftBudget(7, 5)]
     assert assert_alike(both, [params, GREEDY, params], budgets)
 
 
+@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_in_every_precision(precision: str, tmp_path: Path) -> None:
-    both = drafters(tmp_path, "eagle3", {"min_probability": 0.0, "precision": precision})
+def test_in_every_precision(precision: str, variant: str, tmp_path: Path) -> None:
+    both = drafters(tmp_path, variant, {"min_probability": 0.0, "precision": precision})
     assert assert_alike(both, [GREEDY] * 2, [DraftBudget(15, 5)] * 2)
 
 
+@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=1.0, top_k=20)])
-def test_tokens_of_the_text_that_the_head_lacks_are_guessed(params: SamplingParams, tmp_path: Path) -> None:
+def test_tokens_of_the_text_that_the_head_lacks_are_guessed(
+    params: SamplingParams, variant: str, tmp_path: Path
+) -> None:
     options = {"min_probability": 0.0, "width": 8, "draft_tokens": 3, "tree_nodes": 40}
-    lacking = set(range(VOCAB)) - set(random_head("eagle3").target_ids.tolist())
-    both = drafters(tmp_path, "eagle3", options)
+    lacking = set(range(VOCAB)) - set(random_head(variant).target_ids.tolist())
+    both = drafters(tmp_path, variant, options)
     budgets = [DraftBudget(40, 3)] * 3
     assert assert_alike(both, [params] * 3, budgets)
     guessed = {token for tree in rounds(both[0], [params] * 3, budgets) for token in tree.tokens.tolist()}
     assert guessed & lacking
-    without = drafters(tmp_path, "eagle3", {**options, "text_vocabulary": 0})[0]
+    without = drafters(tmp_path, variant, {**options, "text_vocabulary": 0})[0]
     assert not {token for tree in rounds(without, [params] * 3, budgets) for token in tree.tokens.tolist()} & lacking
 
 
-def test_tokens_that_the_target_lacks_are_not_guessed(tmp_path: Path) -> None:
-    both = drafters(tmp_path, "eagle3", {"min_probability": 0.0, "width": 40, "tree_nodes": 60}, vocab=30)
+@pytest.mark.parametrize("variant", ["eagle3", "p-eagle"])
+def test_tokens_that_the_target_lacks_are_not_guessed(variant: str, tmp_path: Path) -> None:
+    both = drafters(tmp_path, variant, {"min_probability": 0.0, "width": 40, "tree_nodes": 60}, vocab=30)
     grown = rounds(both[0], [GREEDY], [DraftBudget(60, 2)])
     assert all((tree.tokens < 30).all() for tree in grown)
     assert_alike(both, [GREEDY], [DraftBudget(60, 2)])

@@ -61,7 +61,7 @@ def test_one_rank_is_a_chain() -> None:
 def test_what_cannot_be_is_never_guessed() -> None:
     log_probs = LOG_PROBS.copy()
     log_probs[:, 2:] = -np.inf
-    log_probs[2, 0] = np.nan
+    log_probs[2] = np.nan
     tree = likeliest_paths(log_probs, TOKENS, 1000, -math.inf)
     allowed = {int(TOKENS[slot, rank]) for slot in range(2) for rank in range(2)}
     assert set(tree.tokens.tolist()) == allowed
@@ -75,3 +75,11 @@ def test_scores_are_log_probabilities_of_paths() -> None:
     paths = paths_of(tree.tokens.tolist(), tree.parents.tolist())
     assert np.exp(tree.scores) == pytest.approx([every[path] for path in paths], rel=1e-5)
     assert (np.diff(tree.scores) <= 0).all()
+
+
+def test_siblings_of_a_token_that_cannot_be_are_guessed() -> None:
+    log_probs = LOG_PROBS.copy()
+    log_probs[0, 1] = log_probs[1, 0] = -np.inf
+    tree = likeliest_paths(log_probs, TOKENS, 1000, -math.inf)
+    wanted = {path for path in every_path() if path[0] != TOKENS[0, 1] and TOKENS[1, 0] not in path[1:2]}
+    assert set(paths_of(tree.tokens.tolist(), tree.parents.tolist())) == wanted

@@ -127,10 +127,18 @@ def test_sampled_requests_rank_by_the_positions_own_noise() -> None:
     assert len(chains) > 1
 
 
-def test_heads_that_guess_step_by_step_are_told_apart(tmp_path: Path) -> None:
-    save_head(random_eagle(VOCAB), tmp_path / "eagle3")
-    save_head(head_of(), tmp_path / "p-eagle")
+def test_it_may_be_stepped_but_a_head_without_masks_cannot_guess_at_once(tmp_path: Path) -> None:
+    head, stepped = head_of(), random_eagle(VOCAB)
+    stepped.load_state_dict({name: value for name, value in head.state_dict().items() if name != "mask_hidden"})
+    save_head(stepped, tmp_path / "eagle3")
+    save_head(head, tmp_path / "p-eagle")
     with pytest.raises(ConfigError, match="holds another head \\(eagle3 head\\)"):
         head_drafter("p-eagle", VOCAB, {}, tmp_path / "eagle3")
     with pytest.raises(ConfigError, match="holds another head \\(p-eagle head\\)"):
-        head_drafter("eagle3", VOCAB, {}, tmp_path / "p-eagle")
+        head_drafter("eagle2", VOCAB, {}, tmp_path / "p-eagle")
+    options = {"min_probability": 0.0, "tree_nodes": 20}
+    drafters = [head_drafter("eagle3", VOCAB, options, tmp_path / name) for name in ("eagle3", "p-eagle")]
+    trees = [drafter.propose([begin(drafter, PROMPT)], [BUDGET])[0] for drafter in drafters]
+    assert len(trees[0]) == 20
+    assert [tree.tokens.tolist() for tree in trees] == [trees[0].tokens.tolist()] * 2
+    assert [tree.parents.tolist() for tree in trees] == [trees[0].parents.tolist()] * 2

@@ -10,6 +10,7 @@ from headstart.drafting.model_free.synthetic import SyntheticDrafter, SyntheticO
 from headstart.drafting.registry import create_drafter
 from headstart.errors import ConfigError
 from headstart.sampling.noise import SequenceNoise
+from headstart.sampling.structured import StructuredOutputsParams
 from tiny_checkpoint import write_tiny_model
 
 VOCAB = 50
@@ -67,6 +68,37 @@ def test_draws_of_other_seeds_are_other_answers():
     assert guesses(drafter, [], params=hot, noise=SequenceNoise(5)) == [10]
     assert guesses(drafter, [], params=hot, noise=SequenceNoise(6)) == []
     assert guesses(drafter, []) == []
+
+
+OTHER_LAWS = [
+    {"repetition_penalty": 1.5},
+    {"presence_penalty": 0.5},
+    {"logit_bias": {10: -5.0}},
+    {"allowed_token_ids": (10, 11)},
+    {"bad_words": ("x",)},
+    {"min_tokens": 3},
+    {"structured_outputs": StructuredOutputsParams(regex="a+")},
+]
+
+
+@pytest.mark.parametrize("other", OTHER_LAWS, ids=lambda other: next(iter(other)))
+def test_requests_of_other_laws_have_answers_of_their_own(other):
+    drafter = SyntheticDrafter(DraftContext(VOCAB), SyntheticOptions([1, 1]))
+    plain, changed = SamplingParams(temperature=0), SamplingParams(temperature=0, **other)
+    answered(drafter, [10, 11], params=plain)
+    assert guesses(drafter, [], params=changed) == []
+    answered(drafter, [20, 21], params=changed)
+    assert guesses(drafter, [], params=plain) == [10, 11]
+    assert guesses(drafter, [], params=changed) == [20, 21]
+    shorter = SamplingParams(temperature=0, max_tokens=1, logprobs=2, top_k=3, n=2)
+    assert guesses(drafter, [], params=shorter) == [10, 11]
+
+
+def test_every_sequence_of_a_full_batch_gets_the_guesses_asked_for(tmp_path):
+    with LLM(str(write_tiny_model(tmp_path, head_dim=32)), "synthetic", drafter_options={"rates": "1,1,1,1"}) as llm:
+        prompts, asked = [f"one {i}" for i in range(16)], SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+        llm.generate(prompts, asked)
+        assert {out.stats.rounds for out in llm.generate(prompts, asked)} == {8}
 
 
 def test_a_prediction_stands_for_a_record():

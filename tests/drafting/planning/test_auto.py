@@ -198,8 +198,8 @@ class Oracle:
         self.target, self.length, self.price, self.clock = target, length, price, clock
         self.asked = 0
         self.right = True
-        self.right_every = 1
-        """Of its drafts, every so-manieth is right, if any is."""
+        self.lengths = 0
+        """Of a draft so many guesses are right, in turn none, one, up to one less than this; 0: all of them."""
         self.min_probabilities: list[float | None] = []
         self.heard: set[int] = set()
 
@@ -217,8 +217,8 @@ class Oracle:
         trees = []
         for sequence, budget in zip(sequences, budgets, strict=True):
             context = list(sequence.tokens)
-            for _ in range(min(self.length, budget.nodes)):
-                right = self.right and self.asked % self.right_every == 0
+            for depth in range(min(self.length, budget.nodes)):
+                right = self.right and (not self.lengths or depth < self.asked % self.lengths)
                 context.append(int(self.target(context)[0 if right else 1]))
             trees.append(DraftTree.chain(context[len(sequence.tokens) :]))
         return trees
@@ -320,8 +320,8 @@ def test_where_further_rows_call_further_experts_fewer_are_proposed(monkeypatch:
     proposed = []
     for calls in (lambda rows: float(USED), random_calls):
         drafter, oracles = with_oracles(monkeypatch, only=(12, 0.0))
-        # Every other draft is wrong from its first guess, so that no guess is sure.
-        oracles["only"].right_every = 2
+        # The deeper, the less sure.
+        oracles["only"].lengths = 7
         nodes, _ = decode_mixed(drafter, oracles["only"], calls, 0.3, 300)
         proposed.append(float(np.mean(nodes[150:])))
     alike, random = proposed

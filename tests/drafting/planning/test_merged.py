@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, GuessRates, first_rates
-from headstart.drafting.planning.merged import Guesses, merge, relate
+from headstart.drafting.planning.merged import Guesses, MergedGuesses, Overlay
 
 UNJUDGED = [0.25] * 64
 
@@ -19,6 +19,21 @@ def rates(*chances: float) -> GuessRates:
         for trial in range(1000):
             learned.count(grade, trial < 1000 * chance)
     return learned
+
+
+def merge(proposals: list[tuple[int, Guesses, GuessRates]]) -> MergedGuesses:
+    """With the graded rates as estimates."""
+    overlay = Overlay([(bit, guesses) for bit, guesses, _ in proposals])
+    return overlay.merged([[learned.rates[grade] for grade in guesses.grades] for _, guesses, learned in proposals])
+
+
+def relate(proposals: list[Guesses]) -> list[Guesses]:
+    return Overlay([(1 << place, guesses) for place, guesses in enumerate(proposals)]).related()
+
+
+def count(guesses: Guesses, said: list[int], learned: GuessRates) -> None:
+    for guess, holds in guesses.judge(said):
+        learned.count(guesses.grades[guess], holds)
 
 
 def guesses(tokens: list[int], parents: list[int], grades: list[int] | None = None) -> Guesses:
@@ -131,7 +146,7 @@ def test_guesses_are_judged_with_what_others_said() -> None:
     learned = first_rates(None, 100.0)  # type: ignore[arg-type]
     before = list(learned.rates)
     one, _ = relate([guesses([1, 2], [ROOT, 0], [3, 3]), guesses([1], [ROOT], [0])])
-    one.judge([1, 9], learned)
+    count(one, [1, 9], learned)
     assert learned.rates[3 + AGREED] > before[3 + AGREED]
     assert learned.rates[3 + ALONE] < before[3 + ALONE]
     assert learned.rates[3 + CONTRADICTED] == before[3 + CONTRADICTED]
@@ -147,7 +162,7 @@ def test_only_guesses_whose_parent_was_said_are_counted() -> None:
     #      root -> 1 (said) -> 2 (refused: 9 was said) -> 3 (never judged)
     #           -> 4 (refused) -> 9 (its parent was refused: not judged)
     learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
-    Guesses([1, 4, 2, 9, 3], [ROOT, ROOT, 0, 1, 2], [0, 1, 2, 3, 4]).judge([1, 9], learned)
+    count(Guesses([1, 4, 2, 9, 3], [ROOT, ROOT, 0, 1, 2], [0, 1, 2, 3, 4]), [1, 9], learned)
     assert [learned.rates[grade] for grade in range(3)] == pytest.approx([1, 0, 0], abs=1e-6)
     untouched = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9).rates[0]
     assert [learned.rates[grade] for grade in (3, 4)] == [untouched] * 2
@@ -155,14 +170,14 @@ def test_only_guesses_whose_parent_was_said_are_counted() -> None:
 
 def test_guesses_beyond_what_was_said_are_not_counted() -> None:
     learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
-    Guesses([1, 2], [ROOT, 0], [0, 1]).judge([1], learned)
+    count(Guesses([1, 2], [ROOT, 0], [0, 1]), [1], learned)
     assert learned.rates[0] == pytest.approx(1)
     assert learned.rates[1] == GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9).rates[1]
 
 
 def test_siblings_after_the_accepted_one_are_counted_too() -> None:
     learned = GuessRates(UNJUDGED, prior_weight=1e-9, memory=1e9)
-    Guesses([7, 1, 2], [ROOT, ROOT, ROOT], [0, 1, 2]).judge([1, 5], learned)
+    count(Guesses([7, 1, 2], [ROOT, ROOT, ROOT], [0, 1, 2]), [1, 5], learned)
     assert [learned.rates[grade] for grade in range(3)] == pytest.approx([0, 1, 0], abs=1e-6)
 
 

@@ -10,6 +10,7 @@ it is known. Each of its eleven categories, or in its throughput files of three 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -56,7 +57,7 @@ def read_prompts(path: Path | None = None) -> list[BenchPrompt]:
         _refuse_parquet(path)
         name, lines = f"prompts file {path}", read_lines(path)
     prompts = [_prompt(line, name) for line in lines]
-    repeated = {prompt.id for prompt in prompts if sum(prompt.id == other.id for other in prompts) > 1}
+    repeated = [each for each, times in Counter(prompt.id for prompt in prompts).items() if times > 1]
     if repeated:
         raise ConfigError(f"{name} uses id {min(repeated)!r} more than once; give each prompt its own.")
     return prompts

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from headstart.analysis.bars import Bar, BarChart
+from headstart.analysis.bench.reliability import BINS
 from headstart.analysis.bench.remarks import remarks
 from headstart.analysis.bench.run import BenchRuns, Run
 from headstart.analysis.bench.summary import Speed, Summary
@@ -42,13 +43,25 @@ def to_json(results: BenchRuns, summaries: Sequence[Summary], record: Mapping[st
         **({} if results.experts is None else {"expert_passes": [asdict(each) for each in _expert_costs(results)]}),
         "skipped": results.skipped,
         "remarks": remarks(summaries),
-        "contenders": [asdict(summary) for summary in summaries],
+        "contenders": [_contender(summary) for summary in summaries],
         "differences": [
             {"contender": name, "prompt": prompt, "turn": turn, "first": asdict(place)}
             for (name, prompt, turn), place in results.differences.items()
         ],
         "runs": [run_row(run) for run in results.runs],
     }
+
+
+def _contender(summary: Summary) -> dict[str, Any]:
+    values, found = asdict(summary), summary.reliability
+    if found is not None:
+        values["reliability"] = {
+            "counts": found.counts,
+            "predicted": found.means,
+            "measured": found.frequencies,
+            "expected_calibration_error": found.calibration_error,
+        }
+    return values
 
 
 def run_row(run: Run) -> dict[str, Any]:
@@ -77,6 +90,8 @@ def exhibits(results: BenchRuns, summaries: Sequence[Summary]) -> list[Table | F
         acceptance_table(summaries),
         acceptance_figure(summaries),
     ]
+    if any(summary.reliability is not None for summary in summaries):
+        shown += [reliability_table(summaries), reliability_figure(summaries)]
     if results.experts is not None:
         shown.append(expert_table(results.experts, _expert_costs(results)))
     if results.differences:
@@ -235,6 +250,47 @@ def acceptance_figure(summaries: Sequence[Summary]) -> Figure:
         for each in drafting[:_MOST_CURVES]
     ]
     return Figure("Acceptance by position", "position in the draft", "accepted", tuple(curves), y_max=1.0)
+
+
+def reliability_table(summaries: Sequence[Summary]) -> Table:
+    """What drafters said of their guesses, and what became of these."""
+    rows = tuple(
+        (
+            each.name,
+            found.guesses,
+            found.calibration_error,
+            *(
+                None if held is None else f"{said:.2f} → {held:.2f} ({count})"
+                for said, held, count in zip(found.means, found.frequencies, found.counts, strict=True)
+            ),
+        )
+        for each in summaries
+        if (found := each.reliability) is not None
+    )
+    return Table(
+        "Reliability of predicted acceptance",
+        ("drafter", "guesses", "error", *(f"{place / BINS:.1f}–{(place + 1) / BINS:.1f}" for place in range(BINS))),
+        rows,
+        "Verified guesses whose parent was accepted, by the chance that was predicted for them: mean prediction → part "
+        "that was accepted (guesses). error: their mean distance (expected calibration error). A planner predicts what "
+        "it makes of its drafters' guesses, any other drafter what its head says; those without a head say nothing.",
+        decimals=(0, 0, 3, *[0] * BINS),
+    )
+
+
+def reliability_figure(summaries: Sequence[Summary]) -> Figure:
+    """The same as curves, for the contenders that gain most; exact predictions lie on the diagonal."""
+    saying = sorted((each for each in summaries if each.reliability is not None), key=_speedup, reverse=True)
+    curves = [Curve("as predicted", (0.0, 1.0), (0.0, 1.0), dashed=True)]
+    for each in saying[: _MOST_CURVES - 1]:
+        assert each.reliability is not None
+        points = [
+            (said, held)
+            for said, held in zip(each.reliability.means, each.reliability.frequencies, strict=True)
+            if said is not None and held is not None
+        ]
+        curves.append(Curve(each.name, [said for said, _ in points], [held for _, held in points]))
+    return Figure("Reliability of predicted acceptance", "predicted chance", "accepted", tuple(curves), y_max=1.0)
 
 
 def difference_table(results: BenchRuns) -> Table:

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from headstart.analysis.bench.extent import Pace
 from headstart.analysis.bench.prompts import BenchPrompt, encode_turns
+from headstart.analysis.bench.reliability import Reliability, judged
 from headstart.analysis.differences import Difference, first_difference
 from headstart.analysis.expert_passes import ExpertPass
 from headstart.analysis.workbench import PLAIN, Contender, Workbench
 from headstart.backend import Backend
-from headstart.draft_tree import ROOT
+from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.base import Drafter, SpeculationParams
 from headstart.drafting.wrapper import DrafterWrapper, WatchedRound
 from headstart.engine.engine import Engine
@@ -53,6 +54,8 @@ class Run:
     """Its tokens have to be those of plain decoding: greedy, or never drawn by a drafter."""
     passes: tuple[ExpertPass, ...] = ()
     """[round], where the target has experts."""
+    reliability: Reliability = field(default_factory=Reliability)
+    """Of the guesses whose drafter says how likely they are."""
 
     @property
     def decode_seconds(self) -> float:
@@ -83,17 +86,21 @@ class BenchRuns:
 
 
 class RecordingDrafter(DrafterWrapper):
-    """Hands everything on to a drafter, and keeps the shape of its drafts and what passes of experts cost."""
+    """Hands everything on to a drafter, and keeps the shape of its drafts, what it said of them and what passes of
+    experts cost."""
 
     def __init__(self, drafter: Drafter) -> None:
         super().__init__(drafter)
         self._shapes: list[tuple[IntArray, NDArray[np.bool_] | None]] = []
         """Parents and probe marks: a whole tree would keep its laws in memory."""
         self._passes: list[ExpertPass] = []
+        self._said: list[tuple[DraftTree, tuple[int, ...]]] = []
+        """Drafts with chances, and the tokens of their rounds."""
 
     def watch(self, rounds: Sequence[WatchedRound]) -> None:
-        drafts = [outcome.draft for each in rounds for outcome in each.outcomes if outcome.committed]
-        self._shapes += [(draft.parents, draft.probe) for draft in drafts]
+        decoded = [outcome for each in rounds for outcome in each.outcomes if outcome.committed]
+        self._shapes += [(outcome.draft.parents, outcome.draft.probe) for outcome in decoded]
+        self._said += [(outcome.draft, outcome.committed) for outcome in decoded if outcome.draft.chances is not None]
         for each in rounds:
             decoded = [outcome for outcome in each.outcomes if outcome.committed]
             if decoded and decoded[0].pass_experts is not None:
@@ -110,9 +117,14 @@ class RecordingDrafter(DrafterWrapper):
         passes, self._passes = tuple(self._passes), []
         return passes
 
+    def take_reliability(self) -> Reliability:
+        """Of the guesses since the last call."""
+        said, self._said = self._said, []
+        return Reliability.of([each for draft, committed in said for each in judged(draft, committed)])
+
     def forget(self) -> None:
         """Nothing that was watched so far is to be counted."""
-        self._shapes, self._passes = [], []
+        self._shapes, self._passes, self._said = [], [], []
 
 
 class Sitting:
@@ -298,6 +310,7 @@ class Sitting:
             stats=sequence.stats,
             must_agree=self._params.greedy or not sequence.stats.sampled_rounds,
             passes=_recorder(engine).take_passes(),
+            reliability=_recorder(engine).take_reliability(),
         )
         return run, sequence
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from headstart.analysis import theory
+from headstart.analysis.bench.reliability import Reliability
 from headstart.analysis.bench.run import BenchRuns, Run
 from headstart.analysis.workbench import PLAIN
 
@@ -103,6 +104,8 @@ class Summary:
     """The largest top-2 gap at a first difference, as a part of the logits' range."""
     forecast: Forecast | None
     """None for plain decoding, and where nothing was drafted."""
+    reliability: Reliability | None = None
+    """None: the drafter does not say how likely its guesses are."""
 
 
 def summarise(results: BenchRuns) -> list[Summary]:
@@ -118,6 +121,7 @@ def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: Benc
     groups, mean = speeds(runs, plain)
     drafted, accepted = _sum_lists(runs, "drafted_per_position"), _sum_lists(runs, "accepted_per_position")
     nodes = sum(run.stats.drafted for run in runs)
+    reliability = sum((run.reliability for run in runs), Reliability())
     breakdown, plain_breakdown = _breakdown(runs), _breakdown(plain)
     gaps = [difference.gap for (contender, _, _), difference in results.differences.items() if contender == name]
     return Summary(
@@ -134,6 +138,7 @@ def _summary(name: str, runs: Sequence[Run], plain: Sequence[Run], results: Benc
         differing=len(gaps),
         largest_gap=max(gaps, default=None),
         forecast=_forecast(runs, plain, sum(accepted), sum(drafted)),
+        reliability=reliability if reliability.guesses else None,
     )
 
 

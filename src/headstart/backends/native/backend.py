@@ -22,7 +22,7 @@ from headstart.backends.native.storage import PAGE_KEYS, NativeStorage
 from headstart.backends.native.stretch import NativeStretches
 from headstart.backends.native.team import team_size
 from headstart.errors import ConfigError
-from headstart.models.config import HeadNorms, ModelConfig
+from headstart.models.config import HeadNorms, LatentConfig, ModelConfig
 from headstart.passes import NO_STATES, IntArray, KVStorage, PassBatch, PassOutput, RowInputs, TapStates
 
 
@@ -30,13 +30,12 @@ def supports(config: ModelConfig) -> str | None:
     """None if the native pass can run such a model, else the reason in a few words."""
     if lacking := _lacking(config):
         return f"PyTorch alone has {lacking}"
+    if config.latent is not None:
+        return _unfit_latent(config.latent)
     if config.head_dim % 32 or config.head_dim > 256:
         return f"head_dim {config.head_dim} is no multiple of 32 up to 256"
     if config.num_heads % config.num_kv_heads:
         return f"{config.num_heads} heads do not share {config.num_kv_heads} kv heads evenly"
-    for rope in config.ropes:
-        if rope.dim % 32 or rope.dim > config.head_dim:
-            return f"{rope.dim} rotated dimensions are no multiple of 32 up to head_dim {config.head_dim}"
     return None
 
 
@@ -47,18 +46,28 @@ def _lacking(config: ModelConfig) -> str | None:
         "layers that keep states": config.keeps_states,
         "layers of one part": any("none" in (layer.mixer, layer.channel) for layer in config.layers),
         "experts beside attention": config.has_experts and config.parallel_residual,
-        "latent attention": any(layer.mixer != "attention" for layer in config.layers),
+        "attention of several kinds": len({layer.mixer for layer in config.layers}) > 1,
         f"activation {config.activation}": config.activation not in ACTIVATIONS,
-        "attention within chunks": any(layer.chunk is not None for layer in config.layers),
-        "ALiBi": config.alibi is not None,
         "computed position embeddings": config.sinusoid_positions,
-        "a gate of attention": config.attention_gate,
-        "queries that grow with their position": config.query_growth is not None,
-        "a limit of heads that are normed one by one": config.qkv_clip is not None and norms == HeadNorms(),
-        "norms of heads of this kind": norms not in (None, HeadNorms(), HeadNorms(reach="all")),
-        "a norm that attention and MLP share": config.shared_norm,
+        "gates of whole heads": config.gates_heads,
+        "a limit of heads that are normed one by one": config.qkv_clip is not None
+        and norms is not None
+        and norms.reach == "head"
+        and not norms.rotated,
+        "norms of heads of this kind": norms is not None
+        and norms.reach == "all"
+        and norms != HeadNorms(reach="all", learnt=norms.learnt),
     }
     return next((need for need, is_so in needs.items() if is_so), None)
+
+
+def _unfit_latent(config: LatentConfig) -> str | None:
+    """Why the sizes of latent attention do not fit, in a few words."""
+    sizes = (config.kv_rank, config.plain_dim, config.rope_dim, config.value_dim, config.q_rank or 0)
+    if odd := [size for size in sizes if size % 32]:
+        return f"a size of latent attention, {odd[0]}, is no multiple of 32"
+    kept = config.kv_rank + config.rope_dim
+    return f"latent attention keeps {kept} numbers of a token, more than 1024" if kept > 1024 else None
 
 
 class NativeBackend:
@@ -105,6 +114,9 @@ class NativeBackend:
         self.handle = packed.handle
         self.rounding = packed.rounding
         self.kept = packed.kept
+        if config.alibi is not None:
+            slopes = torch.tensor(config.alibi.slopes)
+            library.set_alibi(self.handle, slopes.data_ptr(), config.alibi.scale, config.alibi.coarse)
         self._ropes = RopeTables(library, self.handle, config.ropes, weights.rope_factors)
         self._no_logits = torch.empty(0, config.vocab_size)
         self.stretches = NativeStretches(library, self.handle, self._ropes)

@@ -13,12 +13,23 @@ from torch import Tensor
 from headstart.backends.native.precision import Precision
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, MlpWeights, NormWeights
+from headstart.models.weights import (
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    LinearWeights,
+    MlpWeights,
+    NormWeights,
+)
 
 LINEARS = ("qkv", "output", "up", "down")
 """Of a layer, by their numbers in the interface."""
 CROSS_LINEARS = ("cross_query", "cross_output")
 """Those of a layer that reads an encoder memory, too, with the numbers behind."""
+LATENT_LINEARS = ("k_up", "value_up", "q_up")
+"""Those of a layer with latent attention likewise; it has no encoder memory."""
+GATE_LINEARS = ("gate",)
+"""That of a layer whose attention has a gate, likewise."""
 EXPERT_LINEARS = ("up", "down")
 """Of an expert, by number."""
 
@@ -140,12 +151,18 @@ def types_of(matrix: Tensor | Matrix) -> list[str]:
 
 def linears_of(layer: LayerWeights) -> tuple[LinearWeights | None, ...]:
     """A layer's matrices by number: attention's and a dense channel part's, or the shared expert's (None where there is
-    no such expert), then cross attention's."""
-    assert layer.mixer is not None
+    no such expert), then cross attention's, or latent attention's further
+    ones, or the gate's."""
+    mixer = layer.mixer
+    assert mixer is not None
     assert layer.channel is not None
     dense = layer.channel.shared if isinstance(layer.channel, ExpertsWeights) else layer.channel
+    channel = (None, None) if dense is None else (dense.up, dense.down)
+    if isinstance(mixer, LatentWeights):
+        return (mixer.down, mixer.output, *channel, mixer.key_up, mixer.value_up, mixer.q_up)
+    attention, output, *gate = mixer.linears
     cross = () if layer.cross is None else (layer.cross.q, layer.cross.output)
-    return (*layer.mixer.linears, *((None, None) if dense is None else (dense.up, dense.down)), *cross)
+    return (attention, output, *channel, *cross, *gate)
 
 
 def experts_of(layer: LayerWeights) -> tuple[MlpWeights, ...]:

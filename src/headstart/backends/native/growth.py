@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from headstart.backends.native import library as c
 from headstart.backends.native.draft_cache import NativeDraftCache, PagePool
@@ -17,6 +19,16 @@ from headstart.heads.eagle import EagleConfig
 from headstart.heads.head_pass import DraftRoot, GrownTree, PathBounds, RowScores
 from headstart.heads.text_vocabulary import TextTokens, TextVocabulary
 from headstart.passes import IntArray
+
+
+class MaskRows(NamedTuple):
+    """What a head reads behind the last true row that guesses several tokens in one pass."""
+
+    slots: int
+    """Tokens that a pass guesses; masks are one fewer."""
+    token: int
+    features: Tensor
+    """float32 [features], in place of the target's states."""
 
 
 class NativeHeadGrower:
@@ -54,6 +66,7 @@ class NativeGrowth:
         pages: of its caches.
         ropes: its tables.
         width, ids: see ``HeadPass.growth``.
+        masks: of a head that guesses several tokens in one pass.
     """
 
     def __init__(
@@ -65,6 +78,7 @@ class NativeGrowth:
         ropes: RopeTables,
         width: int,
         ids: IntArray,
+        masks: MaskRows | None = None,
     ) -> None:
         self._library = library
         self._model = model
@@ -74,11 +88,17 @@ class NativeGrowth:
         self._width = width
         self._ids = as_int32(ids)
         self._vocab = config.draft_vocab_size
+        self._masks = masks
+        self._rows = width if masks is None else masks.slots
+        """Of logits that are held of a sequence at most."""
         self._logits = torch.empty(0)
         self._draft = Draft(
             width=width,
             state_tap=-1 if config.norm_output else config.num_layers,
             target_ids=address(self._ids),
+            slots=0 if masks is None else masks.slots,
+            mask_token=0 if masks is None else masks.token,
+            mask_features=None if masks is None else masks.features.data_ptr(),
         )
         self._drafted = (Drafted * 0)()
 
@@ -94,6 +114,8 @@ class NativeGrowth:
             level = 0
             while self._rescore(len(roots), scores, level := level + 1):
                 self._run(level, level)
+                if self._masks is not None:
+                    break
         grown = []
         for drafted, root, tree in zip(self._drafted, roots, trees, strict=False):
             root.cache.rows = drafted.cached + drafted.unread
@@ -158,8 +180,8 @@ class NativeGrowth:
         if count > len(self._drafted):
             self._drafted = (Drafted * count)()
             self._draft.drafted = self._drafted
-        if count * self._width * columns > len(self._logits):
-            self._logits = torch.empty(count * self._width * columns)
+        if count * self._rows * columns > len(self._logits):
+            self._logits = torch.empty(count * self._rows * columns)
             self._draft.logits = self._logits.data_ptr()
         self._draft.sequences, self._draft.columns = count, columns
 
@@ -182,13 +204,15 @@ class NativeGrowth:
         return tree
 
     def _rescore(self, count: int, scores: RowScores, level: int) -> bool:
-        """Put scores in the place of the logits that the level grows from; False where no tree goes on."""
+        """Put scores in the place of the logits that the level grows from, or all do; False where no tree goes on."""
         first, columns = 0, self._draft.columns
         logits = self._logits[: len(self._logits) // columns * columns].view(-1, columns)
         for place in range(count):
             rows = logits[first : (first := first + self._drafted[place].beams)]
-            if len(rows):
-                rows.copy_(scores(place, rows, level))
+            levels = [rows] if self._masks is None else [rows[slot : slot + 1] for slot in range(len(rows))]
+            for depth, own in enumerate(levels, level):
+                if len(own):
+                    own.copy_(scores(place, own, depth))
         return first > 0
 
     def _run(self, first: int, last: int) -> None:

@@ -208,7 +208,7 @@ class NativeEaglePass:
     def _pack(self, head: EagleHead, tables: TargetTables) -> None:
         config, packer = self.config, Packer(self._library, self.handle)
         for index, layer in enumerate(head.layers):
-            self._library.set_layer(self.handle, index, 0, 0)
+            self._library.set_layer(self.handle, index, 0, 0, 0)
             for which, linear in enumerate(layer.fused()):
                 packer.linear(index, which, linear)
             packer.norm(index, NORMS.index("mlp_norm"), NormWeights(layer.post_attention_layernorm.weight))

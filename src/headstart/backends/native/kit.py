@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headstart.backends.native.heads import FASTEST_PRECISION, NativeEaglePass, native_kit, supports_head
 from headstart.backends.native.library import Library
+from headstart.backends.native.masked_pass import NativeMaskedPass
 from headstart.backends.native.precision import Precision
 from headstart.backends.native.sampling import NativeRows
 from headstart.backends.native.suffix_text import NativeSuffixText
@@ -40,9 +41,11 @@ class NativeKit:
             return TorchKit().head_pass(head, tables, precision)
         return NativeEaglePass(head, tables, _named(precision), isa=self._library.isa)
 
-    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> MaskedPass:
-        """See ``BackendKit``; by PyTorch."""
-        return TorchKit().masked_pass(head, tables, precision)
+    def masked_pass(self, head: EagleHead, tables: TargetTables, precision: str) -> NativeMaskedPass | MaskedPass:
+        """See ``BackendKit``."""
+        if supports_head(head.config) is not None:
+            return TorchKit().masked_pass(head, tables, precision)
+        return NativeMaskedPass(head, tables, _named(precision), isa=self._library.isa)
 
     def block_pass(self, head: BlockHead, tables: TargetTables, precision: str) -> BlockPass:
         """See ``BackendKit``; its products in compiled code, its attention by PyTorch."""

@@ -19,17 +19,29 @@ class Experts(Structure):
     )
 
 
+class Latent(Structure):
+    """``HeadstartLatent``."""
+
+    _fields_ = (
+        *((name, c_int32) for name in ("kv_rank", "plain_dim", "rope_dim", "value_dim", "q_rank")),
+        ("norm_eps", c_float),
+    )
+
+
 class Shape(Structure):
     """``HeadstartShape``."""
 
     _fields_ = (
         *((name, c_int32) for name in ("vocab", "hidden", "heads", "kv_heads", "head_dim", "mlp", "layers")),
         *((name, c_int32) for name in ("precision", "threads", "norm", "activation", "gated", "parallel_residual")),
-        ("joint_head_norms", c_int32),
+        *((name, c_int32) for name in ("joint_head_norms", "head_norm", "own_head_norms", "rotated_head_norms")),
+        ("attention_gate", c_int32),
         *((name, c_int32) for name in ("entry", "features", "tokens", "cross")),
         *((name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")),
-        *((name, c_float) for name in ("embedding_scale", "tap_scale", "qkv_clip")),
+        *((name, c_float) for name in ("embedding_scale", "tap_scale", "qkv_clip", "growth")),
+        *((name, c_int32) for name in ("growth_trained", "growth_everywhere")),
         ("experts", Experts),
+        ("latent", Latent),
     )
 
 
@@ -117,6 +129,8 @@ class Draft(Structure):
         *((name, c_int32) for name in ("sequences", "width", "state_tap", "columns")),
         *((name, c_float) for name in ("min_log_prob", "min_parent_log_prob")),
         *((name, c_void_p) for name in ("target_ids", "logits")),
+        *((name, c_int32) for name in ("slots", "mask_token")),
+        ("mask_features", c_void_p),
         ("drafted", POINTER(Drafted)),
     )
 
@@ -153,9 +167,9 @@ class Guesser(Structure):
     _fields_ = (
         ("suffix", POINTER(Suffix)),
         ("head", POINTER(Head)),
-        ("rates", c_void_p),
+        *((name, c_void_p) for name in ("log_odds", "weights")),
         *((name, c_int32) for name in ("judged", "room")),
-        ("judgements", c_void_p),
+        *((name, c_void_p) for name in ("judgements", "clues")),
     )
 
 
@@ -217,6 +231,7 @@ class Stretch(Structure):
         ("span", POINTER(Span)),
         ("nodes", c_int32),
         *((name, c_void_p) for name in ("node_tokens", "node_parents", "node_grades", "path")),
+        ("node_chances", c_void_p),
     )
 
 
@@ -231,8 +246,9 @@ _SIGNATURES = {
     "set_router": (None, (c_void_p, c_int, POINTER(Rows), c_int, c_void_p, c_void_p)),
     "set_sinks": (None, (c_void_p, c_int, c_void_p)),
     "losses": (None, (c_void_p, c_void_p)),
-    "set_layer": (None, (c_void_p, c_int, c_int, c_int)),
+    "set_layer": (None, (c_void_p, c_int, c_int, c_int, c_int)),
     "set_distance_bias": (None, (c_void_p, c_int, c_void_p, c_int)),
+    "set_alibi": (None, (c_void_p, c_void_p, c_float, c_int)),
     "set_rope": (None, (c_void_p, c_int, c_void_p, c_void_p, c_int, c_int)),
     "set_embedding": (None, (c_void_p, POINTER(Rows), c_int, c_void_p, c_int)),
     "first_inputs": (None, (c_void_p, c_void_p, c_void_p, c_int, c_void_p, c_int, c_void_p, c_void_p)),

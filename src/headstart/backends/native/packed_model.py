@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from threading import Thread
@@ -32,7 +32,7 @@ from headstart.backends.native.formats import (
     nearest_forms,
     types_of,
 )
-from headstart.backends.native.library import Experts, Library, Shape
+from headstart.backends.native.library import Experts, Latent, Library, Shape
 from headstart.backends.native.packed_cache import packed_cache
 from headstart.backends.native.packing import (
     ACTIVATIONS,
@@ -48,10 +48,19 @@ from headstart.backends.native.packing import (
 )
 from headstart.backends.native.precision import Precision, library_number
 from headstart.memory import readable, require_room
-from headstart.models.config import ExpertsConfig, ExpertScore, GroupScore, ModelConfig, NormKind
+from headstart.models.config import (
+    ExpertsConfig,
+    ExpertScore,
+    GroupScore,
+    HeadNorms,
+    LatentConfig,
+    ModelConfig,
+    NormKind,
+    QueryGrowth,
+)
 from headstart.models.files import WeightsIdentity
 from headstart.models.stored import Matrix
-from headstart.models.weights import AttentionWeights, ExpertsWeights, LinearWeights
+from headstart.models.weights import AttentionWeights, ExpertsWeights, LayerWeights, LinearWeights
 
 _BEHIND = 1 << 30
 """Bytes of packed weights from which on they are written while the model is in use already."""
@@ -182,13 +191,14 @@ class PackedModel:
     def _pack(self, handle: int, weights: DecoderParts) -> bool:
         config, library = self._config, self._library
         for index, layer in enumerate(config.layers):
-            library.set_layer(handle, index, layer.window or 0, -1 if layer.rope is None else layer.rope)
+            rope = -1 if layer.rope is None else layer.rope
+            library.set_layer(handle, index, layer.window or 0, layer.chunk or 0, rope)
         packer = Packer(library, handle, config.norm_offset)
         packer.norm(-1, FINAL_NORM, weights.final_norm)
         packer.norm(-1, EMBEDDING_NORM, weights.embedding_norm)
         after_sums = config.encoder is not None and not config.encoder.normed_before
         for index, parts in enumerate(weights.layers):
-            packer.norms(index, parts, after_sums)
+            packer.norms(index, _with_norms_at_work(config, index, parts), after_sums, config.shared_norm)
             if isinstance(parts.channel, ExpertsWeights):
                 packer.router(index, parts.channel)
             if isinstance(parts.mixer, AttentionWeights) and parts.mixer.sinks is not None:
@@ -289,7 +299,17 @@ def _copied_bytes(matrix: Tensor | Matrix) -> int:
     return total
 
 
+def _with_norms_at_work(config: ModelConfig, index: int, parts: LayerWeights) -> LayerWeights:
+    """A layer without norms of heads where it does not use them."""
+    norms, mixer = config.qk_norm, parts.mixer
+    if norms is None or norms.everywhere or config.layers[index].rope is not None:
+        return parts
+    assert isinstance(mixer, AttentionWeights)
+    return replace(parts, mixer=replace(mixer, q_norm=None, k_norm=None))
+
+
 def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
+    norms, growth = config.qk_norm or HeadNorms(), config.query_growth or QueryGrowth(0.0, 1)
     return Shape(
         vocab=config.vocab_size,
         hidden=config.hidden_size,
@@ -304,7 +324,11 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         activation=ACTIVATIONS.index(config.activation),
         gated=config.gated_mlp,
         parallel_residual=config.parallel_residual,
-        joint_head_norms=config.qk_norm is not None and config.qk_norm.reach == "all",
+        joint_head_norms=norms.reach == "all",
+        head_norm=get_args(NormKind).index(norms.kind),
+        own_head_norms=norms.own,
+        rotated_head_norms=norms.rotated,
+        attention_gate=config.attention_gate,
         tokens=config.vocab_size,
         cross=config.encoder is not None,
         norm_eps=config.norm_eps,
@@ -314,7 +338,24 @@ def _shape(config: ModelConfig, precision: Precision, threads: int) -> Shape:
         embedding_scale=config.embedding_scale,
         tap_scale=config.tap_scale,
         qkv_clip=config.qkv_clip or 0.0,
+        growth=growth.weight,
+        growth_trained=growth.trained,
+        growth_everywhere=growth.everywhere,
         experts=_experts(config.experts if config.has_experts else None),
+        latent=_latent(config.latent),
+    )
+
+
+def _latent(config: LatentConfig | None) -> Latent:
+    if config is None:
+        return Latent()
+    return Latent(
+        kv_rank=config.kv_rank,
+        plain_dim=config.plain_dim,
+        rope_dim=config.rope_dim,
+        value_dim=config.value_dim,
+        q_rank=config.q_rank or 0,
+        norm_eps=config.norm_eps,
     )
 
 

@@ -19,7 +19,14 @@ from headstart.errors import ConfigError
 from headstart.models.config import Activation, RopeConfig
 from headstart.models.rope_frequencies import amplitude, inverse_frequencies
 from headstart.models.stored import Matrix, MatrixPart, StoredTensor
-from headstart.models.weights import ExpertsWeights, LayerWeights, LinearWeights, NormWeights
+from headstart.models.weights import (
+    AttentionWeights,
+    ExpertsWeights,
+    LatentWeights,
+    LayerWeights,
+    LinearWeights,
+    NormWeights,
+)
 from headstart.passes import IntArray
 
 NORMS = (
@@ -99,7 +106,8 @@ class RowTable:
         data = stored.rows()
         self._alive += [data, part.order]
         order = None if part.order is None else address(part.order)
-        return Rows(address(data), order, len(data) // part.rows, KINDS[stored.type], part.rows)
+        row_bytes = len(data) // stored.shape[1 if stored.turned else 0]
+        return Rows(address(data), order, row_bytes, KINDS[stored.type], part.rows)
 
     def _tensor(self, weight: Tensor) -> Rows:
         weight = as_matrix(weight)
@@ -138,10 +146,11 @@ def _stored_parts(matrix: Tensor | Matrix) -> list[StoredTensor]:
     return [part.stored for part in matrix.parts if part.stored is not None]
 
 
-def norms_of(layer: LayerWeights, after_sums: bool = False) -> list[NormWeights | None]:
+def norms_of(layer: LayerWeights, after_sums: bool = False, shared: bool = False) -> list[NormWeights | None]:
     """A layer's norms, as ``NORMS`` numbers them. ``after_sums``: those of its parts are not of what these read, but of
-    the stream that they were added to."""
-    of_parts = (layer.attention_norm, layer.mlp_norm, None if layer.cross is None else layer.cross.norm)
+    the stream that they were added to. ``shared``: both parts have attention's."""
+    mlp_norm = layer.attention_norm if shared else layer.mlp_norm
+    of_parts = (layer.attention_norm, mlp_norm, None if layer.cross is None else layer.cross.norm)
     names = (
         ("attention_sum_norm", "mlp_sum_norm", "cross_sum_norm")
         if after_sums
@@ -150,8 +159,11 @@ def norms_of(layer: LayerWeights, after_sums: bool = False) -> list[NormWeights 
     norms = dict(zip(names, of_parts, strict=True))
     for name in ("attention_post_norm", "mlp_post_norm"):
         norms[name] = getattr(layer, name)
-    for name in ("q_norm", "k_norm"):
-        norms[name] = getattr(layer.mixer, name)
+    mixer = layer.mixer
+    if isinstance(mixer, LatentWeights):
+        norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.kv_norm
+    elif isinstance(mixer, AttentionWeights):
+        norms["q_norm"], norms["k_norm"] = mixer.q_norm, mixer.k_norm
     return [norms.get(name) for name in NORMS]
 
 
@@ -163,9 +175,9 @@ class Packer:
         self._model = model
         self._norm_offset = norm_offset
 
-    def norms(self, index: int, parts: LayerWeights, after_sums: bool = False) -> None:
+    def norms(self, index: int, parts: LayerWeights, after_sums: bool = False, shared: bool = False) -> None:
         """All norms of a decoder layer, see ``norms_of``."""
-        for which, norm in enumerate(norms_of(parts, after_sums)):
+        for which, norm in enumerate(norms_of(parts, after_sums, shared)):
             self.norm(index, which, norm)
 
     def linear(self, layer: int, which: int, linear: LinearWeights) -> None:
@@ -227,16 +239,10 @@ class Packer:
         release(table)
 
     def norm(self, layer: int, which: int, norm: NormWeights | None) -> None:
-        """Numbers as in ``headstart_set_norm``.
-
-        Raises:
-            ConfigError: the norm has weights of its own for each head.
-        """
+        """Numbers as in ``headstart_set_norm``."""
         if norm is None:
             return
-        weight = as_float32(norm.weight) + self._norm_offset
-        if weight.dim() != 1:
-            raise ConfigError("the native pass has no norm with weights of its own for each head; use PyTorch")
+        weight = as_float32(norm.weight).flatten() + self._norm_offset
         bias = None if norm.bias is None else as_float32(norm.bias)
         self._library.set_norm(
             self._model, layer, which, weight.data_ptr(), None if bias is None else bias.data_ptr(), len(weight)

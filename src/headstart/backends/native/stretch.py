@@ -28,13 +28,17 @@ from headstart.stretch import (
     StretchLimits,
 )
 
+_UNSAID = -1.0
+"""The chance of a node whose drafter gives none."""
+
 
 class _Entered(NamedTuple):
     """A guesser, and the memory that the library reads and writes for it."""
 
     guesser: Guesser
-    rates: NDArray[np.float64]
+    log_odds: NDArray[np.float64]
     judgements: IntArray
+    clues: NDArray[np.float64] | None
 
 
 class NativeStretches:
@@ -61,6 +65,10 @@ class NativeStretches:
         memories: tuple[IntArray, IntArray] | None = None,
     ) -> list[RoundRecord]:
         """See ``Stretches``."""
+        if drafting.cut_rule is not None and not all(
+            [guesser is None or guesser.weights is not None for each in drafting.guessers for guesser in each]
+        ):
+            raise GuesserFault("under a cut rule every guesser needs the weights that its guesses are estimated by")
         if not isinstance(storage, NativeStorage) or storage.model != self._model:
             raise TypeError(f"storage is a {type(storage).__name__} of another backend; allocate it with this one")
         self._ropes.reach(max(map(_end, cached, limits)))
@@ -70,6 +78,7 @@ class NativeStretches:
         sequences, nodes = len(roots), max(1, *[each.budget.nodes for each in limits])
         most_rounds = min([each.rounds for each in limits])
         trees = np.empty((4, most_rounds, sequences, nodes), np.int32)
+        chances = np.empty((most_rounds, sequences, nodes))
         rounds, spans = (c.Round * most_rounds)(), (c.Span * (most_rounds * sequences))()
         stretched = (c.Stretched * sequences)(*map(_stretched, cached, roots, limits))
         ends = [np.array(sorted(each.end_tokens), np.int32) for each in limits]
@@ -105,6 +114,7 @@ class NativeStretches:
             node_parents=first + size,
             node_grades=first + 2 * size,
             path=first + 3 * size,
+            node_chances=address(chances),
         )
         error = self._library.stretch(self._model, storage.handle, ctypes.byref(stretch))
         del table, ends  # which the library read
@@ -115,7 +125,8 @@ class NativeStretches:
             each.guesser.judgements = [
                 Judgement(pair >> 1, bool(pair & 1)) for pair in each.judgements[: slot.judged].tolist()
             ]
-        tables = trees[:, : stretch.rounds].tolist()
+            each.guesser.clues = None if each.clues is None else each.clues[: slot.judged]
+        tables = [*trees[:, : stretch.rounds].tolist(), chances[: stretch.rounds].tolist()]
         return [
             _record(rounds[i], spans[i * sequences : (i + 1) * sequences], [table[i] for table in tables])
             for i in range(stretch.rounds)
@@ -132,12 +143,17 @@ class NativeStretches:
             raise GuesserFault(f"a {type(compiled).__name__} is no guesser of this backend")
         if compiled.isa != self._library.isa:
             raise GuesserFault(f"a guesser is computed with {compiled.isa}, the model with {self._library.isa}")
+        to.room = limits.rounds * max(limits.budget.nodes, 1)
+        weights = guesser.weights
         entered = _Entered(
             guesser,
-            np.array(guesser.rates, np.float64),
-            np.empty(limits.rounds * max(limits.budget.nodes, 1), np.int32),
+            np.array(guesser.log_odds, np.float64),
+            np.empty(to.room, np.int32),
+            None if weights is None else np.empty((to.room, len(weights))),
         )
-        to.rates, to.judgements, to.room = address(entered.rates), address(entered.judgements), len(entered.judgements)
+        to.log_odds, to.judgements = address(entered.log_odds), address(entered.judgements)
+        if weights is not None and entered.clues is not None:
+            to.weights, to.clues = address(weights), address(entered.clues)
         return entered
 
 
@@ -176,7 +192,7 @@ def _cut_rule(rule: CutRule) -> tuple[c.CutRule, tuple[IntArray, NDArray[np.floa
 
 
 def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[list[int]]]) -> RoundRecord:
-    """One round; ``tables``: tokens, parents, grades and paths [sequence][node]."""
+    """One round; ``tables``: tokens, parents, grades, paths and chances [sequence][node]."""
     return RoundRecord(
         [_span(*each) for each in zip(spans, *tables, strict=True)],
         list(done.draft_seconds),
@@ -190,8 +206,11 @@ def _record(done: c.Round, spans: Sequence[c.Span], tables: Sequence[Sequence[li
     )
 
 
-def _span(done: c.Span, tokens: list[int], parents: list[int], grades: list[int], path: list[int]) -> SpanRecord:
+def _span(
+    done: c.Span, tokens: list[int], parents: list[int], grades: list[int], path: list[int], chances: list[float]
+) -> SpanRecord:
     drafted = done.drafted
+    chances = chances[:drafted]
     return SpanRecord(
         bool(done.asked),
         tokens[:drafted],
@@ -202,4 +221,5 @@ def _span(done: c.Span, tokens: list[int], parents: list[int], grades: list[int]
         list(done.gains),
         list(done.verified),
         list(done.judged),
+        [] if _UNSAID in chances else chances,
     )

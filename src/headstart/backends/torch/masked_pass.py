@@ -26,6 +26,9 @@ class MaskedPass(EaglePass):
         super().__init__(head, tables, dtype, device)
         self._mask = self._fuse(head.mask_hidden.detach().flatten(1).to(self.device))
 
+    def growth(self, width: int, ids: IntArray) -> None:
+        """Depth by depth."""
+
     @torch.inference_mode()
     def guess(
         self, tokens: IntArray, features: Tensor, groups: Sequence[DraftRows], slots: int
@@ -34,9 +37,8 @@ class MaskedPass(EaglePass):
         masks = slots - 1
         counts = [group.count for group in groups]
         ends = np.cumsum(counts)
-        read = np.concatenate([_behind(part, self.config.mask_token_id, masks) for part in np.split(tokens, ends[:-1])])
-        behind = self._mask.expand(masks, -1)
-        states = torch.cat([torch.cat((part, behind)) for part in torch.split(self._fuse(features), counts)])
+        read, mask_states = behind(tokens, counts, self.config.mask_token_id, masks), self._mask.expand(masks, -1)
+        states = torch.cat([torch.cat((part, mask_states)) for part in torch.split(self._fuse(features), counts)])
         output = self._run(read, states, [DraftRows(group.cache, group.count + masks) for group in groups])
         for group in groups:
             group.cache.truncate(group.cache.rows - masks)
@@ -46,5 +48,7 @@ class MaskedPass(EaglePass):
         return said.view(len(groups), slots, -1), logits.view(len(groups), slots, -1)
 
 
-def _behind(tokens: IntArray, mask: int, masks: int) -> IntArray:
-    return np.concatenate((tokens, np.full(masks, mask, dtype=np.int32)))
+def behind(tokens: IntArray, counts: Sequence[int], mask: int, masks: int) -> IntArray:
+    """Tokens [row], so many of each group, with ``masks`` mask tokens behind each group's."""
+    own = np.full(masks, mask, dtype=np.int32)
+    return np.concatenate([np.concatenate((part, own)) for part in np.split(tokens, np.cumsum(counts)[:-1])])

@@ -182,8 +182,10 @@ class LatentAttention:
         self.q_norm = None if weights.q_norm is None else norm(weights.q_norm)
         self.q_up = None if weights.q_up is None else linear(weights.q_up)
         self.kv_norm = norm(weights.kv_norm)
-        kv_up = weights.kv_up.weight.to(device, dtype).view(config.num_heads, -1, config.latent.kv_rank)
-        self.key_up, self.value_up = kv_up[:, : config.latent.plain_dim], kv_up[:, config.latent.plain_dim :]
+        self.key_up, self.value_up = (
+            each.weight.to(device, dtype).view(config.num_heads, -1, each.matrix.shape[1])
+            for each in (weights.key_up, weights.value_up)
+        )
 
     @property
     def nbytes(self) -> int:

@@ -254,7 +254,7 @@ class TrainableDecoder(nn.Module):
     ) -> None:
         super().__init__()
 
-        _require_trainable(config)
+        require_trainable(config)
 
         def keep(tensor: Tensor) -> nn.Parameter:
             return nn.Parameter(tensor.to(device, torch.float32, copy=not frozen), requires_grad=not frozen)
@@ -294,7 +294,12 @@ class TrainableDecoder(nn.Module):
         return tuple(layer.weights for layer in layers), self.final_norm.weights
 
 
-def _require_trainable(config: ModelConfig) -> None:
+def require_trainable(config: ModelConfig) -> None:
+    """Refuse what gradients are not for.
+
+    Raises:
+        ConfigError: what the model has of it.
+    """
     lacking = {
         "ALiBi": config.alibi is not None,
         "attention sinks": config.sinks,

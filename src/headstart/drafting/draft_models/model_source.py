@@ -13,8 +13,10 @@ from headstart.drafting.draft_models.translated_model import StringDrafts, Trans
 from headstart.drafting.draft_models.translation import SpellingTokenizer, Translation
 from headstart.drafting.options import require
 from headstart.errors import ConfigError
+from headstart.heads.loading import kind_in
 from headstart.memory import require_room
 from headstart.models.checkpoint import open_checkpoint
+from headstart.models.files import local_path
 from headstart.models.weights import spread_layers
 from headstart.runner import NUM_STATES, ModelRunner, cache_bytes_per_token, state_bytes
 
@@ -67,6 +69,12 @@ class DraftModelOptions(DraftLawOptions):
             "the option layers all the same.",
         )
         if self.model is not None:
+            kind = kind_in(local_path(self.model))
+            require(
+                kind is None,
+                f"draft model {self.model!r:.200} is a draft head; use the drafter that runs it (--drafter {kind}), or "
+                "name a whole model.",
+            )
             open_checkpoint(self.model)
 
 

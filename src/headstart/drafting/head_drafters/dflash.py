@@ -77,6 +77,9 @@ class DFlashDrafter(OnePassDrafter):
             for budget, depth in zip(budgets, depths.tolist(), strict=True)
         ]
 
+    def _added(self, before: int) -> Tensor | None:
+        return self._pass.following(torch.tensor([before]))[0].cpu() if self._pass.chained else None
+
     def _trees(
         self,
         sequences: Sequence[SequenceView],

@@ -89,11 +89,14 @@ def check_head(model: str | None) -> None:
         check_format(local_path(model))
 
 
-def open_head(context: DraftContext, model: str | None, name: str, kind: type[HeadKind]) -> HeadKind:
+def open_head(
+    context: DraftContext, model: str | None, name: str, kind: type[HeadKind], others: Sequence[str] = ()
+) -> HeadKind:
     """The head in the directory ``model``, or the one that comes with Headstart.
 
     Args:
         name: what the head is called where it is trained: ``headstart train NAME``.
+        others: names of heads that can be run like it.
 
     Raises:
         ConfigError: none is named and none comes with Headstart, or one of another kind than the drafter's.
@@ -108,7 +111,9 @@ def open_head(context: DraftContext, model: str | None, name: str, kind: type[He
         )
     head = load_head(model, context.require_runner().backend.config)
     found = kind_of(head)
-    require(found == name, f"{model} holds another head ({found} head) than this drafter runs ({name} head).")
+    require(
+        found in (name, *others), f"{model} holds another head ({found} head) than this drafter runs ({name} head)."
+    )
     assert isinstance(head, kind)
     target = None if shipped is not None else trained_for(local_path(model))
     if target is not None and context.digest is not None and target[1] != context.digest():

@@ -46,32 +46,28 @@ def path_bounds(min_probability: float) -> PathBounds:
     return PathBounds(min_log_prob, min_log_prob * 2 / 3)
 
 
-def confidence_grades(parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:
-    """[node] how likely a head holds a guess to be, given its parent.
+def confident_tree(tokens: NDArray[np.int32], parents: NDArray[np.int32], scores: Scores) -> DraftTree:
+    """Guesses with how likely a head holds each to be, given its parent: as a grade, and as such.
 
     Args:
+        tokens: [node].
         parents: [node].
         scores: [node] log-probabilities of paths.
     """
-    paths = scores.tolist()
-    return np.array(
-        [
-            bisect_left(LOG_CONFIDENCE, score)
-            if parent == ROOT
-            else _DEEPER + bisect_left(LOG_CONFIDENCE, score - paths[parent])
-            for parent, score in zip(parents.tolist(), paths, strict=True)
-        ],
-        dtype=np.int32,
-    )
+    paths, above = scores.tolist(), parents.tolist()
+    steps = [score if parent == ROOT else score - paths[parent] for parent, score in zip(above, paths, strict=True)]
+    grades = [
+        bisect_left(LOG_CONFIDENCE, step) + (0 if parent == ROOT else _DEEPER)
+        for parent, step in zip(above, steps, strict=True)
+    ]
+    return DraftTree(tokens, parents, grades=np.array(grades, dtype=np.int32), chances=np.exp(steps))
 
 
 def pruned_trees(
     grown: Sequence[GrownTree], sequences: Sequence[SequenceView], budgets: Sequence[DraftBudget]
 ) -> list[DraftTree]:
     """Drafts with grades; those of beams, which grew under ``wide_budgets``, cut as their search would choose."""
-    trees = [
-        DraftTree(tree.tokens, tree.parents, grades=confidence_grades(tree.parents, tree.scores)) for tree in grown
-    ]
+    trees = [confident_tree(*tree) for tree in grown]
     parents, scores = [tree.parents.tolist() for tree in grown], [tree.scores.tolist() for tree in grown]
     tokens = [tree.token_list for tree in trees]
     for place, kept in chosen_nodes(sequences, budgets, tokens, parents, scores).items():
@@ -129,14 +125,14 @@ class HeadTrees(ABC):
                 depths,
                 min(max_nodes, budget.nodes),
                 budget.depth,
-                self.grades,
+                self.tree_of,
             )
             for row, budget in enumerate(budgets)
         ]
 
-    def grades(self, parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32] | None:
-        """[node] classes of confidence (``DraftTree.grades``), where scores tell."""
-        return None
+    def tree_of(self, tokens: NDArray[np.int32], parents: NDArray[np.int32], scores: Scores) -> DraftTree:
+        """Guesses, and how sure they are where scores tell."""
+        return DraftTree(tokens, parents)
 
 
 class ConfidenceTrees(HeadTrees):
@@ -173,8 +169,8 @@ class ConfidenceTrees(HeadTrees):
         self._frontier = best + first
         return Beams(np.take_along_axis(flat, best, axis=1), best // ranks)
 
-    def grades(self, parents: NDArray[np.int32], scores: Scores) -> NDArray[np.int32]:
-        return confidence_grades(parents, scores)
+    def tree_of(self, tokens: NDArray[np.int32], parents: NDArray[np.int32], scores: Scores) -> DraftTree:
+        return confident_tree(tokens, parents, scores)
 
 
 class TemplateTrees(HeadTrees):
@@ -224,7 +220,7 @@ def _best(
     depths: Ids,
     nodes: int,
     depth: int,
-    grades: Callable[[NDArray[np.int32], Scores], NDArray[np.int32] | None],
+    tree_of: Callable[[NDArray[np.int32], NDArray[np.int32], Scores], DraftTree],
 ) -> DraftTree:
     """The ``nodes`` best of a tree's nodes down to ``depth``. At equal scores the shallower one is better, so a
     node's parent always comes with it."""
@@ -233,5 +229,4 @@ def _best(
     kept = np.sort(order[:nodes])
     place = np.full(len(tokens) + 1, ROOT, dtype=np.int32)
     place[kept] = np.arange(len(kept))
-    kept_parents = place[parents[kept]]
-    return DraftTree(tokens[kept].astype(np.int32), kept_parents, grades=grades(kept_parents, scores[kept]))
+    return tree_of(tokens[kept].astype(np.int32), place[parents[kept]], scores[kept])

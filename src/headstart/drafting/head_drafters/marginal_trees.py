@@ -33,9 +33,11 @@ def likeliest_paths(log_probs: Scores, tokens: Ids, nodes: int, min_log_prob: fl
     """Negative score, slot, parent, rank."""
 
     def offer(above: float, slot: int, parent: int, rank: int) -> None:
+        while slot < slots and rank < ranks and steps[slot][rank] == -np.inf:
+            rank += 1
         if slot < slots and rank < ranks:
             score = above + steps[slot][rank]
-            if score >= min_log_prob and score > -np.inf:
+            if score >= min_log_prob:
                 heapq.heappush(heap, (-score, slot, parent, rank))
 
     offer(0.0, 0, ROOT, 0)

@@ -1,8 +1,8 @@
 """Drafters whose head guesses several tokens in one pass, whatever the others are: a law for each depth.
 
 The papers draft the chain of best tokens; a tree of the likeliest paths by the product of these laws (DDTree,
-arXiv:2604.12989) needs no other training and no other pass. Guesses are point masses; those of sampled requests are
-ranked by the target's own noise.
+arXiv:2604.12989) needs no other training and no other pass. Guesses are point masses, those of sampled requests ranked
+by the target's own noise; or, if asked for, draws.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headstart.draft_tree import DraftTree
 from headstart.drafting.base import DraftBudget, SequenceView, beam_of
 from headstart.drafting.beam_trees import wide_budgets
+from headstart.drafting.head_drafters.drawn_paths import drawn_tree, fitting_paths, law_of, laws_along, may_draw
 from headstart.drafting.head_drafters.head_trees import CONFIDENCE_RATES, Ids, path_bounds, pruned_trees
 from headstart.drafting.head_drafters.marginal_trees import likeliest_paths
 from headstart.drafting.head_drafters.noise_ranking import NoiseRanking
 from headstart.drafting.head_drafters.read_along import ReadingDrafter, SpeakingOptions
 from headstart.drafting.head_drafters.reading import Reading
+from headstart.drafting.options import require
 from headstart.heads.block import MOST_SLOTS
+
+MOST_DRAWS = 64
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,13 @@ class OnePassOptions(SpeakingOptions):
     """Depth of a draft at most; a pass goes as deep as its head was trained to guess."""
     width: int = 8
     """Best tokens of each depth that may be guessed; 1: the chain of the best ones."""
+    draws: int = 0
+    """Paths that are drawn from the laws of the depths, where a request samples and its rule checks draws; 0: guesses
+    are ranked by the target's own noise instead, which hits more often (docs/experiments/0113)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.draws <= MOST_DRAWS, f"draws is {self.draws}; it must be 0 to {MOST_DRAWS}.")
 
 
 class OnePassDrafter(ReadingDrafter):
@@ -62,7 +74,49 @@ class OnePassDrafter(ReadingDrafter):
         logits = self._with_text_tokens(
             states.flatten(0, 1), logits.flatten(0, 1), drafted, further.shape[1], self._eps
         )
-        return self._trees(sequences, logits, self._noise_ranking(drafted, further), further, budgets)
+        drawn = {
+            place: self._drawn(sequence, logits[place], further[place], budgets[place])
+            for place, sequence in enumerate(sequences)
+            if self._draws([sequence])
+        }
+        ranked = [place for place in range(len(drafted)) if place not in drawn]
+        if not ranked:
+            return list(drawn.values())
+        ranking = self._noise_ranking([drafted[place] for place in ranked], further[ranked])
+        grown = self._trees(
+            [sequences[place] for place in ranked],
+            logits[ranked],
+            ranking,
+            further[ranked],
+            [budgets[place] for place in ranked],
+        )
+        trees = drawn | dict(zip(ranked, grown, strict=True))
+        return [trees[place] for place in range(len(drafted))]
+
+    def _draws(self, sequences: Sequence[SequenceView]) -> bool:
+        """Whether paths are drawn for one of these."""
+        return self._options.draws > 0 and any([may_draw(sequence) for sequence in sequences])
+
+    def _drawn(self, sequence: SequenceView, logits: Tensor, further: Ids, budget: DraftBudget) -> DraftTree:
+        """Paths that are drawn, from logits [slot, column]."""
+        ids = torch.cat((self._running.target_ids.cpu(), torch.from_numpy(further)))
+        rows = logits.cpu()
+
+        def law_at(slot: int, before: int) -> Tensor:
+            added = self._added(before)
+            row = rows[slot] if added is None else rows[slot] + F.pad(added, (0, len(further)))
+            return law_of(row, ids, sequence.params, self._vocab_size)
+
+        root = sequence.tokens[-1]
+        paths, depth = fitting_paths(
+            self._options.draws, min(budget.depth, len(rows)), min(self._options.tree_nodes, budget.nodes)
+        )
+        law_after = laws_along(law_at, root, chained=self._added(root) is not None)
+        return drawn_tree(sequence.noise, len(sequence.tokens) - 1, law_after, paths, depth)
+
+    def _added(self, before: int) -> Tensor | None:
+        """What the token before a guess adds to the logits of the draft vocabulary, on the host; None: nothing ever."""
+        return None
 
     def _deep_enough(
         self, sequences: Sequence[SequenceView], states: Tensor, logits: Tensor, budgets: Sequence[DraftBudget]

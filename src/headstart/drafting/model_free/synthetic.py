@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from headstart.draft_tree import DraftTree
@@ -18,6 +18,13 @@ from headstart.drafting.context import DraftContext, ScopedMemory
 from headstart.drafting.history import HistoryDrafter
 from headstart.drafting.options import require
 from headstart.sampling.noise import Stream
+from headstart.sampling.params import SamplingParams
+
+_OF_THE_ANSWER = ("max_tokens", "stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens")
+_OF_THE_REPLY = ("n", "seed", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_OF_DRAWS = ("temperature", "top_p", "top_k", "min_p")
+_OF_THE_LAW = tuple(each.name for each in fields(SamplingParams) if each.name not in (*_OF_THE_ANSWER, *_OF_THE_REPLY))
+"""Parameters that decide which token comes next."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,11 @@ class SyntheticOptions:
     def chances(self) -> tuple[float, ...]:
         """[depth] that a guess is right where those before it are."""
         return tuple(after / before if before else 0.0 for before, after in pairwise([1.0, *self._numbers()]))
+
+    @property
+    def guesses_each(self) -> int:
+        """As ``options.GuessesForEach`` has it: with fewer, the rates would not be met."""
+        return len(self._numbers())
 
     def _numbers(self) -> list[float]:
         given = self.rates.split(",") if isinstance(self.rates, str) else self.rates
@@ -135,6 +147,7 @@ class Records:
 def _request(sequence: SequenceView) -> Hashable:
     """What makes two requests have one answer, whatever their length."""
     params = sequence.params
-    cuts = (params.temperature, params.top_p, params.top_k, params.min_p)
-    drawn = None if params.greedy else (sequence.noise.seed, sequence.noise.sample, cuts)
-    return tuple(sequence.tokens[: sequence.prompt_length]), drawn
+    drawn = None if params.greedy else (sequence.noise.seed, sequence.noise.sample)
+    # As text, since some are mappings.
+    law = tuple(repr(getattr(params, name)) for name in _OF_THE_LAW if not params.greedy or name not in _OF_DRAWS)
+    return tuple(sequence.tokens[: sequence.prompt_length]), drawn, law

@@ -30,7 +30,8 @@ from headstart.drafting.planning.auto_members import OWN_MEMORY, OWN_WEIGHT, Mem
 from headstart.drafting.planning.beam_plans import BeamPlans
 from headstart.drafting.planning.expert_calls import ExpertCalls
 from headstart.drafting.planning.guess_rates import GuessRates
-from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, merge, relate
+from headstart.drafting.planning.learned_acceptance import Clues, LearnedAcceptance, chances_of, clues_of
+from headstart.drafting.planning.merged import NOTHING, Guesses, MergedGuesses, Overlay
 from headstart.drafting.planning.pass_trials import try_context, try_experts, try_passes
 from headstart.drafting.planning.planned_stretch import Lane, PlannedStretch
 from headstart.drafting.planning.round_costs import BESIDE_PROMPTS, RoundCosts, TreeSize
@@ -110,13 +111,26 @@ class _Followed:
     view: InnerSequence
     rates: list[GuessRates]
     """[member]"""
+    learned: list[LearnedAcceptance]
+    """[member] its scope's."""
     standings: list[Standing]
     """[member]"""
     is_read: list[bool | None]
     """[member] whether it follows what is said; None: nothing was said yet."""
     guesses: list[tuple[int, Guesses]] = field(default_factory=list)
     """[(place of the member, its latest guesses)]; empty: no drafter was asked."""
+    clues: list[Clues] = field(default_factory=list)
+    """Of those guesses, in the same order."""
     merged: MergedGuesses = NOTHING
+
+    def judge(self, said: Sequence[int]) -> None:
+        """Learn from what the target said after the root."""
+        for (place, guesses), clues in zip(self.guesses, self.clues, strict=True):
+            judged = guesses.judge(said)
+            self.learned[place].learn(clues[[guess for guess, _ in judged]], [holds for _, holds in judged])
+            for guess, holds in judged:
+                self.rates[place].count(guesses.grades[guess], holds)
+        self.guesses, self.clues = [], []
 
 
 @dataclass(slots=True)
@@ -200,6 +214,7 @@ class AutoDrafter:
         self._followed[sequence.id] = _Followed(
             view,
             [GuessRates(member.rates[scope], OWN_WEIGHT, OWN_MEMORY) for member in self._members],
+            [member.learned[scope] for member in self._members],
             [Standing() for _ in self._members],
             [None] * len(self._members),
         )
@@ -214,7 +229,13 @@ class AutoDrafter:
             return
         view = _coupled(sequence)
         self._followed[sequence.id] = _Followed(
-            view, known.rates, known.standings, known.is_read.copy(), known.guesses.copy()
+            view,
+            known.rates,
+            known.learned,
+            known.standings,
+            known.is_read.copy(),
+            known.guesses.copy(),
+            known.clues.copy(),
         )
         for member in self._members:
             fork_or_begin(member.drafter, known.view, view)
@@ -223,7 +244,7 @@ class AutoDrafter:
         start = time.perf_counter()
         followed = [self._followed[sequence.id] for sequence in sequences]
         for each in followed:
-            each.guesses = []
+            each.guesses, each.clues = [], []
         self._round = _Round()
         wanted = 0
         beside_prompts = bool(budgets) and budgets[0].prompt_rows > 0
@@ -255,9 +276,7 @@ class AutoDrafter:
             for outcome in outcomes:
                 followed = self._followed.get(outcome.sequence.id)
                 if followed is not None and outcome.committed:
-                    for place, guesses in followed.guesses:
-                        guesses.judge(outcome.committed, followed.rates[place])
-                    followed.guesses = []
+                    followed.judge(outcome.committed)
             self._round.own_seconds += time.perf_counter() - shown
         if outcomes and outcomes[0].pass_rows:
             if all([outcome.committed for outcome in outcomes]):
@@ -275,6 +294,7 @@ class AutoDrafter:
                 member,
                 [each.standings[place] for each in followed],
                 [each.rates[place] for each in followed],
+                [each.learned[place] for each in followed],
                 [i for i, sequence in enumerate(sequences) if self._reads(place, sequence.id)],
             )
             for place, member in enumerate(self._members)
@@ -352,15 +372,29 @@ class AutoDrafter:
         self._round.own_seconds -= seconds
         return seconds
 
+    def _merge(self, followed: Sequence[_Followed]) -> None:
+        """Lay the drafters' guesses for each sequence over one another, and estimate how likely each is accepted."""
+        told = []
+        for each in followed:
+            overlay = Overlay([(self._members[place].bit, guesses) for place, guesses in each.guesses])
+            related = overlay.related()
+            each.guesses = [(place, guesses) for (place, _), guesses in zip(each.guesses, related, strict=True)]
+            told.append((overlay, related, [each.rates[place].log_odds for place, _ in each.guesses]))
+        for each, (overlay, _, _), clues in zip(followed, told, clues_of(told), strict=True):
+            each.clues = clues
+            each.merged = overlay.merged(
+                [
+                    chances_of(rows @ each.learned[place].weights).tolist()
+                    for (place, _), rows in zip(each.guesses, clues, strict=True)
+                ]
+            )
+
     def _cut(self, followed: Sequence[_Followed], budgets: Sequence[DraftBudget]) -> list[DraftTree]:
         """Trees of as many nodes as pay, the likeliest of all sequences."""
         ranked: list[tuple[float, int, int]] = []
+        self._merge(followed)
         for i, each in enumerate(followed):
-            related = relate([guesses for _, guesses in each.guesses])
-            each.guesses = [(place, guesses) for (place, _), guesses in zip(each.guesses, related, strict=True)]
-            each.merged = merged = merge(
-                [(self._members[place].bit, guesses, each.rates[place]) for place, guesses in each.guesses]
-            )
+            merged = each.merged
             if beam_of(each.view) is None:
                 ranked += [(-merged.reach[node], i, node) for node in merged.ranked(budgets[i].nodes)]
         if len(followed) > 1:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headstart.drafting.base import Drafter
 from headstart.drafting.context import ScopedMemory
 from headstart.drafting.planning.guess_rates import GuessRates, first_rates
+from headstart.drafting.planning.learned_acceptance import LearnedAcceptance
 from headstart.drafting.planning.pass_costs import QuestionCosts, Recent
 
 _SHARED_MEMORY = 1000.0
@@ -64,6 +65,7 @@ class Member:
     bit: int
     """Marks its own guesses."""
     rates: ScopedMemory[GuessRates] = field(init=False)
+    learned: ScopedMemory[LearnedAcceptance] = field(default_factory=lambda: ScopedMemory(LearnedAcceptance))
     cost: QuestionCosts = field(default_factory=QuestionCosts)
     """Seconds to ask it, including the extra work that it asks of the target's pass."""
     first_cost: Recent = field(default_factory=Recent)

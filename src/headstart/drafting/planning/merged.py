@@ -10,13 +10,13 @@ A round merges some tens of nodes, too few for arrays: plain lists are several t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from headstart.draft_tree import ROOT, DraftTree
 from headstart.drafting.grades import grades_of
-from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, GuessRates
+from headstart.drafting.planning.guess_rates import AGREED, ALONE, CONTRADICTED, log_odds
 
 _MOST_CERTAIN = 0.995
 
@@ -28,6 +28,8 @@ class Guesses:
     tokens: list[int]
     parents: list[int]
     grades: list[int]
+    own: list[float] = field(default_factory=list)
+    """Log-odds that the drafter itself gives each, its parent given; empty: it gives none."""
 
     @classmethod
     def of(cls, tree: DraftTree) -> Guesses:
@@ -37,30 +39,50 @@ class Guesses:
         (docs/exactness.md 5): it does not depend on the target's noise.
         """
         tokens, parents, grades = tree.tokens.tolist(), tree.parents.tolist(), grades_of(tree)
+        own = [] if tree.chances is None else [log_odds(chance) for chance in tree.chances.tolist()]
         if tree.probe is None:
-            return cls(tokens, parents, grades)
+            return cls(tokens, parents, grades, own)
         kept = np.flatnonzero(~tree.probe).tolist()
         place = {node: i for i, node in enumerate(kept)} | {ROOT: ROOT}
-        return cls([tokens[i] for i in kept], [place[parents[i]] for i in kept], [grades[i] for i in kept])
+        return cls(
+            [tokens[i] for i in kept],
+            [place[parents[i]] for i in kept],
+            [grades[i] for i in kept],
+            [own[i] for i in kept] if own else own,
+        )
 
-    def judge(self, said: Sequence[int], rates: GuessRates) -> None:
-        """Count which guesses hold against the tokens that the target said after the root.
+    def places(self) -> tuple[list[int], list[int]]:
+        """[guess] its depth, 1 for children of the root, and its place among its siblings, from 0 on."""
+        depths: list[int] = []
+        ranks: list[int] = []
+        seen: dict[int, int] = {}
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+            seen[parent] = rank = seen.get(parent, -1) + 1
+            ranks.append(rank)
+        return depths, ranks
 
-        Guesses that never entered the verified tree are judged as well: what was said tells.
+    def judge(self, said: Sequence[int]) -> list[tuple[int, bool]]:
+        """Which guesses hold against the tokens that the target said after the root: (guess, whether it holds).
+
+        A guess counts only where its parent was said. Guesses that never entered the verified tree are judged as well:
+        what was said tells.
         """
-        parents, tokens, grades = self.parents, self.tokens, self.grades
+        parents, tokens = self.parents, self.tokens
+        judged: list[tuple[int, bool]] = []
         path, first = ROOT, 0
         for token in said:
             accepted = None
             for node in range(first, len(parents)):
                 if parents[node] == path:
                     holds = tokens[node] == token
-                    rates.count(grades[node], holds)
+                    judged.append((node, holds))
                     if holds:
                         accepted = node
             if accepted is None:
-                return
+                break
             path, first = accepted, accepted + 1
+        return judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,8 @@ class MergedGuesses:
     parents: list[int]
     owners: list[int]
     """[node] who guessed it: a bit for each drafter."""
+    chances: list[float]
+    """[node] estimated probability that the target says it, its parent given."""
     reach: list[float]
     """[node] estimated probability that the target's path passes through a node; falls along every path."""
 
@@ -100,80 +124,106 @@ class MergedGuesses:
         return DraftTree(
             np.array([tokens[node] for node in kept], dtype=np.int32),
             np.array([place[parents[node]] for node in kept], dtype=np.int32),
+            chances=np.array([self.chances[node] for node in kept]),
         )
 
 
-NOTHING = MergedGuesses([], [], [], [])
+NOTHING = MergedGuesses([], [], [], [], [])
 
 
-def relate(proposals: Sequence[Guesses]) -> list[Guesses]:
-    """The drafters' guesses for one sequence, with what the others say in their place in the grades.
+class Overlay:
+    """Guesses of several drafters for one sequence, with a bit for each, in one prefix tree.
 
-    Drafters that read the same text are right together: where the one that copies and the head agree, nine of ten
-    guesses hold, and of those that it makes against the head one of eight (docs/experiments/0090).
+    Attributes:
+        places: [drafter][guess] its node.
     """
-    tree = _Overlaid([(1 << place, guesses) for place, guesses in enumerate(proposals)])
-    heard: dict[int, int] = {}  # node -> who guesses anything after it
-    for parent, owners in zip(tree.parents, tree.owners, strict=True):
-        heard[parent] = heard.get(parent, 0) | owners
-    related = []
-    for place, (guesses, nodes) in enumerate(zip(proposals, tree.places, strict=True)):
-        own, grades = 1 << place, []
-        for grade, node in zip(guesses.grades, nodes, strict=True):
-            contradicted = heard[tree.parents[node]] != own
-            grades.append(grade + (AGREED if tree.owners[node] != own else CONTRADICTED if contradicted else ALONE))
-        related.append(Guesses(guesses.tokens, guesses.parents, grades))
-    return related
-
-
-def merge(proposals: Sequence[tuple[int, Guesses, GuessRates]]) -> MergedGuesses:
-    """Put the guesses of several drafters (their bits, guesses and rates) in one prefix tree and estimate the reach
-    of each.
-
-    Where drafters agree on a token, it gets the mean of their estimates. Where they differ, each is taken at its word,
-    unless the chances of one parent's children add up to more than 1: then they are scaled down to that.
-    """
-    tree = _Overlaid([(bit, guesses) for bit, guesses, _ in proposals])
-    chances = [0.0] * len(tree.tokens)
-    for (_, guesses, rates), nodes in zip(proposals, tree.places, strict=True):
-        for grade, node in zip(guesses.grades, nodes, strict=True):
-            chances[node] += rates.rates[grade] / tree.owners[node].bit_count()
-    totals: dict[int, float] = {}
-    for parent, chance in zip(tree.parents, chances, strict=True):
-        totals[parent] = totals.get(parent, 0.0) + chance
-    chances = [chance / max(1.0, totals[parent]) for parent, chance in zip(tree.parents, chances, strict=True)]
-    return MergedGuesses(tree.tokens, tree.parents, tree.owners, _reach(tree.parents, chances))
-
-
-class _Overlaid:
-    """Guesses of several drafters, with a bit for each, in one prefix tree."""
 
     def __init__(self, proposals: Sequence[tuple[int, Guesses]]) -> None:
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.owners: list[int] = []
+        self._proposals = proposals
+        self._tokens: list[int] = []
+        self._parents: list[int] = []
+        self._owners: list[int] = []
         """[node] who guessed it: a bit for each drafter."""
         self.places: list[list[int]] = []
-        """[proposal][guess] its node."""
         nodes: dict[tuple[int, int], int] = {}
         for bit, guesses in proposals:
             place: list[int] = []
             for token, parent in zip(guesses.tokens, guesses.parents, strict=True):
                 above = ROOT if parent == ROOT else place[parent]
-                node = nodes.setdefault((above, token), len(self.tokens))
-                if node == len(self.tokens):
-                    self.tokens.append(token)
-                    self.parents.append(above)
-                    self.owners.append(0)
-                self.owners[node] |= bit
+                node = nodes.setdefault((above, token), len(self._tokens))
+                if node == len(self._tokens):
+                    self._tokens.append(token)
+                    self._parents.append(above)
+                    self._owners.append(0)
+                self._owners[node] |= bit
                 place.append(node)
             self.places.append(place)
+
+    def related(self) -> list[Guesses]:
+        """[drafter] its guesses, with what the others say in their place in the grades.
+
+        Drafters that read the same text are right together: where the one that copies and the head agree, nine of ten
+        guesses hold, and of those that it makes against the head one of eight (docs/experiments/0090).
+        """
+        heard: dict[int, int] = {}  # node -> who guesses anything after it
+        for parent, owners in zip(self._parents, self._owners, strict=True):
+            heard[parent] = heard.get(parent, 0) | owners
+        related = []
+        for (own, guesses), nodes in zip(self._proposals, self.places, strict=True):
+            grades = []
+            for grade, node in zip(guesses.grades, nodes, strict=True):
+                contradicted = heard[self._parents[node]] != own
+                grades.append(
+                    grade + (AGREED if self._owners[node] != own else CONTRADICTED if contradicted else ALONE)
+                )
+            related.append(replace(guesses, grades=grades))
+        return related
+
+    def others(self, said: Sequence[Sequence[float]]) -> list[list[float]]:
+        """[drafter][guess] the mean of what the others that guess the same say of it; 0 where nobody does.
+
+        Args:
+            said: [drafter][guess] any number.
+        """
+        totals = [0.0] * len(self._tokens)
+        for own, nodes in zip(said, self.places, strict=True):
+            for number, node in zip(own, nodes, strict=True):
+                totals[node] += number
+        counts = [owners.bit_count() - 1 for owners in self._owners]
+        return [
+            [
+                (totals[node] - number) / counts[node] if counts[node] else 0.0
+                for number, node in zip(own, nodes, strict=True)
+            ]
+            for own, nodes in zip(said, self.places, strict=True)
+        ]
+
+    def merged(self, chances: Sequence[Sequence[float]]) -> MergedGuesses:
+        """All of them in one tree, with the reach of each.
+
+        Where drafters agree on a token, it gets the mean of their estimates. Where they differ, each is taken at its
+        word, unless the chances of one parent's children add up to more than 1: then they are scaled down to that.
+
+        Args:
+            chances: [drafter][guess] estimated probability that the target says it, its parent given.
+        """
+        means = [0.0] * len(self._tokens)
+        for own, nodes in zip(chances, self.places, strict=True):
+            for chance, node in zip(own, nodes, strict=True):
+                means[node] += chance / self._owners[node].bit_count()
+        totals: dict[int, float] = {}
+        for parent, chance in zip(self._parents, means, strict=True):
+            totals[parent] = totals.get(parent, 0.0) + chance
+        scaled = [
+            min(chance / max(1.0, totals[parent]), _MOST_CERTAIN)
+            for parent, chance in zip(self._parents, means, strict=True)
+        ]
+        return MergedGuesses(self._tokens, self._parents, self._owners, scaled, _reach(self._parents, scaled))
 
 
 def _reach(parents: Sequence[int], chances: Sequence[float]) -> list[float]:
     """[node] the product of the chances along its path."""
     reach: list[float] = []
     for chance, parent in zip(chances, parents, strict=True):
-        certain = min(chance, _MOST_CERTAIN)
-        reach.append(certain if parent == ROOT else certain * reach[parent])
+        reach.append(chance if parent == ROOT else chance * reach[parent])
     return reach

@@ -11,6 +11,7 @@ from headstart.drafting.abilities import RunsInStretches, stretch_drafting
 from headstart.drafting.base import SequenceView
 from headstart.drafting.planning.auto_members import Member, Standing
 from headstart.drafting.planning.guess_rates import GuessRates
+from headstart.drafting.planning.learned_acceptance import LearnedAcceptance
 from headstart.drafting.planning.round_costs import PLAIN_EVERY, RoundCosts, TreeSize
 from headstart.stretch import MOST_GUESSERS, CutRule, Guesser, RoundRecord, StretchLimits
 
@@ -23,6 +24,8 @@ class Lane:
     standings: Sequence[Standing]
     """[sequence]."""
     rates: Sequence[GuessRates]
+    """[sequence]."""
+    learned: Sequence[LearnedAcceptance]
     """[sequence]."""
     read: Sequence[int]
     """Sequences that it follows."""
@@ -120,7 +123,7 @@ class PlannedStretch:
             for i, (guesser,) in zip(follows, drafting.guessers, strict=True):
                 if guesser is None:
                     return None
-                guesser.rates = lane.rates[i].rates
+                guesser.log_odds, guesser.weights = lane.rates[i].log_odds, lane.learned[i].weights
                 guessers[i][place] = guesser
         return cls(views, limits, lanes, asked, guessers, costs)
 
@@ -154,9 +157,12 @@ class PlannedStretch:
         for i, of_sequence in enumerate(self.guessers):
             for place, guesser in enumerate(of_sequence):
                 if guesser is not None:
-                    judged, rates = sum([done.spans[i].judged[place] for done in rounds]), self.lanes[place].rates[i]
-                    for judgement in guesser.judgements[:judged]:
-                        rates.count(judgement.grade, judgement.holds)
+                    judged, lane = sum([done.spans[i].judged[place] for done in rounds]), self.lanes[place]
+                    judgements = guesser.judgements[:judged]
+                    assert guesser.clues is not None
+                    lane.learned[i].learn(guesser.clues[:judged], [judgement.holds for judgement in judgements])
+                    for judgement in judgements:
+                        lane.rates[i].count(judgement.grade, judgement.holds)
 
     def _learn_worth(
         self,

@@ -1,8 +1,9 @@
-"""Latent attention: DeepSeek-V2 and V3, GLM-4.7-Flash and Mistral 4 with their experts, Youtu and MiniCPM3 without.
+"""Latent attention: DeepSeek-V2 and V3, Kimi K2, GLM-4.7-Flash and Mistral 4 with their experts, Youtu and MiniCPM3
+without.
 
 Sources: the configuration and modelling files of transformers (models/deepseek_v2, deepseek_v3, glm4_moe_lite,
-mistral4, youtu, minicpm3); for GGUF llama.cpp's converter, which takes the matrix that raises keys and values apart,
-that of keys transposed.
+mistral4, youtu, minicpm3; its kimi_k25 reads the text of Kimi K2 as DeepSeek-V3); for GGUF llama.cpp's converter, which
+since April 2025 takes the matrix that raises keys and values apart, that of keys transposed.
 """
 
 from __future__ import annotations
@@ -191,23 +192,28 @@ _GGUF = replace(
     layer=without(dict(gguf_mixtures.LAYOUT.layer), "q", "k", "v", "q_norm", "k_norm") | _GGUF_LATENT,
     convert=_TURNED,
 )
-_STACKED_LAYOUTMAX, _SIGMOID = 1, 2
+_GGUF_JOINT = replace(
+    _GGUF,
+    layer=without(dict(_GGUF.layer), "key_up", "value_up") | {"kv_up": "blk.{i}.attn_kv_b"},
+    ignored=(*_GGUF.ignored, r"blk\.\d+\.attn_[kv]_b\.weight"),
+)
+"""Of files from before the matrix was taken apart; some have both forms."""
+_SOFTMAX, _SIGMOID = 1, 2
 """``expert_gating_func``."""
 
 
 def _deepseek_gguf(fields: Fields) -> ModelConfig:
     heads, turning = fields.integer("attention.head_count"), fields.integer("rope.dimension_count")
-    both, value = fields.integer("attention.key_length_mla"), fields.integer("attention.value_length_mla")
+    apart = "_mla" if fields.has("attention.key_length_mla") else ""
+    both, value = (fields.integer(f"attention.{part}_length{apart}") for part in ("key", "value"))
     rope, scale = _gguf_rope(fields, turning)
     whole = {"attention.key_length": both, "attention.value_length": both, "attention.head_count_kv": heads}
-    gating = fields.integer("expert_gating_func", _STACKED_LAYOUTMAX)
-    if gating not in (_STACKED_LAYOUTMAX, _SIGMOID):
-        raise fields.unsupported(
-            "expert_gating_func", gating, f"{_STACKED_LAYOUTMAX} or {_SIGMOID}, softmax or sigmoid"
-        )
+    gating = fields.integer("expert_gating_func", _SOFTMAX)
+    if gating not in (_SOFTMAX, _SIGMOID):
+        raise fields.unsupported("expert_gating_func", gating, f"{_SOFTMAX} or {_SIGMOID}, softmax or sigmoid")
     config = base_from_gguf(
         fields.with_entries(**whole),
-        "deepseek_v3" if gating == _SIGMOID else "deepseek_v2",
+        ("deepseek_v3" if gating == _SIGMOID else "deepseek_v2") + ("" if apart else "_joint"),
         rope=rope,
         experts=True,
         attention_scale=both**-0.5 * scale,
@@ -250,8 +256,11 @@ def _gguf_rope(fields: Fields, dim: int) -> tuple[RopeConfig, float]:
 FAMILIES = (
     Family("deepseek_v2", "deepseek_v2", "deepseek2", _deepseek_v2, _deepseek_gguf, _MIXED, _GGUF, "experts"),
     Family("deepseek_v3", "deepseek_v3", "deepseek2", _deepseek_v3, _deepseek_gguf, _MIXED, _GGUF, "experts"),
-    Family("glm4_moe_lite", "glm4_moe_lite", "", _glm_lite, None, _MIXED, None, "experts"),
+    Family("glm4_moe_lite", "glm4_moe_lite", "deepseek2", _glm_lite, None, _MIXED, None, "experts"),
+    Family("kimi_k2", "kimi_k2", "", _deepseek_v3, None, _MIXED, None, "experts"),
     Family("mistral4", "mistral4", "", _mistral4, None, _STACKED_LAYOUT, None, "experts"),
+    Family("deepseek_v2_joint", "", "", _deepseek_v2, None, _MIXED, _GGUF_JOINT, "experts"),
+    Family("deepseek_v3_joint", "", "", _deepseek_v3, None, _MIXED, _GGUF_JOINT, "experts"),
     Family("deepseek_v3_halves", "", "", _deepseek_v3, None, replace(_MIXED, convert={}), None, "experts"),
     Family("youtu", "youtu", "", _youtu, None, _DENSE, None),
     Family("minicpm3", "minicpm3", "", _minicpm3, None, replace(_DENSE, convert={"final_norm": divided}), None),

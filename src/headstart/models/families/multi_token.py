@@ -75,5 +75,8 @@ _LAYOUTS: Mapping[CheckpointKind, Mapping[str, MultiTokenLayout]] = {
 
 
 def multi_token_layout(config: ModelConfig, kind: CheckpointKind) -> MultiTokenLayout | None:
-    """Where the modules of this model's family are in one kind of file; None: it has none that are known."""
-    return _LAYOUTS[kind].get(config.family)
+    """Where the modules of this model's family are in one kind of file; None: it has none that are known.
+
+    Families that come without modules have them, where they were trained here, under Qwen's names.
+    """
+    return _LAYOUTS[kind].get(config.family, _QWEN if kind == "hf" else None)

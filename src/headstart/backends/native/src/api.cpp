@@ -93,9 +93,14 @@ HEADSTART_API void headstart_losses(const void *model, double *losses) {
       for (int which = 0; which < kExpertLinears; ++which)
         write(layer.experts ? layer.experts->linears[which][expert] : none);
 }
-HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int rope) {
+HEADSTART_API void headstart_set_layer(void *model, int layer, int window, int chunk, int rope) {
   DecoderLayer &it = model_of(model)->decoder.layers[layer];
-  it.window = window, it.rope = rope;
+  it.window = window, it.chunk = chunk, it.rope = rope;
+}
+HEADSTART_API void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse) {
+  Decoder &decoder = model_of(model)->decoder;
+  for (DecoderLayer &layer : decoder.layers)
+    layer.distance_bias = DistanceBias(slopes, decoder.shape.heads, scale, coarse != 0);
 }
 HEADSTART_API void headstart_set_distance_bias(void *model, int layer, const float *table, int distances) {
   Decoder &decoder = model_of(model)->decoder;
@@ -153,7 +158,7 @@ HEADSTART_API void *headstart_cache_create(const void *model, int pages) {
   const Decoder &decoder = decoder_of(model);
   const size_t cell = decoder.precision == Precision::fp32 ? sizeof(float) : sizeof(Bf16);
   try {
-    return new KvCache(decoder.shape.layers, pages, decoder.shape.kv_heads, decoder.shape.head_dim, cell);
+    return new KvCache(decoder.shape.layers, pages, decoder.kept_heads, decoder.key_dim, decoder.value_dim, cell);
   } catch (const std::bad_alloc &) {
     return nullptr;
   }

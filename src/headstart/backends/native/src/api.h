@@ -11,18 +11,31 @@ struct HeadstartExperts {
   float scale, clamp;  // the latter: 0 for none
 };
 
+// Latent attention, see headstart.models.config.LatentConfig; `kv_rank` 0: heads have keys and values of their own.
+struct HeadstartLatent {
+  int32_t kv_rank, plain_dim, rope_dim, value_dim;
+  int32_t q_rank;  // 0: queries come from the row itself
+  float norm_eps;
+};
+
 // Sizes in elements. Enumerations by number, in the order of the C++ enums of the same name.
 struct HeadstartShape {
   int32_t vocab, hidden, heads, kv_heads, head_dim, mlp, layers;
   int32_t precision, threads;
   int32_t norm, activation, gated, parallel_residual;
-  int32_t joint_head_norms;         // norms of queries and keys are over all heads together
+  int32_t joint_head_norms;                    // norms of queries and keys are over all heads together
+  int32_t head_norm;                           // their kind, by number as `norm`
+  int32_t own_head_norms, rotated_head_norms;  // heads have weights of their own; they are normed after the rotation
+  int32_t attention_gate;                      // what heads see is multiplied by a sigmoid
   int32_t entry, features, tokens;  // features: true ones of a row (draft heads); tokens: rows of the embedding table
   int32_t cross;                    // layers read an encoder memory, too
   float norm_eps, attention_scale, attention_softcap, logit_softcap;  // soft caps: 0 for none
   float embedding_scale, tap_scale;  // the latter: of layers, not of what comes after the final norm
   float qkv_clip;                    // queries, keys and values are cut off at it; 0 for none
+  float growth;                      // of queries, see headstart.models.config.QueryGrowth; 0 for none
+  int32_t growth_trained, growth_everywhere;
   HeadstartExperts experts;
+  HeadstartLatent latent;
 };
 
 // One pass; field by field headstart.models.backend.PassBatch. A draft head's rows all have `inputs` beside their
@@ -111,18 +124,22 @@ struct HeadstartDrafted {
   float *node_scores;                   // out, [nodes]: log-probabilities of their paths
 };
 
-// A draft of a head that grows level by level from the likeliest paths, for several sequences side by side.
+// A draft of a head that grows from the likeliest paths, for several sequences side by side: level by level, or at once
+// where the head guesses several tokens in one pass.
 struct HeadstartDraft {
   int32_t sequences;
-  int32_t width;              // nodes of a level that get children, and children of each of them
+  int32_t width;              // nodes of a level that get children, and children of each; with `slots` of a depth
   int32_t state_tap;          // which tap is fed back
   int32_t columns;            // of a row of logits: vocab, and as many as the sequence with most text tokens has or,
                               // in a stretch, has room for
   float min_log_prob;         // log-probability of a path; less likely nodes are left out
   float min_parent_log_prob;  // of a path that is gone on from
   const int32_t *target_ids;  // [vocab], -1 where the target has no such token
-  float *logits;              // [sequences * width][columns] scratch, the beams of each sequence behind one another
-  HeadstartDrafted *drafted;  // [sequences]
+  // [sequences * width][columns] scratch, the beams of each sequence behind one another; with `slots` as many for each.
+  float *logits;
+  int32_t slots, mask_token;   // tokens that one pass guesses, and what rows behind the last true one read in place of
+  const float *mask_features;  // one; [features] likewise. Slots 0: a pass for each level
+  HeadstartDrafted *drafted;   // [sequences]
 };
 
 // A drafter that copies what followed the end of the text where that stood before. Options as SuffixOptions has them.
@@ -157,9 +174,11 @@ struct HeadstartHead {
 struct HeadstartGuesser {
   HeadstartSuffix *suffix;
   HeadstartHead *head;
-  const double *rates;   // [grade, with what the other says in its place] how often its guesses hold
-  int32_t judged, room;  // out: guesses that were judged; how many fit
-  int32_t *judgements;   // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as in `rates`
+  const double *log_odds;  // [grade, with what the other says in its place] of how often its guesses hold
+  const double *weights;   // [10] of what its guesses are estimated from, see src/rounds/guesses.h
+  int32_t judged, room;    // out: guesses that were judged; how many fit
+  int32_t *judgements;     // out, [room]: 2 * grade, and 1 where the guess held; under a cut rule grades as above
+  double *clues;           // out, [room][10] of those guesses; null: there is no cut rule
 };
 
 // What decides how many guesses are verified.
@@ -218,12 +237,15 @@ struct HeadstartStretch {
   // Out, [most_rounds][sequences][nodes]: the trees, their grades (0 under a cut rule); nodes on the target's path.
   int32_t nodes;
   int32_t *node_tokens, *node_parents, *node_grades, *path;
+  double *node_chances;  // to be accepted, the parent given; -1: the drafter says none
 };
 
 // Whether this library can run here (asks the system for the matrix unit where it needs one).
 int headstart_enable();
 
-// `forms` [matrices][3]: of each layer 4, with cross attention 6, in the order of headstart_set_linear; the output
+// `forms` [matrices][3]: of each layer 4, with a gate of attention 5, with cross attention
+// 6, with latent attention 7, in the order of
+// headstart_set_linear; the output
 // head's; and of experts [layers][experts][2], in the order of headstart_set_expert. 0: there is no such matrix; where
 // weights are in blocks, 4 or 8 bits of a level, 10 for blocks of 16 inputs with levels of 8, 16 for a matrix in bf16;
 // or 64 and the number of a type in GGUF for a file's own blocks (src/kernels/stored/), which the parts of a matrix
@@ -232,11 +254,14 @@ void *headstart_create(const HeadstartShape *shape, const uint8_t *forms);
 // Bytes [3] that such a model takes: layers, output head, what screens the head.
 void headstart_packed_bytes(const HeadstartShape *shape, const uint8_t *forms, int64_t *bytes);
 void headstart_destroy(void *model);
-// Norms: 0 attention, 1 mlp, 2 q, 3 k, 4 attention post, 5 mlp post, 6 cross attention, and of the stream after
-// 7 attention, 8 cross attention, 9 mlp were added to it; layer -1: 0 final, 1 of a head's features, 2 of what the
-// first layer reads, from 3 on those of the parts that true features are cut into. `bias` may be null.
+// Norms: 0 attention, 1 mlp, 2 q, 3 k (of latent attention those of the small states), 4 attention post, 5 mlp post, 6
+// cross attention, and of the stream after 7 attention, 8 cross attention, 9 mlp were added to it; layer -1: 0 final, 1
+// of a head's features, 2 of what the first layer reads, from 3 on those of the parts that true features are cut into.
+// `bias` may be null.
 void headstart_set_norm(void *model, int layer, int which, const float *weight, const float *bias, int size);
-// Linears: 0 qkv, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output; layer -1: 0 output head, 1 what fuses
+// Linears: 0 qkv, 1 output, 2 up, 3 down, of cross attention 4 queries, 5 output, of latent attention
+// instead 4 what takes queries to the states' space, 5 what takes values from there, head by head, 6 queries from their
+// own small state, or instead 4 the gate; layer -1: 0 output head, 1 what fuses
 // features. The parts stand one below the other; nothing of them is kept.
 void headstart_set_linear(void *model, int layer, int which, const HeadstartRows *parts, int count, const float *bias);
 // One expert's matrices: 0 up (gates first), 1 down. The router [experts][hidden], and one row more where the shared
@@ -250,10 +275,13 @@ void headstart_set_sinks(void *model, int layer, const float *sinks);
 // What packing has done to the matrices, as many as `forms`, [3] each: sums of squares of what was lost, of what bf16
 // would lose, and of the weights. All 0 where they are not in 4 or 8 bits.
 void headstart_losses(const void *model, double *losses);
-// window 0: full attention; rope -1: no rotation.
-void headstart_set_layer(void *model, int layer, int window, int rope);
+// window 0: full attention; chunk 0: not within chunks; rope -1: no rotation.
+void headstart_set_layer(void *model, int layer, int window, int chunk, int rope);
 // What distance adds to a layer's scores [heads][distances], copied; further keys are at the last one.
 void headstart_set_distance_bias(void *model, int layer, const float *table, int distances);
+// What each token of distance takes off the scores of all layers: slopes [heads] times `scale`, see
+// headstart.models.config.Alibi.
+void headstart_set_alibi(void *model, const float *slopes, float scale, int coarse);
 // Borrowed tables: cosines and sines [positions][dimensions / 2].
 void headstart_set_rope(void *model, int index, const float *cosines, const float *sines, int positions,
                         int dimensions);

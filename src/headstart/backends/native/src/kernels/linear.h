@@ -1,6 +1,7 @@
 // Linear layers: weights packed once into the order in which they are read, and the kernels that multiply them.
 #pragma once
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <vector>
 
@@ -385,29 +386,39 @@ static inline void run_pair(const LinearKernel &kernel, const PackedLinear &line
   }
 }
 
+// Where pairs read rows of their own: of the first `pairs` those from the first on, of the next as many those behind
+// these `rows`, and so on.
+struct RowsByPair {
+  int pairs = INT_MAX, rows = 0;
+
+  int first(int pair) const { return pair / pairs * rows; }
+};
+
 // The products of a layer that thread t computes, without bias: `finish(pair, row, rows, out)` gets each block of 32
 // columns.
 template <class Finish>
 static inline void run_products(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                                int thread, ReadAhead &ahead, PairDeal &deal, WantedFrom wanted, Finish &&finish) {
+                                int thread, ReadAhead &ahead, PairDeal &deal, WantedFrom wanted, RowsByPair by,
+                                Finish &&finish) {
   constexpr int kOut = kRowBlock * kColumns;
   alignas(64) float out[2 * kOut];
   const auto run = [&](int owner, int index, ReadAhead &reading) {
     const int pair = linear.first_pair[owner] + index;
     const char *weights = linear.pair_weights(owner, pair);
     const int first = pair < wanted.pairs ? wanted.row : 0;
-    if (first < rows) run_pair(kernel, linear, pair, weights, a, first, rows, reading, out, finish);
+    if (first < rows)
+      run_pair(kernel, linear, pair, weights, a.from(by.first(pair)), first, rows, reading, out, finish);
   };
   const auto pairs_of = [&](int owner) { return linear.first_pair[owner + 1] - linear.first_pair[owner]; };
   deal.begin(thread);
   const int most = kernel.multiply_two && rows <= kFewRows ? 2 : 1;
   for (PairDeal::Run next; (next = deal.take(thread, pairs_of(thread), most)).count > 0;) {
-    if (next.count == 1) {
-      run(thread, next.first, ahead);
+    const int pair = linear.first_pair[thread] + next.first;
+    if (next.count == 1 || by.first(pair) != by.first(pair + 1)) {
+      for (int i = 0; i < next.count; ++i) run(thread, next.first + i, ahead);
       continue;
     }
-    const int pair = linear.first_pair[thread] + next.first;
-    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), a, rows, ahead, out);
+    kernel.multiply_two(linear, pair, linear.pair_weights(thread, pair), a.from(by.first(pair)), rows, ahead, out);
     for (int which = 0; which < 2; ++which) finish(pair + which, 0, rows, out + which * kOut);
   }
   for (int next = 1; next < deal.threads(); ++next) {
@@ -430,8 +441,9 @@ static inline void add_bias(const PackedLinear &linear, int pair, int rows, floa
 // The same with bias: the part of a layer that thread t computes.
 template <class Finish>
 static inline void run_linear(const LinearKernel &kernel, const PackedLinear &linear, const Activations &a, int rows,
-                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish, WantedFrom wanted = {}) {
-  run_products(kernel, linear, a, rows, thread, ahead, deal, wanted, [&](int pair, int row, int n, float *out) {
+                              int thread, ReadAhead &ahead, PairDeal &deal, Finish &&finish, WantedFrom wanted = {},
+                              RowsByPair by = {}) {
+  run_products(kernel, linear, a, rows, thread, ahead, deal, wanted, by, [&](int pair, int row, int n, float *out) {
     add_bias(linear, pair, n, out);
     finish(pair, row, n, static_cast<const float *>(out));
   });

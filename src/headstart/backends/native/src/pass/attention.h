@@ -24,24 +24,24 @@ class AttentionScratch {
   using Query = typename QueryElement<Cell>::type;
   static constexpr int kScoreStride = kChunkKeys + 16;  // no power of two: rows must not share cache sets
 
-  // Room for tiles of `head_dim` and for trees of `tree_span` slots.
-  void reserve(int head_dim, int tree_span) {
-    if (head_dim == head_dim_ && tree_span <= tree_span_) return;
-    head_dim_ = head_dim;
+  // Room for tiles of such keys and values, and for trees of `tree_span` slots.
+  void reserve(int key_dim, int value_dim, int tree_span) {
+    if (key_dim == key_dim_ && value_dim == value_dim_ && tree_span <= tree_span_) return;
+    key_dim_ = key_dim, value_dim_ = value_dim;
     tree_span_ = std::max(tree_span, tree_span_);
-    const size_t page_cells = static_cast<size_t>(kPageKeys) * head_dim;
+    const size_t page_cells = static_cast<size_t>(kPageKeys) * value_dim;
     size_t bytes = 0;
     const auto take = [&](size_t n) {
       const size_t at = bytes;
       bytes += (n + 127) / 64 * 64;
       return at;
     };
-    const size_t query_at = take(kTileEntries * head_dim * sizeof(Query));
+    const size_t query_at = take(kTileEntries * key_dim * sizeof(Query));
     const size_t scores_at = take(kTileEntries * kScoreStride * sizeof(float));
     const size_t slots_at = take(static_cast<size_t>(kTileEntries) * slot_stride() * sizeof(float));
     const size_t weights_at = take(2 * kTileEntries * kScoreStride * sizeof(Query));
-    const size_t partial_at = take(2 * kTileEntries * head_dim * sizeof(float));
-    const size_t sum_at = take(kTileEntries * head_dim * sizeof(float));
+    const size_t partial_at = take(2 * kTileEntries * value_dim * sizeof(float));
+    const size_t sum_at = take(kTileEntries * value_dim * sizeof(float));
     const size_t pages_at = take((kChunkPages + 1) * page_cells * sizeof(Cell));
     memory_ = AlignedBuffer(bytes);
     char *base = memory_.data();
@@ -55,29 +55,40 @@ class AttentionScratch {
   }
   int slot_stride() const { return tree_span_ + 16; }
 
-  Query *query = nullptr;        // [entry][head_dim], scaled
+  Query *query = nullptr;        // [entry][key_dim], scaled
   float *scores = nullptr;       // [entry][kScoreStride], one chunk by logical position
   float *slot_scores = nullptr;  // [entry][slot_stride], a tree's tail by slot
   Query *weights = nullptr;      // [entry][kScoreStride], exp of the scores
-  float *partial = nullptr;      // [entry][head_dim], one chunk's values
-  float *sum = nullptr;          // [entry][head_dim]
+  float *partial = nullptr;      // [entry][value_dim], one chunk's values
+  float *sum = nullptr;          // [entry][value_dim]
   Cell *gathered[kChunkPages + 1] = {};
   float maximum[kTileEntries] = {}, total[kTileEntries] = {}, chunk_maximum[kTileEntries] = {},
         chunk_total[kTileEntries] = {};
 
  private:
   AlignedBuffer memory_;
-  int head_dim_ = 0, tree_span_ = 0;
+  int key_dim_ = 0, value_dim_ = 0, tree_span_ = 0;
 };
 
 // Cache lines of weights asked of memory for each page that is scored and each row of scores: more make attention wait.
 constexpr int kLinesAPage = 16, kLinesAnEntry = 16;
 
+// Queries grow with their position, see headstart.models.config.QueryGrowth.
+struct QueryGrowth {
+  float weight = 0.f;          // 0: they do not
+  int trained = 1, first = 0;  // the number of the first position
+
+  float at(int position) const {
+    const int times = (position + first) / trained;
+    return times ? 1.f + weight * std::log1p(static_cast<float>(times)) : 1.f;
+  }
+};
+
 struct AttentionLayer {
   const KvCache &cache;
   const PassLayout &layout;
-  const int32_t *positions;  // [pass row]
-  int layer, window, head_dim;
+  const int32_t *positions;                      // [pass row]
+  int layer, window, chunk, key_dim, value_dim;  // window and chunk: 0 for none
   float scale, softcap;
   const DistanceBias &bias;
   HeadRotation rotation;  // of queries
@@ -85,11 +96,14 @@ struct AttentionLayer {
   size_t query_stride;
   const int32_t *query_places;  // [row r of the pass - first_row] its row of `queries`
   int first_row;
-  Activations out;        // column head * head_dim
+  Activations out;        // column head * value_dim
   const int32_t *places;  // [row r of the pass - first_row] its row of `out`
   ElementKind out_kind;
   ReadAhead &ahead;
   const float *sinks = nullptr;  // [head], or null
+  const float *gates = nullptr;  // [row r of the pass - first_row][gate_stride] in the order of `queries`, or null:
+  size_t gate_stride = 0;        // what is seen is multiplied by their sigmoids
+  QueryGrowth growth{};
 };
 
 template <class Cell>
@@ -119,7 +133,7 @@ class AttentionTile {
     for (int chunk = first_ / kChunkKeys; chunk <= last_ / kChunkKeys; ++chunk) {
       run_chunk(chunk);
       for (int entry = 0; entry < entries_; ++entry)
-        merge(entry, s_.chunk_maximum[entry], s_.chunk_total[entry], s_.partial + entry * layer_.head_dim);
+        merge(entry, s_.chunk_maximum[entry], s_.chunk_total[entry], s_.partial + entry * layer_.value_dim);
     }
     finish();
   }
@@ -132,24 +146,24 @@ class AttentionTile {
       if (needs_slots(chunk)) score_slots();
       run_chunk(chunk);
     }
-    for (int entry = 0; entry < entries_; ++entry, part += part_stride(layer_.head_dim)) {
+    for (int entry = 0; entry < entries_; ++entry, part += part_stride(layer_.value_dim)) {
       part[0] = visible ? s_.chunk_maximum[entry] : -INFINITY, part[1] = s_.chunk_total[entry];
-      std::memcpy(part + 16, s_.partial + entry * layer_.head_dim, layer_.head_dim * sizeof(float));
+      std::memcpy(part + 16, s_.partial + entry * layer_.value_dim, layer_.value_dim * sizeof(float));
     }
   }
 
   // Puts together what `run_part` left for chunks 0, 1, ...; the same operations as in `run`.
   void merge_parts(const float *parts, int count) {
     begin_merge();
-    for (int chunk = 0; chunk < count; ++chunk, parts += kTileEntries * part_stride(layer_.head_dim))
+    for (int chunk = 0; chunk < count; ++chunk, parts += kTileEntries * part_stride(layer_.value_dim))
       for (int entry = 0; entry < entries_; ++entry) {
-        const float *part = parts + entry * part_stride(layer_.head_dim);
+        const float *part = parts + entry * part_stride(layer_.value_dim);
         merge(entry, part[0], part[1], part + 16);
       }
     finish();
   }
 
-  static int part_stride(int head_dim) { return head_dim + 16; }
+  static int part_stride(int value_dim) { return value_dim + 16; }
 
  private:
   static constexpr int kStride = AttentionScratch<Cell>::kScoreStride;
@@ -157,7 +171,9 @@ class AttentionTile {
   int row_of(int entry) const { return item_.first_row + entry / item_.heads; }
   int head_of(int entry) const { return item_.first_head + entry % item_.heads; }
   int first_visible(int row) const {
-    return layer_.window ? std::max(0, layer_.positions[row] - layer_.window + 1) : 0;
+    const int position = layer_.positions[row];
+    const int first = layer_.window ? std::max(0, position - layer_.window + 1) : 0;
+    return layer_.chunk ? std::max(first, position / layer_.chunk * layer_.chunk) : first;
   }
   const Cell *key_page(int logical, int kv_head) const {
     return layer_.cache.template keys<Cell>(layer_.layer, layer_.layout.page(sequence_, logical), kv_head);
@@ -168,14 +184,16 @@ class AttentionTile {
   const Cell *value_page(int logical) const { return value_page(logical, item_.kv_head); }
 
   void load_queries() {
-    const int d = layer_.head_dim;
+    const int d = layer_.key_dim;
     alignas(64) float head[HeadRotation::kMostDimensions];
     for (int entry = 0; entry < entries_; ++entry) {
       const int row = row_of(entry);
       const float *q =
           layer_.queries + layer_.query_places[row - layer_.first_row] * layer_.query_stride + head_of(entry) * d;
-      layer_.rotation.apply(q, layer_.positions[row], head);
-      for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(head + k) * splat(layer_.scale));
+      layer_.rotation.apply(head_of(entry), q, layer_.positions[row], head);
+      const float scale =
+          layer_.growth.weight == 0.f ? layer_.scale : layer_.scale * layer_.growth.at(layer_.positions[row]);
+      for (int k = 0; k < d; k += 16) store_query(s_.query + entry * d + k, load(head + k) * splat(scale));
     }
   }
 
@@ -191,15 +209,15 @@ class AttentionTile {
   bool needs_slots(int chunk) const { return !sequence_.straight && (chunk + 1) * kChunkPages > shared_; }
 
   void score_page(int logical, float *scores, int stride, PagesAhead ahead = {}) {
-    multiply_tiles<Cell>(entries_, s_.query, layer_.head_dim, Stream<Cell>{key_page(logical, item_.kv_head)},
-                         layer_.head_dim / 32, scores, stride, false, ahead);
+    multiply_tiles<Cell>(entries_, s_.query, layer_.key_dim, Stream<Cell>{key_page(logical, item_.kv_head)},
+                         layer_.key_dim / 32, scores, stride, false, ahead);
   }
 
   // What is read after the keys of page `page`, of those before `end`; all of the page where it is the next kv head's.
   PagesAhead pages_ahead(int page, int end) const {
     if (ask_ < 0) return {};
     const int keys = ask_ == item_.kv_head ? page + 1 : page;
-    const int bytes = kPageKeys * layer_.head_dim * static_cast<int>(sizeof(Cell));
+    const int bytes = kPageKeys * layer_.key_dim * static_cast<int>(sizeof(Cell));
     return {keys < end ? key_page(keys, ask_) : nullptr, value_page(page, ask_), bytes};
   }
 
@@ -244,8 +262,8 @@ class AttentionTile {
     const auto inside = [&](Lanes v, int k, float other) { return select_range(v, begin - k, end - k, splat(other)); };
     Lanes largest = splat(-INFINITY);
     if (layer_.bias.present()) {
-      const int distance = layer_.positions[row] - chunk * kChunkKeys, head = head_of(entry);
-      each([&](int k, bool) { store(score + k, load(score + k) + layer_.bias.at(head, distance - k)); });
+      const int position = layer_.positions[row], start = chunk * kChunkKeys, head = head_of(entry);
+      each([&](int k, bool) { store(score + k, load(score + k) + layer_.bias.at(head, position, start + k)); });
     }
     if (layer_.softcap != 0.f)
       each([&](int k, bool) {
@@ -269,7 +287,7 @@ class AttentionTile {
   }
 
   void sum_values(int chunk, int page, int shared_end, int last) {
-    const int d = layer_.head_dim, start = chunk * kChunkKeys;
+    const int d = layer_.value_dim, start = chunk * kChunkKeys;
     const Cell *pages[kChunkPages];
     const int shared = std::max(shared_end - page, 0);
     for (int i = 0; i < shared; ++i) pages[i] = value_page(page + i);
@@ -292,7 +310,7 @@ class AttentionTile {
   template <class Weight>
   void multiply_pages(int rows, const Weight *weights, const Cell *const *pages, int count, float *out,
                       bool accumulate) {
-    const int d = layer_.head_dim;
+    const int d = layer_.value_dim;
     for (int column = 0; column < d; column += kColumns)
       multiply_tiles<Cell>(rows, weights, kStride,
                            Paged<Cell>{pages, (column / kColumns) * TileOrder<Cell>::kPairCells}, count, out + column,
@@ -310,7 +328,7 @@ class AttentionTile {
       cells[i] = value_page(slot / kPageKeys);
       keys[i] = slot % kPageKeys;
     }
-    gather_values(s_.gathered[into], cells, keys, count, layer_.head_dim);
+    gather_values(s_.gathered[into], cells, keys, count, layer_.value_dim);
     return s_.gathered[into];
   }
 
@@ -327,7 +345,7 @@ class AttentionTile {
     for (int position = std::max(sequence_.cached, logical * kPageKeys); position < end; ++position) {
       const int slot = path[position - sequence_.cached];
       copy_value(s_.gathered[into], position % kPageKeys, value_page(slot / kPageKeys), slot % kPageKeys,
-                 layer_.head_dim);
+                 layer_.value_dim);
     }
     return s_.gathered[into];
   }
@@ -337,15 +355,15 @@ class AttentionTile {
     // A head's sink weighs as a key would whose value is 0.
     for (int entry = 0; entry < entries_ && layer_.sinks; ++entry)
       s_.maximum[entry] = layer_.sinks[item_.first_head + entry % item_.heads], s_.total[entry] = 1.f;
-    std::fill_n(s_.sum, entries_ * layer_.head_dim, 0.f);
+    std::fill_n(s_.sum, entries_ * layer_.value_dim, 0.f);
   }
 
   void merge(int entry, float chunk_maximum, float chunk_total, const float *partial) {
     if (chunk_maximum == -INFINITY) return;  // this row sees nothing of the chunk
-    float *sum = s_.sum + entry * layer_.head_dim;
+    float *sum = s_.sum + entry * layer_.value_dim;
     if (s_.maximum[entry] == -INFINITY) {  // the first chunk it sees
       s_.maximum[entry] = chunk_maximum, s_.total[entry] = chunk_total;
-      std::memcpy(sum, partial, layer_.head_dim * sizeof(float));
+      std::memcpy(sum, partial, layer_.value_dim * sizeof(float));
       return;
     }
     const float maximum = std::max(s_.maximum[entry], chunk_maximum);
@@ -354,18 +372,23 @@ class AttentionTile {
     alignas(64) float total[16];
     store(total, fma(splat(s_.total[entry]), old_factor, splat(chunk_total) * new_factor));
     s_.total[entry] = total[0], s_.maximum[entry] = maximum;
-    for (int k = 0; k < layer_.head_dim; k += 16)
+    for (int k = 0; k < layer_.value_dim; k += 16)
       store(sum + k, fma(load(sum + k), old_factor, load(partial + k) * new_factor));
   }
 
   void finish() {
-    const int d = layer_.head_dim;
+    const int d = layer_.value_dim;
     for (int entry = 0; entry < entries_; ++entry) {
       const Lanes share = splat(1.f / s_.total[entry]);
       const int row = layer_.places[row_of(entry) - layer_.first_row];
       const int column = head_of(entry) * d;
-      for (int k = 0; k < d; k += 16)
-        store_activation(layer_.out_kind, layer_.out, row, column + k, load(s_.sum + entry * d + k) * share);
+      const float *gates = layer_.gates;
+      if (gates) gates += layer_.query_places[row_of(entry) - layer_.first_row] * layer_.gate_stride + column;
+      for (int k = 0; k < d; k += 16) {
+        Lanes seen = load(s_.sum + entry * d + k) * share;
+        if (gates) seen = seen * sigmoid(load(gates + k));
+        store_activation(layer_.out_kind, layer_.out, row, column + k, seen);
+      }
     }
   }
 

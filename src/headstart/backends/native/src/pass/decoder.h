@@ -13,7 +13,11 @@
 #include "experts.h"
 #include "rotation.h"
 
-enum LinearIndex { kQkv, kOutput, kUp, kDown, kCrossQuery, kCrossOutput, kLinears };
+enum LinearIndex { kQkv, kOutput, kUp, kDown, kOwnLinears };
+// What cross attention, latent attention and a gate bring besides: no model has two of these.
+enum CrossLinearIndex { kCrossQuery = kOwnLinears, kCrossOutput, kCrossLinears };
+enum LatentLinearIndex { kKeyUp = kOwnLinears, kValueUp, kQueryUp, kLinears };
+enum GateLinearIndex { kGate = kOwnLinears, kGateLinears };
 enum OwnNormIndex { kFinalNorm, kFeatureNorm, kEmbeddingNorm, kPartNorms };  // of no layer
 // Post norms are of what a part gives, sum norms of the stream that it was added to.
 enum NormIndex {
@@ -41,7 +45,7 @@ enum class Entry {
 struct DecoderLayer {
   Norm norms[kNorms];
   PackedLinear linears[kLinears];
-  int window = 0, rope = 0;
+  int window = 0, chunk = 0, rope = 0;
   DistanceBias distance_bias;
   std::vector<float> sinks;               // [heads] scores that no key has, or empty
   std::unique_ptr<ExpertsLayer> experts;  // then the dense matrices are the shared expert's, if there is one
@@ -52,7 +56,7 @@ class Decoder {
   // `forms`: see headstart_create.
   Decoder(const HeadstartShape &s, const uint8_t *forms)
       : shape(s),
-        layer_linears(s.cross ? kLinears : kCrossQuery),
+        layer_linears(linears_of_a_layer(s)),
         precision(static_cast<Precision>(s.precision)),
         head_precision(precision_of(
             forms[s.layers * layer_linears * kParts],
@@ -65,12 +69,18 @@ class Decoder {
                 linear_kernel(Precision::stored), linear_kernel(Precision::float8)},
         head_kernel(linear_kernel(head_precision)),
         hidden(round_up(s.hidden, kPadding)),
-        attention(round_up(s.heads * s.head_dim, kPadding)),
+        attention(round_up(s.heads * (s.latent.kv_rank ? s.latent.value_dim : s.head_dim), kPadding)),
         mlp(round_up(std::max(s.mlp, s.experts.shared_size), kPadding)),
         expert_size(round_up(s.experts.size, kPadding)),
-        qkv((s.heads + 2 * s.kv_heads) * s.head_dim),
+        queries(s.latent.q_rank ? s.latent.q_rank : s.heads * s.head_dim),
+        kept_heads(s.latent.kv_rank ? 1 : s.kv_heads),
+        key_dim(s.latent.kv_rank ? s.latent.kv_rank + s.latent.rope_dim : s.head_dim),
+        value_dim(s.latent.kv_rank ? s.latent.kv_rank : s.head_dim),
+        qkv(queries + (s.latent.kv_rank ? key_dim : 2 * s.kv_heads * s.head_dim)),
         layers(s.layers) {
-    const int queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
+    const bool is_latent = s.latent.kv_rank > 0;
+    const int all_heads = s.heads * s.head_dim, keys = is_latent ? key_dim : s.kv_heads * s.head_dim;
+    const int seen = is_latent ? s.heads * s.latent.value_dim : all_heads;
     const uint8_t *of_experts = forms + (s.layers * layer_linears + 1) * kParts;
     for (DecoderLayer &layer : layers) {
       if (s.experts.count && of_experts[0]) layer.experts = lay_out_experts(of_experts);
@@ -78,14 +88,17 @@ class Decoder {
       const uint8_t *const own = forms + (&layer - layers.data()) * layer_linears * kParts;
       const bool reads_both = is_beside() && &layer == &layers[0];
       const int inputs = reads_both ? 2 * s.hidden : s.hidden;
-      layer.linears[kQkv] = lay_out(own + kQkv * kParts, {queries, keys, keys}, inputs, round_up(inputs, kPadding));
-      layer.linears[kOutput] = lay_out(own + kOutput * kParts, {s.hidden}, queries, attention);
+      layer.linears[kQkv] =
+          lay_out(own + kQkv * kParts, {queries, keys, is_latent ? 0 : keys}, inputs, round_up(inputs, kPadding));
+      layer.linears[kOutput] = lay_out(own + kOutput * kParts, {s.hidden}, seen, attention);
       const int size = layer.experts ? s.experts.shared_size : s.mlp;
       layer.linears[kUp] = lay_out_up(own + kUp * kParts, size, s.gated);
       layer.linears[kDown] = lay_out(own + kDown * kParts, {size ? s.hidden : 0}, size, round_up(size, kPadding));
+      if (is_latent) lay_out_latent(layer, own);
+      if (s.attention_gate) layer.linears[kGate] = lay_out(own + kGate * kParts, {all_heads}, s.hidden, hidden);
       if (!s.cross) continue;
-      layer.linears[kCrossQuery] = lay_out(own + kCrossQuery * kParts, {queries}, s.hidden, hidden);
-      layer.linears[kCrossOutput] = lay_out(own + kCrossOutput * kParts, {s.hidden}, queries, attention);
+      layer.linears[kCrossQuery] = lay_out(own + kCrossQuery * kParts, {all_heads}, s.hidden, hidden);
+      layer.linears[kCrossOutput] = lay_out(own + kCrossOutput * kParts, {s.hidden}, all_heads, attention);
     }
     if (is_head()) {
       const int inputs = is_beside() ? s.features : 2 * s.hidden;
@@ -168,8 +181,15 @@ class Decoder {
     std::vector<PackedLinear *> in_order;
     if (fuse.outputs) in_order.push_back(&fuse);
     for (DecoderLayer &layer : layers) {
-      for (const int which : {kQkv, kOutput, kCrossQuery, kCrossOutput, kUp, kDown})
-        if (which < layer_linears) in_order.push_back(&layer.linears[which]);
+      const auto add = [&](std::initializer_list<int> all) {
+        for (const int which : all) in_order.push_back(&layer.linears[which]);
+      };
+      add({kQkv});
+      if (shape.latent.kv_rank) add({kQueryUp, kKeyUp, kValueUp});
+      if (shape.attention_gate) add({kGate});
+      add({kOutput});
+      if (shape.cross) add({kCrossQuery, kCrossOutput});
+      add({kUp, kDown});
       if (!layer.experts) continue;
       in_order.push_back(&layer.experts->router);
       for (std::vector<PackedLinear> &all : layer.experts->linears)
@@ -221,7 +241,9 @@ class Decoder {
   const std::array<LinearKernel, kForms> kernels;  // [form]
   const LinearKernel head_kernel;
   const int hidden, attention, mlp, expert_size;  // padded
-  const int qkv;
+  const int queries;                              // that the first product gives, or what they are made of
+  const int kept_heads, key_dim, value_dim;       // what the cache keeps of a token
+  const int qkv;                                  // columns of the first product
   std::vector<DecoderLayer> layers;
   PackedLinear head, fuse;
   HeadScreen screen;  // of the head; absent where it would not help
@@ -234,6 +256,12 @@ class Decoder {
   std::vector<HugeBuffer> screen_streams;  // [thread]
 
  private:
+  static int linears_of_a_layer(const HeadstartShape &s) {
+    if (s.latent.kv_rank) return kLinears;
+    if (s.attention_gate) return kGateLinears;
+    return s.cross ? int{kCrossLinears} : int{kOwnLinears};
+  }
+
   // Of a matrix whose parts stand one below the other. `pairs`: 0 for as many as its outputs need; `of`: what the
   // model, or its head, computes in.
   PackedLinear lay_out(const uint8_t *forms, std::array<int, kParts> parts, int inputs, int padded_inputs,
@@ -251,6 +279,17 @@ class Decoder {
       const int output = pair * kColumns, part = output < parts[0] ? 0 : output < parts[0] + parts[1] ? 1 : 2;
       return forms[part] - kStoredForm;
     });
+  }
+
+  // Heads' matrices stand one below the other in one.
+  void lay_out_latent(DecoderLayer &layer, const uint8_t *forms) const {
+    const HeadstartLatent &of = shape.latent;
+    const auto add = [&](int which, int outputs, int inputs) {
+      layer.linears[which] = lay_out(forms + which * kParts, {outputs}, inputs, round_up(inputs, kPadding));
+    };
+    add(kKeyUp, shape.heads * of.kv_rank, of.plain_dim);
+    add(kValueUp, shape.heads * of.value_dim, of.kv_rank);
+    add(kQueryUp, of.q_rank ? shape.heads * shape.head_dim : 0, of.q_rank);
   }
 
   PackedLinear lay_out_up(const uint8_t *forms, int size, bool gated) const {

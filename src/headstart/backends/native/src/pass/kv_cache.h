@@ -1,20 +1,23 @@
 // The paged cache: keys and values in tile order, so that attention reads pages without repacking.
 //
-// Order of cells: [layer][page][key page, value page][kv head][kPageKeys * head_dim].
+// Order of cells: [layer][page], there keys [kv head][kPageKeys * key_dim], then values [kv head][kPageKeys *
+// value_dim].
 #pragma once
 #include "../kernels/platform.h"
 #include "../kernels/vector.h"
 
 class KvCache {
  public:
-  KvCache(int layers, int pages, int kv_heads, int head_dim, size_t cell_bytes)
+  KvCache(int layers, int pages, int kv_heads, int key_dim, int value_dim, size_t cell_bytes)
       : pages_(pages),
         layers_(layers),
         kv_heads_(kv_heads),
-        head_dim_(head_dim),
+        key_dim_(key_dim),
+        value_dim_(value_dim),
         cell_bytes_(cell_bytes),
-        head_bytes_(static_cast<size_t>(kPageKeys) * head_dim * cell_bytes),
-        page_bytes_(2 * kv_heads * head_bytes_),
+        key_bytes_(static_cast<size_t>(kPageKeys) * key_dim * cell_bytes),
+        value_bytes_(static_cast<size_t>(kPageKeys) * value_dim * cell_bytes),
+        page_bytes_(kv_heads * (key_bytes_ + value_bytes_)),
         memory_(page_bytes_ * layers * pages) {}
 
   int pages() const { return pages_; }
@@ -23,11 +26,11 @@ class KvCache {
 
   template <class Cell>
   Cell *keys(int layer, int page, int head) const {
-    return reinterpret_cast<Cell *>(page_at(layer, page) + head * head_bytes_);
+    return reinterpret_cast<Cell *>(page_at(layer, page) + head * key_bytes_);
   }
   template <class Cell>
   Cell *values(int layer, int page, int head) const {
-    return reinterpret_cast<Cell *>(page_at(layer, page) + (kv_heads_ + head) * head_bytes_);
+    return reinterpret_cast<Cell *>(page_at(layer, page) + kv_heads_ * key_bytes_ + head * value_bytes_);
   }
 
   void copy_page(int from, int to) const {
@@ -56,25 +59,24 @@ class KvCache {
         Cell *key_to = keys<Cell>(layer, to / kPageKeys, head);
         const Cell *value_from = values<Cell>(layer, from / kPageKeys, head);
         Cell *value_to = values<Cell>(layer, to / kPageKeys, head);
-        for (int d = 0; d < head_dim_; ++d) {
-          key_to[key_index<Cell>(target, d)] = key_from[key_index<Cell>(source, d)];
+        for (int d = 0; d < key_dim_; ++d) key_to[key_index<Cell>(target, d)] = key_from[key_index<Cell>(source, d)];
+        for (int d = 0; d < value_dim_; ++d)
           value_to[value_index<Cell>(target, d)] = value_from[value_index<Cell>(source, d)];
-        }
       }
   }
 
-  int pages_, layers_, kv_heads_, head_dim_;
-  size_t cell_bytes_, head_bytes_, page_bytes_;
+  int pages_, layers_, kv_heads_, key_dim_, value_dim_;
+  size_t cell_bytes_, key_bytes_, value_bytes_, page_bytes_;
   HugeBuffer memory_;
 };
 
-// Writes one head's key into its place. `x` holds head_dim floats, a multiple of 16.
-static inline void write_key(float *page, int key, const float *x, int head_dim) {
-  for (int d = 0; d < head_dim; ++d) page[key_index<float>(key, d)] = x[d];
+// Writes one head's key into its place. `x` holds `size` floats, a multiple of 16.
+static inline void write_key(float *page, int key, const float *x, int size) {
+  for (int d = 0; d < size; ++d) page[key_index<float>(key, d)] = x[d];
 }
-static inline void write_key(Bf16 *page, int key, const float *x, int head_dim) {
+static inline void write_key(Bf16 *page, int key, const float *x, int size) {
   Bf16 halves[16];
-  for (int d = 0; d < head_dim; d += 16) {
+  for (int d = 0; d < size; d += 16) {
     store_bf16(halves, load(x + d));
     for (int i = 0; i < 16; i += 2) std::memcpy(page + key_index<Bf16>(key, d + i), halves + i, 2 * sizeof(Bf16));
   }
@@ -97,23 +99,23 @@ static inline void put_halves(Bf16 *page, int key, int d, const uint32_t *from, 
 }
 
 // Copies one key's value from a page to a page.
-static inline void copy_value(Bf16 *page, int key, const Bf16 *from, int from_key, int head_dim) {
-  for (int d = 0; d < head_dim; d += 16) put_halves(page, key, d, value_words(from, from_key, d), from_key & 1);
+static inline void copy_value(Bf16 *page, int key, const Bf16 *from, int from_key, int size) {
+  for (int d = 0; d < size; d += 16) put_halves(page, key, d, value_words(from, from_key, d), from_key & 1);
 }
-static inline void copy_value(float *page, int key, const float *from, int from_key, int head_dim) {
-  for (int d = 0; d < head_dim; d += 16)
+static inline void copy_value(float *page, int key, const float *from, int from_key, int size) {
+  for (int d = 0; d < size; d += 16)
     store(page + value_index<float>(key, d), load(from + value_index<float>(from_key, d)));
 }
 
 // Writes one head's value. Only finite numbers are kept: a row that masks this key multiplies it by zero, and zero
 // times an infinity would not be zero. A row that does see the key still meets the NaN through the key itself.
-static inline void write_value(float *page, int key, const float *x, int head_dim) {
-  for (int d = 0; d < head_dim; d += 16) store(page + value_index<float>(key, d), finite_or_zero(load(x + d)));
+static inline void write_value(float *page, int key, const float *x, int size) {
+  for (int d = 0; d < size; d += 16) store(page + value_index<float>(key, d), finite_or_zero(load(x + d)));
 }
-static inline void write_value(Bf16 *page, int key, const float *x, int head_dim) {
+static inline void write_value(Bf16 *page, int key, const float *x, int size) {
   Bf16 halves[16];
   uint32_t words[16];
-  for (int d = 0; d < head_dim; d += 16) {
+  for (int d = 0; d < size; d += 16) {
     store_bf16(halves, finite_or_zero(load(x + d)));
     for (int i = 0; i < 16; ++i) words[i] = halves[i].bits;
     put_halves(page, key, d, words, false);
@@ -123,8 +125,8 @@ static inline void write_value(Bf16 *page, int key, const float *x, int head_dim
 // Collects values of keys that stand anywhere into a page in logical order. `cells[i]` is the value page that holds
 // logical key i and `keys[i]` its place there; keys from `count` on become zero.
 template <class Cell>
-static inline void gather_values(Cell *page, const Cell *const *cells, const int *keys, int count, int head_dim) {
-  for (int d = 0; d < head_dim; d += 16) {
+static inline void gather_values(Cell *page, const Cell *const *cells, const int *keys, int count, int size) {
+  for (int d = 0; d < size; d += 16) {
     Cell *out = page + value_index<Cell>(0, d);
     if constexpr (sizeof(Cell) == 2) {
       for (int key = 0; key < kPageKeys; key += 2) {

@@ -149,7 +149,7 @@ class OutputHead {
       for (int r = 0; r < count; ++r)
         screened[row + r].take_columns(out + r * kColumns, norms_[row + r], &screen.radii[column], bias, column);
     };
-    run_products(kernel, screen.linear, screen_input_, rows, thread, ahead, deal, {}, take);
+    run_products(kernel, screen.linear, screen_input_, rows, thread, ahead, deal, {}, {}, take);
     meet();
     my_rows(rows, thread, [&](int i) { decided_[i] = decide(i, thread, state); });
     meet();

@@ -10,6 +10,7 @@
 #include "decoder.h"
 #include "experts_channel.h"
 #include "finished_rows.h"
+#include "latent_attention.h"
 #include "output_head.h"
 
 class PassRunner {
@@ -23,12 +24,14 @@ class PassRunner {
     attended_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
     middle_ = element_rows(m_.middle_kind(), memory_, kPanelRows, m_.widest());
     branch_ = floats(m_.hidden, branch_stride_);
+    if (m_.shape.attention_gate) gates_ = floats(m_.attention, gate_stride_);
     for (int t = 0; t < m_.shape.threads; ++t) {
       private_input_.push_back(packed(kRowBlock));
       private_mlp_input_.push_back(m_.shape.parallel_residual ? packed(kRowBlock) : private_input_[t]);
       row_.push_back(memory_.emplace_back(2 * m_.widest() * sizeof(float)).as<float>());
     }
     head_ = std::make_unique<OutputHead>(m_);
+    if (m_.shape.latent.kv_rank) latent_ = std::make_unique<LatentAttention>(m_);
     if (m_.shape.experts.count) experts_ = std::make_unique<ExpertsChannel>(m_);
     std::iota(all_rows_.begin(), all_rows_.end(), 0);
   }
@@ -71,9 +74,7 @@ class PassRunner {
   template <class Each>
   void share_out(const PassLayout &layout, AttentionWork &work, Each &&each) {
     work.items.clear();
-    each([&](int from, int to) {
-      layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.shape.kv_heads, work.items);
-    });
+    each([&](int from, int to) { layout.cut(first_ + from, first_ + to, m_.shape.heads, m_.kept_heads, work.items); });
     PassLayout::deal(work.items, layout.positions(), m_.shape.threads, work.parts);
     if (work.are_chunks() && work.parts.size() > part_capacity_) {
       part_capacity_ = work.parts.size();
@@ -93,7 +94,7 @@ class PassRunner {
       });
   }
 
-  size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.shape.head_dim); }
+  size_t part_size() const { return kTileEntries * AttentionTile<float>::part_stride(m_.value_dim); }
 
   template <class Cell>
   AttentionScratch<Cell> &scratch(int thread) {
@@ -116,13 +117,15 @@ class PassRunner {
   PairDeal deal_;
   std::vector<AlignedBuffer> memory_;
   float *x_, *qkv_, *branch_;  // [panel row]: residual stream; q, k, v; a branch's output before its post norm
-  size_t x_stride_, qkv_stride_, branch_stride_;
+  float *gates_ = nullptr;     // [panel row], where attention has a gate
+  size_t x_stride_, qkv_stride_, branch_stride_, gate_stride_ = 0;
   PackedRows input_, mlp_input_;
   Activations attended_, middle_;
   std::vector<PackedRows> private_input_, private_mlp_input_;  // [thread], for passes of a row or two
   std::vector<float *> row_;                                   // [thread], one row of scratch
   std::unique_ptr<OutputHead> head_;
-  std::unique_ptr<ExpertsChannel> experts_;  // null where the model has none
+  std::unique_ptr<LatentAttention> latent_;  // null where the model has none, as is the next
+  std::unique_ptr<ExpertsChannel> experts_;
   std::vector<AttentionScratch<Bf16>> scratch_bf16_;
   std::vector<AttentionScratch<float>> scratch_fp32_;
 };
@@ -139,9 +142,9 @@ inline const char *PassRunner::run(const KvCache &cache, const HeadstartPass &pa
   const int threads = m_.shape.threads;
   for (int t = 0; t < threads; ++t) {
     if (m_.precision == Precision::fp32)
-      scratch_fp32_[t].reserve(m_.shape.head_dim, text_.layout.tree_span());
+      scratch_fp32_[t].reserve(m_.key_dim, m_.value_dim, text_.layout.tree_span());
     else
-      scratch_bf16_[t].reserve(m_.shape.head_dim, text_.layout.tree_span());
+      scratch_bf16_[t].reserve(m_.key_dim, m_.value_dim, text_.layout.tree_span());
   }
   head_->begin_pass(pass), finished_.begin_pass(pass);
   if (experts_) experts_->begin_pass();

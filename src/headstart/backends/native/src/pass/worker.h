@@ -211,6 +211,7 @@ class PassRunner::Worker {
     linear(layer.linears[kQkv], input, rows_, copy_columns(p_.qkv_, p_.qkv_stride_),
            narrows ? queries_of_finished() : WantedFrom{});
     barrier();
+    if (m_.shape.attention_gate) run_gate(layer, input, narrows);
     prepare_heads(layer);
     if (m_.precision == Precision::fp32)
       store_keys_and_values<float>(layer, index);
@@ -218,9 +219,14 @@ class PassRunner::Worker {
       store_keys_and_values<Bf16>(layer, index);
     barrier();
     if (narrows && !narrow()) return;
-    attend(p_.text_, attention(layer, index, narrows), narrows);
+    if (p_.latent_) take_queries(layer);
+    attend(p_.text_, p_.latent_ ? latent_attention(index, layer, narrows) : attention(layer, index, narrows), narrows);
     barrier();
-    if (narrows) pack_beside();
+    if (p_.latent_) take_values(layer);
+    if (narrows) {
+      pack_beside();
+      if (m_.shape.parallel_residual && packs_alone(rows_)) barrier();  // others still read x, which is added to next
+    }
     const PackedLinear &output = layer.linears[kOutput], &down = layer.linears[kDown];
     add_branch(output, pack_quantised(output, p_.attended_), layer.norms[kAttentionPostNorm],
                layer.norms[kAttentionSumNorm]);
@@ -280,9 +286,10 @@ class PassRunner::Worker {
   }
 
   // Nobody reads the queries of other rows.
-  WantedFrom queries_of_finished() const {
+  WantedFrom queries_of_finished() const { return {m_.queries / kColumns, first_of_finished()}; }
+  int first_of_finished() const {
     const int first = p_.finished_.count() ? p_.finished_.row(0) : round_up(rows_, kRowBlock);
-    return {m_.shape.heads * m_.shape.head_dim / kColumns, first / kRowBlock * kRowBlock};
+    return first / kRowBlock * kRowBlock;
   }
 
   // From here on the rows are those that are finished, one behind the other; false where there are none. Others read
@@ -339,6 +346,23 @@ class PassRunner::Worker {
     });
   }
 
+  // The gate of what heads will see; it reads what queries are made of.
+  void run_gate(const DecoderLayer &layer, const Activations &input, bool narrows) {
+    const PackedLinear &gate = layer.linears[kGate];
+    const bool alike = m_.form_of(gate) == m_.form_of(layer.linears[kQkv]);
+    const Activations &rows =
+        alike ? input : pack_norm(gate, layer.norms[kAttentionNorm], p_.input_, p_.private_input_[thread_]);
+    linear(gate, rows, rows_, copy_columns(p_.gates_, p_.gate_stride_),
+           narrows ? WantedFrom{gate.pairs, first_of_finished()} : WantedFrom{});
+    barrier();
+  }
+
+  QueryGrowth growth(const DecoderLayer &layer) const {
+    const bool grows = m_.shape.growth_everywhere || layer.rope < 0;
+    return grows ? QueryGrowth{m_.shape.growth, m_.shape.growth_trained, m_.shape.growth_everywhere ? 0 : 1}
+                 : QueryGrowth{};
+  }
+
   // What is done with all heads of a row together, before each is turned by itself.
   void prepare_heads(const DecoderLayer &layer) {
     const float clip = m_.shape.qkv_clip;
@@ -362,14 +386,22 @@ class PassRunner::Worker {
     std::memcpy(heads, scratch, size * sizeof(float));
   }
 
+  // Of heads that have been prepared.
+  static HeadRotation no_rotation(int head_dim) {
+    return {{kNoNorm, NormKind::rms, 0.f, false, false}, nullptr, head_dim};
+  }
+
   HeadRotation rotation(const DecoderLayer &layer, NormIndex norm) const {
-    return {m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], m_.shape.norm_eps,
-            layer.rope < 0 ? nullptr : &m_.ropes[layer.rope], m_.shape.head_dim};
+    return {{m_.shape.joint_head_norms ? kNoNorm : layer.norms[norm], static_cast<NormKind>(m_.shape.head_norm),
+             m_.shape.norm_eps, m_.shape.own_head_norms != 0, m_.shape.rotated_head_norms != 0},
+            rope_of(layer),
+            m_.shape.head_dim};
   }
 
   // Writes keys and values to the cache. A head's are one thread's: values of neighbours share words.
   template <class Cell>
   void store_keys_and_values(const DecoderLayer &layer, int index) {
+    if (p_.latent_) return store_states<Cell>(layer, index);
     const int written = 2 * m_.shape.kv_heads;
     const HeadRotation of_keys = rotation(layer, kKeyNorm);
     for (int head = written * thread_ / threads_; head < written * (thread_ + 1) / threads_; ++head)
@@ -391,9 +423,43 @@ class PassRunner::Worker {
       return;
     }
     alignas(64) float key[HeadRotation::kMostDimensions];
-    of_keys.apply(from, p_.text_.layout.positions()[row], key);
+    of_keys.apply(head, from, p_.text_.layout.positions()[row], key);
     write_key(p_.cache_->keys<Cell>(index, page, head), slot % kPageKeys, key, d);
   }
+
+  // The same of latent attention. Keys whose values share words are one thread's.
+  template <class Cell>
+  void store_states(const DecoderLayer &layer, int index) {
+    for (int panel_row = 0; panel_row < rows_; ++panel_row) {
+      const int row = p_.first_ + panel_row;
+      const SequenceLayout &s = p_.text_.layout.sequence_of(row);
+      const int slot = s.slot(row), page = p_.text_.layout.page(s, slot / kPageKeys);
+      if (slot / 2 % threads_ != thread_) continue;
+      ahead_.ask(kLinesAUnit);
+      p_.latent_->store(layer, rope_of(layer), p_.text_.layout.positions()[row], p_.qkv_ + panel_row * p_.qkv_stride_,
+                        p_.cache_->keys<Cell>(index, page, 0), p_.cache_->values<Cell>(index, page, 0),
+                        slot % kPageKeys, thread_);
+    }
+  }
+
+  // The queries of the rows at work, in the space of latent attention's states.
+  void take_queries(const DecoderLayer &layer) {
+    p_.latent_->take_queries(
+        layer, rope_of(layer), rows_, thread_, ahead_, p_.deal_,
+        [&](int row) { return p_.qkv_ + panel_rows_[row] * p_.qkv_stride_; },
+        [&](int row) { return p_.text_.layout.positions()[p_.first_ + panel_rows_[row]]; }, [this] { barrier(); });
+  }
+
+  void take_values(const DecoderLayer &layer) {
+    p_.latent_->take_values(
+        layer, rows_, thread_, ahead_, p_.deal_, [this] { barrier(); },
+        [&](int row, int column, const float *out) {
+          for (int h = 0; h < kColumns; h += 16)
+            store_activation(m_.middle_kind(), p_.attended_, row, column + h, load(out + h));
+        });
+  }
+
+  const RopeTable *rope_of(const DecoderLayer &layer) const { return layer.rope < 0 ? nullptr : &m_.ropes[layer.rope]; }
 
   const int32_t *places(bool narrowed) const { return narrowed ? p_.finished_.places() : p_.all_rows_.data(); }
 
@@ -404,6 +470,8 @@ class PassRunner::Worker {
             p_.text_.layout.positions(),
             index,
             layer.window,
+            layer.chunk,
+            m_.shape.head_dim,
             m_.shape.head_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
@@ -417,7 +485,10 @@ class PassRunner::Worker {
             places(narrowed),
             m_.middle_kind(),
             ahead_,
-            layer.sinks.empty() ? nullptr : layer.sinks.data()};
+            layer.sinks.empty() ? nullptr : layer.sinks.data(),
+            p_.gates_,
+            p_.gate_stride_,
+            growth(layer)};
   }
 
   // Of encoder memories: queries are those of the rows at work, and no place is told.
@@ -427,11 +498,13 @@ class PassRunner::Worker {
             p_.encoded_.layout.positions(),
             index,
             0,
+            0,
+            m_.shape.head_dim,
             m_.shape.head_dim,
             m_.shape.attention_scale,
             m_.shape.attention_softcap,
             kNoBias,
-            {kNoNorm, 0.f, nullptr, m_.shape.head_dim},
+            no_rotation(m_.shape.head_dim),
             p_.qkv_,
             p_.qkv_stride_,
             places(narrowed),
@@ -440,6 +513,34 @@ class PassRunner::Worker {
             places(narrowed),
             m_.middle_kind(),
             ahead_};
+  }
+
+  // Queries are those of the rows at work, which have been turned.
+  AttentionLayer latent_attention(int index, const DecoderLayer &layer, bool narrowed) {
+    return {*p_.cache_,
+            p_.text_.layout,
+            p_.text_.layout.positions(),
+            index,
+            layer.window,
+            layer.chunk,
+            m_.key_dim,
+            m_.value_dim,
+            m_.shape.attention_scale,
+            m_.shape.attention_softcap,
+            layer.distance_bias,
+            no_rotation(m_.key_dim),
+            p_.latent_->taken(),
+            p_.latent_->taken_stride(),
+            places(narrowed),
+            p_.first_,
+            p_.latent_->seen(),
+            places(narrowed),
+            ElementKind::fp32,
+            ahead_,
+            nullptr,
+            nullptr,
+            0,
+            growth(layer)};
   }
 
   void attend(const Sight &sight, const AttentionLayer &attention, bool narrowed) {

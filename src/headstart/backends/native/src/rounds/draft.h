@@ -1,8 +1,9 @@
-// A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call.
+// A draft that grows level by level from the likeliest paths (Li et al. 2024, EAGLE-2, section 4), in one call; or from
+// one pass, where the head guesses several tokens in it (P-EAGLE, arXiv:2602.01469).
 //
 // Tree for tree what ConfidenceTrees of drafting/head_drafters/head_trees.py makes of the same logits: a path's
 // log-probability is a sum of floats from the root down, and of equal ones the shallower, then the earlier node is the
-// better.
+// better. With masks likeliest_paths.h.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -11,6 +12,7 @@
 
 #include "../kernels/best.h"
 #include "../pass/pass.h"
+#include "likeliest_paths.h"
 #include "noise_ranking.h"
 #include "text_vocabulary.h"
 
@@ -22,6 +24,10 @@ class Draft {
   const char *run(const KvCache &cache, const HeadstartDraft &draft, int first, int last) {
     if (first == 0)
       if (const char *error = read(cache, draft)) return error;
+    if (draft.slots) {
+      if (last > 0) grow_at_once(draft);
+      last = 0;
+    }
     for (int level = std::max(first, 1); level <= last; ++level) {
       grow(draft, level);
       if (std::all_of(trees_.begin(), trees_.end(), [](const Tree &tree) { return tree.beams.empty(); })) break;
@@ -43,31 +49,60 @@ class Draft {
     int cached, held;  // true rows, and those of the draft behind them
     int first_row;     // of its beams in the last pass
     std::vector<Node> nodes;
-    std::vector<Beam> beams;     // nodes whose children come next
+    std::vector<Beam> beams;     // nodes whose children come next; with masks a row for each depth
     std::vector<int32_t> paths;  // [beam][level] logical slots that a beam sees
   };
 
-  // The true rows that are not in the cache yet; each follows the one before it.
+  // The true rows that are not in the cache yet, and masks behind them; each follows the one before it.
   const char *read(const KvCache &cache, const HeadstartDraft &draft) {
     trees_.resize(draft.sequences);
     rows_.clear(), inputs_.clear();
     for (int s = 0; s < draft.sequences; ++s) {
       const HeadstartDrafted &of = draft.drafted[s];
-      for (int i = 0; i < of.unread; ++i) rows_.add(of.tokens[i], of.cached + i, i ? rows_.count() - 1 : -1);
+      const int masks = std::max(std::min(draft.slots, of.depth) - 1, 0), said = static_cast<int>(rows_.wanted.size());
+      const size_t size = m_.shape.features;
+      for (int i = 0; i < of.unread + masks; ++i)
+        rows_.add(i < of.unread ? of.tokens[i] : draft.mask_token, of.cached + i, i ? rows_.count() - 1 : -1);
       rows_.end_sequence(s, of.cached);
-      rows_.wanted.push_back(rows_.count() - 1);
-      inputs_.insert(inputs_.end(), of.features, of.features + static_cast<size_t>(of.unread) * m_.shape.features);
+      for (int row = rows_.count() - masks - 1; row < rows_.count(); ++row) rows_.wanted.push_back(row);
+      inputs_.insert(inputs_.end(), of.features, of.features + of.unread * size);
+      for (int i = 0; i < masks; ++i) inputs_.insert(inputs_.end(), draft.mask_features, draft.mask_features + size);
       Tree &tree = trees_[s];
-      tree.cached = of.cached + of.unread, tree.held = 0, tree.first_row = s;
-      tree.nodes.clear(), tree.paths.clear(), tree.beams.assign(1, {-1, s});
+      tree.cached = of.cached + of.unread, tree.held = 0, tree.first_row = said;
+      tree.nodes.clear(), tree.paths.clear(), tree.beams.assign(1 + masks, {-1, said});
     }
-    // Of the true rows it is the last one's state that the draft begins with.
+    // It is the states of the rows that say tokens which the draft begins with.
     if (const char *error = pass(cache, draft, 0)) return error;
     const size_t size = m_.shape.hidden;
-    for (int s = 0; s < draft.sequences; ++s)
-      std::memmove(&states_[s * size], &states_[rows_.wanted[s] * size], size * sizeof(float));
+    for (size_t i = 0; i < rows_.wanted.size(); ++i)
+      std::memmove(&states_[i * size], &states_[rows_.wanted[i] * size], size * sizeof(float));
     add_text_logits(draft);
     return nullptr;
+  }
+
+  // The likeliest paths by what the rows of the one pass say, each of its own depth.
+  void grow_at_once(const HeadstartDraft &draft) {
+    const int vocab = m_.shape.vocab;
+    for (int s = 0; s < draft.sequences; ++s) {
+      Tree &tree = trees_[s];
+      const HeadstartDrafted &of = draft.drafted[s];
+      const int slots = static_cast<int>(tree.beams.size());
+      const int columns = vocab + (of.text_tokens ? of.text_tokens->count : 0), ranks = std::min(draft.width, columns);
+      log_probs_.resize(slots * ranks), ids_.resize(slots * ranks);
+      for (int slot = 0; slot < slots; ++slot) {
+        float *const logits = draft.logits + static_cast<size_t>(tree.first_row + slot) * draft.columns;
+        if (of.sampling)
+          noise_ranking_.put(logits, 1, draft.columns, draft.target_ids, vocab, of.text_tokens, *of.sampling,
+                             of.root + slot + 1);
+        int32_t *const ids = &ids_[slot * ranks];
+        best_of_row(logits, columns, ranks, &log_probs_[slot * ranks], ids);
+        for (int rank = 0; rank < ranks; ++rank)
+          ids[rank] = ids[rank] < vocab ? draft.target_ids[ids[rank]] : of.text_tokens->tokens[ids[rank] - vocab];
+      }
+      paths_.find(
+          log_probs_.data(), ids_.data(), slots, ranks, of.nodes, draft.min_log_prob,
+          [&](int token, int parent, int depth, float score) { tree.nodes.push_back({token, parent, depth, score}); });
+    }
   }
 
   // The children of the beams, from what the last pass says after each; then the best of them are the beams.
@@ -234,6 +269,7 @@ class Draft {
   const Decoder &m_;
   PassRunner &runner_;
   NoiseRanking noise_ranking_;
+  LikeliestPaths paths_;
   std::vector<Tree> trees_;             // [sequence]
   std::vector<float> states_, inputs_;  // of the rows of the last pass, and of the next
   Rows rows_;

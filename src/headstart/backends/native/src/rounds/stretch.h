@@ -182,9 +182,9 @@ class Stretch {
     for (int i = 0; i < drafted.found; ++i) {
       const int parent = drafted.node_parents[i];
       const double score = drafted.node_scores[i];
-      to.add(
-          drafted.node_tokens[i], parent,
-          parent == kRoot ? bounds.below(score) : head.bounds + 1 + bounds.below(score - drafted.node_scores[parent]));
+      const double step = parent == kRoot ? score : score - drafted.node_scores[parent];
+      to.add(drafted.node_tokens[i], parent, bounds.below(step) + (parent == kRoot ? 0 : head.bounds + 1),
+             std::exp(step));
     }
   }
 
@@ -209,6 +209,7 @@ class Stretch {
       std::copy(tree.tokens.begin(), tree.tokens.end(), s_->node_tokens + first);
       std::copy(tree.parents.begin(), tree.parents.end(), s_->node_parents + first);
       std::copy(tree.grades.begin(), tree.grades.end(), s_->node_grades + first);
+      std::copy(tree.chances.begin(), tree.chances.end(), s_->node_chances + first);
       span.drafted = tree.size();
     }
   }
@@ -326,6 +327,8 @@ class Stretch {
           if (guesses.parents[node] != path) continue;
           const bool holds = guesses.tokens[node] == sequence.said[at];
           if (guesser.judged < guesser.room) {
+            if (guesser.clues)
+              std::copy_n(&guesses.clues[node * kClues], kClues, guesser.clues + guesser.judged * kClues);
             guesser.judgements[guesser.judged++] = 2 * guesses.grades[node] + holds;
             ++sequence.span->judged[i];
           }

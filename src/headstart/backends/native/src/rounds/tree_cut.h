@@ -1,5 +1,5 @@
 // Guesses of several drafters for several sequences, of which as many are verified as pay: what the Python modules
-// drafting/planning/merged.py and round_costs.py do, node for node.
+// drafting/planning/merged.py, learned_acceptance.py and round_costs.py do, node for node.
 #pragma once
 #include <numeric>
 #include <unordered_map>
@@ -32,19 +32,20 @@ class Merged {
         place.push_back(at->second);
       }
     }
-    chances_.assign(tree_.size(), 0.0);
+    said_.assign(tree_.size(), 0.0);
     for (int i = 0; i < kGuessers; ++i)
       for (int k = 0; k < all[i].size(); ++k) {
         const int node = places_[i][k], own = 1 << i;
-        const bool agreed = owners_[node] != own;
         int32_t &grade = all[i].grades[k];
-        grade += agreed ? kAgreed : heard_[tree_.parents[node] + 1] != own ? kContradicted : 0;
-        chances_[node] += guessers[i].rates[grade] / (agreed ? kGuessers : 1);
+        grade += owners_[node] != own ? kAgreed : heard_[tree_.parents[node] + 1] != own ? kContradicted : 0;
+        said_[node] += guessers[i].log_odds[grade];
       }
+    tree_.chances.assign(tree_.size(), 0.0);
+    for (int i = 0; i < kGuessers; ++i) estimate(i, guessers[i], all[i]);
     for (const std::vector<int> &siblings : children_) scale(siblings);
     reach_.clear();
     for (int node = 0; node < tree_.size(); ++node) {
-      const double certain = std::min(chances_[node], kMostCertain);
+      const double certain = tree_.chances[node] = std::min(tree_.chances[node], kMostCertain);
       reach_.push_back(tree_.parents[node] == kRoot ? certain : certain * reach_[tree_.parents[node]]);
     }
   }
@@ -75,7 +76,7 @@ class Merged {
       if (node == kNone) continue;
       place_[node] = out.size();
       const int parent = tree_.parents[node];
-      out.add(tree_.tokens[node], parent == kRoot ? kRoot : place_[parent], 0);
+      out.add(tree_.tokens[node], parent == kRoot ? kRoot : place_[parent], 0, tree_.chances[node]);
       waiting_.push_back(sibling_[node]), waiting_.push_back(first_child_[node + 1]);
     }
   }
@@ -87,17 +88,45 @@ class Merged {
   static constexpr double kMostCertain = 0.995;
   static constexpr int kNone = -1;
 
+  // The clues of one drafter's guesses, and how likely each holds by them.
+  void estimate(int i, const HeadstartGuesser &guesser, Guesses &guesses) {
+    guesses.clues.resize(static_cast<size_t>(guesses.size()) * kClues);
+    depths_.clear(), seen_.assign(guesses.size() + 1, 0);  // [parent + 1]
+    for (int k = 0; k < guesses.size(); ++k) {
+      const int node = places_[i][k], parent = guesses.parents[k], grade = guesses.grades[k];
+      const bool agreed = owners_[node] != 1 << i, contradicted = grade >= kContradicted;
+      depths_.push_back(parent == kRoot ? 1 : depths_[parent] + 1);
+      const int rank = seen_[parent + 1]++;
+      const double rate = guesser.log_odds[grade];
+      const double own = guesses.chances[k] == kUnsaid ? 0.0 : log_odds(guesses.chances[k]);
+      const double clues[kClues] = {1.0,
+                                    rate,
+                                    own,
+                                    std::log(static_cast<double>(depths_[k])),
+                                    std::log1p(static_cast<double>(rank)),
+                                    agreed ? 1.0 : 0.0,
+                                    contradicted ? 1.0 : 0.0,
+                                    agreed ? own : 0.0,
+                                    contradicted ? own : 0.0,
+                                    agreed ? (said_[node] - rate) / (kGuessers - 1) : 0.0};
+      std::copy_n(clues, kClues, &guesses.clues[k * kClues]);
+      double sum = 0.0;
+      for (int clue = 0; clue < kClues; ++clue) sum += clues[clue] * guesser.weights[clue];
+      tree_.chances[node] += 1.0 / (1.0 + std::exp(-sum)) / (agreed ? kGuessers : 1);
+    }
+  }
+
   // The chances of one parent's children do not add up to more than 1.
   void scale(const std::vector<int> &siblings) {
     double total = 0.0;
-    for (const int node : siblings) total += chances_[node];
+    for (const int node : siblings) total += tree_.chances[node];
     if (total > 1.0)
-      for (const int node : siblings) chances_[node] /= total;
+      for (const int node : siblings) tree_.chances[node] /= total;
   }
 
   Guesses tree_;
-  std::vector<double> chances_, reach_;  // [node]
-  std::vector<int> owners_, heard_, ranked_, place_, places_[kGuessers];
+  std::vector<double> said_, reach_;  // [node] log-odds of the rates of all that guess it, added up
+  std::vector<int> depths_, seen_, owners_, heard_, ranked_, place_, places_[kGuessers];
   std::vector<int> first_child_, sibling_, waiting_;
   std::vector<std::vector<int>> children_;
   std::unordered_map<int64_t, int> nodes_;  // by parent and token

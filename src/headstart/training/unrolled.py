@@ -1,0 +1,162 @@
+"""A head that is unrolled on its own states, as drafting will do, over the documents of a batch at once.
+
+EAGLE-3's training-time test (arXiv:2503.01840, section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headstart.layers.rotary import RotaryTable
+from headstart.training.states import Batch, shift
+
+
+class UnrolledHead(Protocol):
+    """Decoder layers that read a token beside a state, and make the state that they go on from."""
+
+    @property
+    def layers(self) -> Sized:
+        """That attend."""
+        ...
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What the first step reads: of the target's states."""
+        ...
+
+    def feed_back(self, output: Tensor) -> Tensor:
+        """What the next step reads: of an output."""
+        ...
+
+    @property
+    def __call__(self) -> Callable[..., Tensor]:
+        """[row, hidden] of a step, of embeddings and states of that shape, what rotates heads, and what attends:
+        layer, queries, keys, values -> [row, head * head_dim]."""
+        ...
+
+
+class Unrolled:
+    """Steps of the head over the documents of a batch, one behind the other: axis [row].
+
+    At step j, row i stands for the j-th row of a draft that begins after the true rows up to i: it reads the token
+    1 + j places on, at position i + j, beside the state that step j - 1 left at i; it sees the true rows up to i of
+    its own document, and the earlier steps at i. The first step computes all rows, as all are seen; the others only
+    those at ``places``.
+
+    Args:
+        mask: what a masked step reads in place of a token and a state: its id, and features.
+
+    Attributes:
+        places: bool [pack, position] where a draft may begin.
+    """
+
+    def __init__(
+        self,
+        head: UnrolledHead,
+        embedding: Tensor,
+        rotary: RotaryTable,
+        batch: Batch,
+        dropout: float = 0.0,
+        mask: tuple[int, Tensor] | None = None,
+    ) -> None:
+        self._head, self._embedding, self._rotary, self._batch = head, embedding, rotary, batch
+        self._dropout, self._mask = dropout, mask
+        self._rows = batch.documents >= 0
+        self.places = batch.guessed(0)
+        begins = self.places[self._rows]
+        numbers = batch.documents[self._rows]
+        last = torch.ones_like(begins)
+        last[:-1] = numbers[1:] != numbers[:-1]
+        self._ends = (1 + last.nonzero().squeeze(1)).tolist()
+        self._documents = [slice(first, end) for first, end in pairwise((0, *self._ends))]
+        self._choose(begins)
+        self._states = head.fuse(F.dropout(batch.features[self._rows], dropout))
+        self._seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(len(head.layers))]
+        """[layer][step] keys and values: the first step's are the true rows'."""
+        self._step = 0
+
+    def drop(self, kept: float) -> float:
+        """Go on, after the first step, at about this share of the places; the share that it was."""
+        stays = torch.rand(len(self._chosen), device=self._chosen.device) < kept
+        if not stays.any():
+            return 1.0
+        before, chosen = len(self._chosen), self._chosen[stays]
+        self._seen = [
+            [true, *((keys[:, stays], values[:, stays]) for keys, values in drafts)] for true, *drafts in self._seen
+        ]
+        begins = torch.zeros(self._ends[-1], dtype=torch.bool, device=stays.device)
+        begins[chosen] = True
+        self.places = self.places.clone()
+        self.places[self._rows] = begins
+        self._states = self._states[stays]
+        self._choose(begins)
+        return len(chosen) / before
+
+    def _choose(self, begins: Tensor) -> None:
+        """Compute the rows ``begins`` bool [row] alone, after the first step."""
+        self._chosen = begins.nonzero().squeeze(1)
+        chosen_ends = begins.cumsum(0)[[end - 1 for end in self._ends]].tolist()
+        self._chosen_of = [slice(first, end) for first, end in pairwise((0, *chosen_ends))]
+
+    def step(self, masked: bool = False) -> Tensor:
+        """The next step's output at ``places``: [place, hidden]. The first step is never ``masked``."""
+        tokens = shift(self._batch.tokens, 1 + self._step, 0)[self._rows]
+        positions = self._batch.positions[self._rows] + self._step
+        first = self._step == 0
+        if not first:
+            tokens, positions = tokens[self._chosen], positions[self._chosen]
+            if masked:
+                assert self._mask is not None
+                tokens = torch.full_like(tokens, self._mask[0])
+                self._states = self._head.fuse(self._mask[1]).expand(len(tokens), -1)
+        embeddings = F.dropout(F.embedding(tokens, self._embedding).float(), self._dropout)
+        reach = self._batch.tokens.shape[1] + self._step + 1
+        rotate = partial(self._rotary.rotate, positions=positions, reach=reach)
+        output: Tensor = self._head(embeddings, self._states, rotate, self._attend)
+        if first:
+            output = output[self._chosen]
+        self._states = self._head.feed_back(output)
+        self._step += 1
+        return output
+
+    def _attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q [row, head, head_dim], k and v [row, kv_head, head_dim], see the class; document by document, so that what
+        nobody sees is never computed."""
+        shared = q.shape[1] // k.shape[1]
+        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1).to(q.dtype)
+        k, v = (heads.repeat_interleave(shared, dim=0) for heads in (k, v))
+        seen = self._seen[layer]
+        seen.append((k, v))
+        if len(seen) == 1:
+            mixed = [
+                F.scaled_dot_product_attention(q[None, :, rows], k[None, :, rows], v[None, :, rows], is_causal=True)[0]
+                for rows in self._documents
+            ]
+        else:
+            mixed = [
+                self._mix(seen, q[:, rows], true_rows, rows)
+                for true_rows, rows in zip(self._documents, self._chosen_of, strict=True)
+            ]
+        return torch.cat(mixed, dim=1).transpose(0, 1).flatten(1)
+
+    def _mix(self, seen: Sequence[tuple[Tensor, Tensor]], q: Tensor, true_rows: slice, rows: slice) -> Tensor:
+        """What the rows of one document, q [head, row, head_dim], see in a step after the first."""
+        true, *drafts = seen
+        keys, values = (heads[:, true_rows] for heads in true)
+        scale = q.shape[-1] ** -0.5
+        place = self._chosen[rows, None] - true_rows.start
+        hidden = torch.arange(keys.shape[1], device=q.device) > place
+        to_true = (q @ keys.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
+        to_own = [(q * drafted[:, rows]).sum(-1, keepdim=True) * scale for drafted, _ in drafts]
+        weights = torch.cat((to_true, *to_own), dim=-1).softmax(-1)
+        length = keys.shape[1]
+        mixed = weights[..., :length] @ values
+        for step, (_, drafted) in enumerate(drafts):
+            mixed = mixed + weights[..., length + step, None] * drafted[:, rows]
+        return mixed
