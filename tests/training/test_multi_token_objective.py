@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from training_toys import documents, packs, prompts, tables, target, weights
 
 from headstart.backends.torch.multi_token_pass import MultiTokenPass
+from headstart.drafting.registry import chosen_drafter
 from headstart.errors import CheckpointError, ConfigError
 from headstart.heads.head_pass import DraftRows
 from headstart.heads.tables import TargetTables
@@ -178,6 +179,7 @@ def test_the_folder_says_whose_module_it_is(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path)
     assert config_of(checkpoint).num_layers == target().config.num_layers
     assert all(name.startswith("mtp.") for name in checkpoint.shapes())
+    assert chosen_drafter(None, tmp_path) == "mtp"
     its_weights = load_decoder(mimo().checkpoint, torch.float32)[1]
     with pytest.raises(ConfigError, match="another shape than the target"):
         first_module(mimo(), its_weights, tmp_path)

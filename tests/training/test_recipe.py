@@ -292,7 +292,7 @@ def test_a_training_begins_only_from_its_own_kind_of_head(tmp_path: Path, corpus
         ("eagle3", HeadSettings(layers=(0, 1)), "eagle3 has layers of its own; give their number"),
         ("blockwise", HeadSettings(residual_blocks=2), "residual_blocks is a setting of medusa"),
         ("blockwise", HeadSettings(reads_token=True), "reads_token is a setting of medusa"),
-        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, eagle"),
+        ("medusa", HeadSettings(unroll=2), "unroll is a setting of eagle3, p-eagle, eagle, mtp"),
         ("medusa", HeadSettings(dropout=0.1), "dropout is a setting of eagle3, p-eagle, eagle"),
         ("eagle3", HeadSettings(causal=True), "causal is a setting of dflash"),
         ("pass", HeadSettings(init=Path("head")), "init is a setting of"),

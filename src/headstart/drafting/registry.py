@@ -53,6 +53,8 @@ _OWN_LAYERS = "some of the target's own layers"
 
 _OF_A_MODEL = "draft-model"
 """The simplest drafter that runs a whole model."""
+_OF_A_MODULE = "mtp"
+"""Runs a multi-token module that was trained by itself."""
 
 HOSTED_DRAFTER = "suffix"
 """Guesses in other engines where nobody is named: the best of those that need nothing but tokens."""
@@ -249,15 +251,17 @@ def hosted_drafters() -> list[str]:
 
 
 def chosen_drafter(drafter: str | type[Any] | None, draft_model: str | Path | None) -> str | type[Any]:
-    """Who guesses where nobody is named (None): what runs ``draft_model``, if that is a whole model, else the default,
-    which runs a head.
+    """Who guesses where nobody is named (None): what runs ``draft_model``, if that is a whole model or a multi-token
+    module alone, else the default, which runs a head.
 
     Raises:
         CheckpointError: a file of the draft model is damaged.
     """
     # Imported here: listing drafters takes no PyTorch.
-    from headstart.heads.loading import is_whole_model
+    from headstart.heads.loading import is_whole_model, trained_as
 
+    if drafter is None and draft_model is not None and trained_as(str(draft_model)) == _OF_A_MODULE:
+        return _OF_A_MODULE
     if drafter is None and draft_model is not None and is_whole_model(str(draft_model)):
         return _OF_A_MODEL
     return DEFAULT_DRAFTER if drafter is None else drafter

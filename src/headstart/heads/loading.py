@@ -132,6 +132,15 @@ def trained_for(directory: Path) -> tuple[str, str] | None:
     return str(record.get("target")), record["target_digest"]
 
 
+def trained_as(model: str) -> str | None:
+    """What ``headstart train`` was asked for, of a directory that it wrote; None: it wrote none of this name."""
+    path = Path(model).expanduser()
+    if not (path / CONFIG_FILE).is_file():
+        return None
+    record = read_description(path).get(RECORD_KEY)
+    return str(record.get("head")) if isinstance(record, dict) else None
+
+
 def detect_format(directory: Path, description: Mapping[str, Any], tensors: Collection[str]) -> HeadFormat:
     """The format of a head's files; ``tensors``: their names.
 
