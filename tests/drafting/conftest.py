@@ -61,6 +61,7 @@ VARIANTS = [
     Case("auto", {"drafters": "ngram+bigram", "drafter_options": {"bigram": {"sample": True}}}, remembers=True),
     Case("eagle3", {"width": 2, "draft_tokens": 3, "tree_nodes": 40}),
     Case("dflash", {"width": 1, "draft_tokens": 3, "text_vocabulary": 0}),
+    Case("dflash", {"draws": 3, "tree_nodes": 8}),
     Case("mtp", {"model": "1", "draft_tokens": 3, "min_probability": 0.0}),
     Case("pass", {"draft_tokens": 2, "tree_nodes": 40}, remembers=True),
 ]

@@ -135,6 +135,15 @@ def test_a_heads_draws_are_by_its_own_rows(rank: int, tmp_path: Path, monkeypatc
     assert len(tree.draft_probs) == (len(befores) if rank else block.config.slots)
 
 
+def test_masks_draw_too() -> None:
+    drafter = head_drafter("p-eagle", VOCAB, {"draws": 2, "tree_nodes": 30})
+    sequence = begin(drafter, PROMPT, SpeculationParams(), temperature=0.8)
+    (tree,) = drafter.propose([sequence], [DraftBudget(30, 3)])
+    assert tree.law is TreeLaw.SAMPLED
+    assert tree.draws is not None
+    assert len(tree.draws.nodes) == 6
+
+
 def test_who_does_not_ask_for_draws_gets_point_masses(head: str) -> None:
     drafter = head_drafter("dflash", VOCAB, {"model": head, **OPTIONS})
     for speculation, params in (

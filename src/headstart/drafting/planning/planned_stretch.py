@@ -156,13 +156,14 @@ class PlannedStretch:
         """Which guesses held."""
         for i, of_sequence in enumerate(self.guessers):
             for place, guesser in enumerate(of_sequence):
-                if guesser is not None:
-                    judged, lane = sum([done.spans[i].judged[place] for done in rounds]), self.lanes[place]
-                    judgements = guesser.judgements[:judged]
-                    assert guesser.clues is not None
-                    lane.learned[i].learn(guesser.clues[:judged], [judgement.holds for judgement in judgements])
-                    for judgement in judgements:
-                        lane.rates[i].count(judgement.grade, judgement.holds)
+                judged, lane = sum([done.spans[i].judged[place] for done in rounds]), self.lanes[place]
+                if guesser is None or not judged:
+                    continue
+                assert guesser.clues is not None
+                judgements = guesser.judgements[:judged]
+                lane.learned[i].learn(guesser.clues[:judged], [judgement.holds for judgement in judgements])
+                for judgement in judgements:
+                    lane.rates[i].count(judgement.grade, judgement.holds)
 
     def _learn_worth(
         self,

@@ -66,8 +66,8 @@ struct HeadstartPass {
   double *experts;  // distinct experts that its rows call, on average over layers that have any; null: nobody asks
 };
 
-// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's blocks,
-// of those that src/kernels/stored_rows.h names. Output i reads row order[i]; null: row i.
+// Rows of a matrix as a file keeps them: `kind` is the number of their type in GGUF, or from 100 on of a folder's
+// blocks, of those that src/kernels/stored_rows.h names. Output i reads row order[i]; null: row i.
 struct HeadstartRows {
   const void *data;
   const int32_t *order;

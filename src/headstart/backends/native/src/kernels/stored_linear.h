@@ -83,7 +83,7 @@ constexpr bool is_tile = Blocks::kSumInputs == kStoredTileInputs;
 // same.
 template <class Blocks, int kRows>
 constexpr bool scales_sums = std::is_same_v<decltype(Blocks::scales(nullptr, 0, 0)), Shorts> &&
-                             kRows <= (Blocks::kScaleInputs == kBlockInputs ? 8 : 2);
+                             Blocks::kScaleInputs == kBlockInputs && kRows <= 8;
 
 // out[rows of a tile][32] += sums of products that count in the rows' units.
 template <int kRows>
