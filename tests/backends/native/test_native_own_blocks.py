@@ -29,6 +29,7 @@ from headstart.backends.native.formats import (
 from headstart.backends.native.heads import NativeLinear
 from headstart.backends.native.loader import load_library
 from headstart.backends.native.packed_model import PackedModel
+from headstart.backends.native.precision import PRECISIONS, Precision
 from headstart.models.checkpoint import open_checkpoint
 from headstart.models.weight_loading import load_decoder
 
@@ -175,6 +176,20 @@ def test_a_tied_table_in_eight_bits_is_kept_once(tmp_path: Path, monkeypatch: py
     said.append(run_chunks(twice, twice.allocate_cache(1, 32), tokens, [20], [0]))
     assert torch.equal(said[0], said[1])
     assert torch.equal(said[0], said[2])
+
+
+@needs_native
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_tied_table_in_eight_bits_is_read_in_every_precision(tmp_path: Path, precision: Precision) -> None:
+    """Also in those that pack the head in another form."""
+    path = write_llama(tmp_path / "model.gguf", {"": "Q8_0"}, tied=True)
+    config, weights = load_decoder(open_checkpoint(path), torch.float32)
+    tokens = random_tokens(20, 3, VOCAB)
+    logits, exact = (
+        run_chunks(backend, backend.allocate_cache(1, 32), tokens, [20], [0])
+        for backend in (NativeBackend(config, weights, each, 2) for each in (precision, "fp32"))
+    )
+    assert float((logits - exact).norm() / exact.norm()) < 0.3
 
 
 @needs_native
