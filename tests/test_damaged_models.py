@@ -7,6 +7,7 @@ import os
 import random
 import socket
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,9 @@ def test_strange_descriptions_of_many_families_are_refused_or_harmless() -> None
     rng = random.Random(3)
     outcomes = []
     for name, settings in rng.sample(list(MORE_FAMILIES.values()), 30):
-        described = json.loads(json.dumps(getattr(transformers, f"{name}Config")(**settings).to_dict(), default=str))
+        described = json.loads(
+            json.dumps(getattr(transformers, f"{name}Config")(**deepcopy(settings)).to_dict(), default=str)
+        )
         changed = [mutate_value(described, rng) for _ in range(60)]
         outcomes += [is_read(each) for each in changed if isinstance(each, dict)]
     assert 300 < sum(outcomes) < len(outcomes) - 100

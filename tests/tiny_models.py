@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,8 @@ _MODELS = {
 def make_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A model with weights large enough that every part of it shows in the logits."""
     name, settings = {**FAMILIES, **MORE_FAMILIES}[family]
-    config = getattr(transformers, f"{name}Config")(**{**settings, **changes})
+    given = deepcopy({**settings, **changes})  # some configurations write into what they are given
+    config = getattr(transformers, f"{name}Config")(**given)
     # transformers' eager Falcon counts ALiBi twice; its other form does not.
     config._attn_implementation = "sdpa" if getattr(config, "alibi", False) else "eager"
     torch.manual_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def examples() -> dict[str, ModelConfig]:
     found: dict[str, ModelConfig] = {}
     for name, settings in (*FIRST_FAMILIES.values(), *MORE_FAMILIES.values()):
         wide = widened(settings)
-        described = getattr(transformers, f"{name}Config")(**wide).to_dict()
+        described = getattr(transformers, f"{name}Config")(**deepcopy(wide)).to_dict()
         config = config_from_hf(described)
         kept = found.setdefault(described["model_type"], config)
         if supports(kept) is not None and supports(config) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -300,7 +301,7 @@ def test_whatever_an_entry_holds_is_read_or_refused(family: str) -> None:
 )
 def test_kinds_that_are_not_described_are_refused(family: str, changes: dict[str, Any], message: str) -> None:
     name, settings = MORE_FAMILIES[family]
-    described = getattr(transformers, f"{name}Config")(**settings).to_dict()
+    described = getattr(transformers, f"{name}Config")(**deepcopy(settings)).to_dict()
     with pytest.raises(CheckpointError, match=message):
         config_from_hf(described | changes)
 
@@ -315,7 +316,7 @@ def test_kinds_that_are_not_described_are_refused(family: str, changes: dict[str
 def test_whatever_an_entry_of_these_holds_is_read_or_refused(family: str) -> None:
     odd = [None, True, -1, 0, 10**30, 1.5, float("nan"), float("inf"), "x", "", [], [None], {}, {"rope_type": 3}, [[1]]]
     name, settings = MORE_FAMILIES[family]
-    original = getattr(transformers, f"{name}Config")(**settings).to_dict()
+    original = getattr(transformers, f"{name}Config")(**deepcopy(settings)).to_dict()
     for key in original:
         for value in odd:
             with contextlib.suppress(CheckpointError):
