@@ -153,7 +153,7 @@ class PackedModel:
         """Whether the embedding's rows are to be those of the head, which is kept as the file has it."""
         head = self._forms[head_row(weights.layers), 0]
         in_eight = head == EIGHT and types_of(weights.head.matrix) == ["Q8_0"]
-        counts = self._shape.precision in map(library_number, ("int4", "int4-fast"))  # others pack all alike
+        counts = self._shape.precision in (library_number("int4"), library_number("int4-fast"))  # others pack all alike
         return counts and weights.table is weights.head.matrix and bool(head >= OWN or in_eight)
 
     def _filled(self, weights: DecoderParts) -> int:
