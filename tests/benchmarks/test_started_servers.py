@@ -52,8 +52,8 @@ def case(name: str, environment: Environment) -> Any:
 )
 def test_a_started_server_writes_as_many_tokens_as_are_asked_for(name: str, tmp_path: Path) -> None:
     with server(name, tmp_path) as asked:
-        (alone,) = compare_servers.sit([asked], ["Count to ten."], [1], each=1, tokens=9, repeats=1)
-        (together,) = compare_servers.sit([asked], ["Count to ten.", "Say hello."], [4], each=1, tokens=9, repeats=1)
+        questions = {1: [["Count to ten."]], 4: [["Count to nine.", "Say hello.", "Say no.", "Say when."]]}
+        alone, together = compare_servers.sit([asked], compare_servers.Questions(["Say yes."], questions), tokens=9)
     assert (alone.tokens, together.tokens) == (9, 36)
 
 
