@@ -20,6 +20,7 @@ from headstart.analysis.audit.endpoint.answers import (
     streamed_answer,
     whole_answer,
 )
+from headstart.analysis.provenance import without_user
 from headstart.errors import ConfigError, HeadstartError
 
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
@@ -48,7 +49,8 @@ class Endpoint:
     """A server at an address.
 
     Args:
-        url: such as "http://127.0.0.1:8000"; a "/v1" at its end, and one of its routes, is left out.
+        url: such as "http://127.0.0.1:8000"; a "/v1" at its end, and one of its routes, is left out. A name and a
+            password in it are sent and not shown.
         model: its name there; None: the first that the server lists.
         key: an API key, where it asks for one.
         api: "chat" or "completions": through the model's chat template, or as raw text.
@@ -69,6 +71,8 @@ class Endpoint:
     on_request: Callable[[], None] = lambda: None
     asked: int = field(default=0, init=False)
     """Requests for text so far, but for times that one was put off (status 429)."""
+    _user: tuple[str, str] | None = field(default=None, init=False, repr=False)
+    """Name and password of the address."""
     _answered: bool = field(default=False, init=False)
     _limit: str = field(default="max_tokens", init=False)
     """Its name for how many tokens an answer may have."""
@@ -83,6 +87,8 @@ class Endpoint:
             parts = httpx2.URL(self.url)
         except httpx2.InvalidURL:
             parts = httpx2.URL("")
+        self.url = without_user(self.url)
+        self._user = (parts.username, parts.password) if parts.userinfo else None
         if parts.scheme not in ("http", "https") or not parts.host:
             raise ConfigError(f"--url is {self.url!r}; give an address like http://127.0.0.1:8000.")
 
@@ -97,7 +103,12 @@ class Endpoint:
         limits = httpx2.Limits(max_connections=self.concurrency, max_keepalive_connections=self.concurrency)
         self._room = asyncio.Semaphore(self.concurrency)
         async with httpx2.AsyncClient(
-            base_url=self.url, headers=headers, timeout=_TIMEOUT, limits=limits, transport=self.transport
+            base_url=self.url,
+            headers=headers,
+            auth=self._user,
+            timeout=_TIMEOUT,
+            limits=limits,
+            transport=self.transport,
         ) as self._client:
             if self.model is None:
                 reply = await self._sent("GET", "/v1/models")
@@ -229,7 +240,7 @@ class Endpoint:
             except httpx2.HTTPError as error:
                 raise FailedRequest(f"{self.url} broke off ({type(error).__name__}: {error}).") from error
         if reply.has_redirect_location:
-            elsewhere = reply.headers["location"].removesuffix(path)
+            elsewhere = without_user(reply.headers["location"]).removesuffix(path)
             raise HeadstartError(f"{self.url} sends on to {elsewhere}; give that address.")
         return reply
 
