@@ -141,6 +141,29 @@ def test_a_server_with_another_name_for_the_limit_is_asked_by_that_name() -> Non
     assert audit.passed, audit.verdict
 
 
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_a_limit_that_is_too_large_is_no_other_name_for_it(api: str) -> None:
+    """vLLM names both in that refusal, and does without the one that it does not know."""
+    words = "'max_tokens' or 'max_completion_tokens' is too large"
+    unknown = 0
+
+    def refuse(body: Json) -> tuple[int, str] | None:
+        nonlocal unknown
+        limit = body.get("max_tokens") or body["max_completion_tokens"]
+        unknown += limit <= 12 and "max_completion_tokens" in body
+        return (400, words) if limit > 12 else None
+
+    def ended(reply: Json) -> Json:
+        for choice in reply.get("choices", ()):
+            choice["finish_reason"] = "stop"
+        return reply
+
+    audit = audited(Server(refuse, ended), api=api)
+    assert of(audit, "texts that end by themselves").wanted is Result.NOT_OFFERED
+    assert of(audit, "n").wanted is Result.PASS
+    assert not unknown
+
+
 @pytest.mark.parametrize(("api", "other"), [("chat", "completions"), ("completions", "chat")])
 def test_a_route_that_is_missing_names_the_other_one(api: str, other: str) -> None:
     with pytest.raises(HeadstartError, match=rf"status 404: .*--api {other}\."):

@@ -148,16 +148,17 @@ class Endpoint:
             return await self._ask(prompt, stream, fields)
         except Refused as refusal:
             # Two fields that the question does not depend on, and that some servers do not know.
-            if "max_completion_tokens" in str(refusal):
+            before = self._limit, self._stream_options
+            if self.api == CHAT and "max_completion_tokens" in str(refusal):
                 self._limit = "max_completion_tokens"
-                return await self._ask(prompt, stream, fields)
-            if not stream or not self._stream_options:
+            elif stream and self._stream_options:
+                self._stream_options = False
+            else:
                 raise
-        self._stream_options = False
         try:
             return await self._ask(prompt, stream, fields)
         except Refused:
-            self._stream_options = True
+            self._limit, self._stream_options = before
             raise
 
     async def draw(self, prompt: str, seed: int | None, **fields: Any) -> Answer:
